@@ -44,6 +44,30 @@ def memory_limit(root: Path = ROOT) -> int | None:
     return min((int(word) for word in words if word.isdecimal()), default=None)
 
 
+def memory_available(root: Path = ROOT) -> int | None:
+    """The bytes of memory that this process may still take; None where the system does not say.
+
+    Of a group: its limit, less what it uses apart from files that need not be kept.
+    """
+    rooms = [1024 * n for n in [_entry(root / "proc/meminfo", "MemAvailable:")] if n is not None]
+    for folder in _folders(root, "memory"):
+        for limit, used, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            words = _read(folder / limit), _read(folder / used)
+            if all(word.isdecimal() for word in words):
+                idle = _entry(folder / "memory.stat", cached) or 0
+                rooms.append(max(int(words[0]) - int(words[1]) + idle, 0))
+    return min(rooms, default=None)
+
+
+def _entry(path: Path, name: str) -> int | None:
+    """The number behind a name, in a file of such lines."""
+    rows = (line.split() for line in _read(path).splitlines())
+    return next((int(row[1]) for row in rows if row[:1] == [name] and row[1].isdecimal()), None)
+
+
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of all groups around it.
 

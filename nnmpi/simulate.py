@@ -14,6 +14,9 @@ from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
 
 fail = partial(cli.fail, "nnmpi.simulate")
 
+SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
+"""What to do where memory is too small."""
+
 COMMANDS = {
     "collective": collective,
     "pipeline": pipeline,
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
         return 0
 
-    return cli.run("nnmpi.simulate", command)
+    return cli.run("nnmpi.simulate", command, SMALLER)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,18 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
 from nnmpi.nn.fusion import groups, steps_of
-from nnmpi.nn.graph import Arguments, Call, Node, Use, Value, leaves, mapped, variables_of
+from nnmpi.nn.graph import (
+    Arguments,
+    Axis,
+    Call,
+    Edge,
+    Node,
+    Use,
+    Value,
+    leaves,
+    mapped,
+    variables_of,
+)
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import only_runs_layers
@@ -72,22 +83,27 @@ class ConflictError(Exception):
 class GraphRecorder:
     """Records the layers and ops of one pass.
 
-    `whole` are the modules to take whole, by path, with the reasons.
+    `whole` are the modules to take whole, by path, with the reasons. `grown` is called with the
+    bytes that the pass holds so far, whenever a node has been added.
 
-    tensors  of the pass, by the number of the edge
-    kept     the bytes that nodes keep, each alone and those that run as one op
-    loss     the bytes that the loss keeps
+    edges  for the samples of the pass, once its arrays are freed
+    kept   the bytes that nodes keep, each alone and those that run as one op
+    loss   the bytes that the loss keeps
+    held   the bytes of the edges, and those that nodes keep besides
     """
 
-    def __init__(self, model: Module, whole: Mapping[str, str]) -> None:
-        self._whole = whole
+    def __init__(
+        self, model: Module, whole: Mapping[str, str], grown: Callable[[int], object]
+    ) -> None:
+        self._whole, self._grown, self.held = whole, grown, 0
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.nodes, self.tensors, self.order = list[Node](), list[Tensor](), list[int]()
+        self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
         self.calls, self.shapes = list[Call](), set[int]()
         self.kept, self.loss = list[tuple[range, int]](), 0
-        self._edges: dict[int, int] = {}
+        self._tensors, self._edges = list[Tensor](), dict[int, int]()
+        self._owners: dict[int, int] = {}  # of memory by its id: the first edge that lies in it
         self._within: list[str] = []  # the paths of the modules that are looked into
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
@@ -102,6 +118,17 @@ class GraphRecorder:
         if loss is not None:
             self._unit = {}
             self.loss = _besides(loss(self.returned, n), self.returned)
+
+    def free(self) -> None:
+        """Frees the arrays of the pass; `edges` says what they were."""
+        for t in self._tensors:
+            axes, memory = tuple(map(Axis, t.operand.shape)), id(memory_of(t.operand))
+            order, owner = order_of(t.operand), self._owners[memory]
+            self.edges.append(Edge(axes, t.dtype.name, order, t.requires_grad, owner))
+        self._tensors.clear()
+        self._edges.clear()
+        self._owners.clear()
+        self.returned = None
 
     def refuse(self, what: str) -> None:
         """The forward of a module does this: it is taken whole, if it is looked into."""
@@ -198,9 +225,12 @@ class GraphRecorder:
     def _add(self, node: Node, arguments: Any, result: Any) -> Any:
         """Adds a node with its results, each of which becomes an edge, and with what it keeps."""
         one = range(len(self.nodes), len(self.nodes) + 1)
-        self.kept.append((one, _besides(result, arguments)))
+        besides = _besides(result, arguments)
+        self.kept.append((one, besides))
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(node._replace(result=self._templates(returned)))
+        self.held += besides
+        self._grown(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
@@ -208,8 +238,12 @@ class GraphRecorder:
         if id(t) in self._edges or type(t) is not Tensor:  # a parameter or a lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
-        self._edges[id(t)] = len(self.tensors)
-        self.tensors.append(t)
+        self._edges[id(t)] = len(self._tensors)
+        self._tensors.append(t)
+        memory = memory_of(t.operand)
+        if id(memory) not in self._owners:
+            self._owners[id(memory)] = self._edges[id(t)]
+            self.held += int(memory.nbytes)
         return t
 
     def _templates(self, tree: Any) -> Any:
@@ -269,3 +303,8 @@ def _besides(result: Any, arguments: Any) -> int:
     for t in (*results, *given):
         memory.pop(id(memory_of(t.operand)), None)
     return nbytes(memory.values())
+
+
+def order_of(array: Array) -> tuple[int, ...]:
+    """The axes of an array in the order in which they lie in memory, that of long strides first."""
+    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

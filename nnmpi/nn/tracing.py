@@ -9,14 +9,16 @@ with that `forward` is taken whole, and a note says why.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.backend import Array
+from nnmpi.cgroup import memory_available
 from nnmpi.nn.graph import (
     Arguments,
     Axis,
@@ -30,7 +32,6 @@ from nnmpi.nn.graph import (
     mapped,
 )
 from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
-from nnmpi.nn.kept import memory_of
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -39,9 +40,16 @@ from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
 
 FEW, MORE, MOST = 2, 3, 6
-"""The samples of the passes."""
+"""The samples of the passes, of which one is in memory at a time."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
+
+
+class Cost(NamedTuple):
+    """What the passes over a model take: seconds in all, and bytes at once."""
+
+    seconds: float
+    nbytes: int
 
 
 def trace(
@@ -50,18 +58,31 @@ def trace(
     dtype: Any,
     check: Callable[[Any], object] = lambda outputs: None,
     loss: Callable[[Any, int], Tensor] | None = None,
+    estimated: Callable[[Cost], object] = lambda cost: None,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
     `check` gets what the model returns for FEW samples, and `loss` what it returns for n, to find
-    what the loss keeps. Raises what the model, `check` or `loss` raise. The model is left as it
-    was.
+    what the loss keeps. `estimated` gets after the first pass what all of them will take. Raises
+    what the model, `check` or `loss` raise, and MemoryError, within the first pass, if the largest
+    would not fit in memory. The model is left as it was.
     """
     whole: dict[str, str] = {}
+    room = memory_available()
+
+    def check_room(held: int) -> None:
+        if room is not None and held * MOST // FEW > room:
+            raise MemoryError(
+                f"recording the model takes more than {held * MOST / FEW / 1e9:.1f} GB, and "
+                f"{room / 1e9:.1f} GB are free"
+            )
+
     while True:
         try:
-            few = _pass(model, zeros, FEW, dtype, whole)
-            check(few.returned)
+            began = perf_counter()
+            few = _pass(model, zeros, FEW, dtype, whole, check_room, check)
+            seconds = (perf_counter() - began) * (FEW + MORE + MOST) / FEW
+            estimated(Cost(seconds, few.held * MOST // FEW))
             more = _pass(model, zeros, MORE, dtype, whole, training=True, loss=loss)
             most = _pass(model, zeros, MOST, dtype, whole, training=True, loss=loss)
             return merged(few, more, most, whole)
@@ -75,6 +96,8 @@ def _pass(
     n: int,
     dtype: Any,
     whole: Mapping[str, str],
+    grown: Callable[[int], object] = lambda held: None,
+    check: Callable[[Any], object] = lambda outputs: None,
     training: bool = False,
     loss: Callable[[Any, int], Tensor] | None = None,
 ) -> GraphRecorder:
@@ -83,7 +106,7 @@ def _pass(
         for p in model.parameters():
             p.move(Zeros(p, np.dtype(dtype)), 0)
         model.train(training)
-        recorder = GraphRecorder(model, whole)
+        recorder = GraphRecorder(model, whole, grown)
         for m in {id(m): m for m in model.modules()}.values():
             for name in ("forward", "forward_with_hooks"):
                 object.__setattr__(m, name, partial(recorder.forward, m, getattr(m, name)))
@@ -94,6 +117,8 @@ def _pass(
         finally:
             recording.reset(tokens[0])
             current_pass.reset(tokens[1])
+    check(recorder.returned)
+    recorder.free()
     return recorder
 
 
@@ -108,10 +133,13 @@ class _Watched(Pass):
 
 class Zeros(SingleStore):
     """The store of a parameter that is not drawn. The system gives memory only to what is written,
-    and zeros are read."""
+    and zeros are read. In a matrix one zero stands for each row: products with it cost little."""
 
     def __init__(self, p: Parameter, dtype: np.dtype[Any]) -> None:
-        memory = np.zeros([p.shape[k] for k in p.layout], dtype)
+        shape = [p.shape[k] for k in p.layout]
+        memory = np.zeros(shape[:1] if p.ndim == 2 else shape, dtype)
+        if p.ndim == 2:
+            memory = as_strided(memory, shape, (dtype.itemsize, 0))
         super().__init__(memory.transpose(inverse(p.layout)))
 
     def written(self, i: int) -> None:
@@ -187,19 +215,15 @@ def _affine(nodes: range, more: int, most: int) -> Kept:
 def _edges(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Iterator[Edge]:
     """The edges, each in the memory of another one or in its own."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
-    owners: dict[int, int] = {}
-    for e, (x, y) in enumerate(zip(few.tensors, more.tensors, strict=True)):
-        lengths, path = [*zip(x.shape, y.shape, strict=False)], within.get(e, "")
+    for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
+        lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
         fits = all(n == m or n * MORE == m * FEW for n, m in lengths)
-        if not (fits and x.dtype == y.dtype and x.ndim == y.ndim) and path not in whole:
+        path = within.get(e, "")
+        same = x.dtype == y.dtype and len(x.axes) == len(y.axes)
+        if not (fits and same) and path not in whole:
             raise ConflictError(path, DIFFERS)
-        yield Edge(
-            tuple(Axis(n) if n == m else Axis(n // FEW, True) for n, m in lengths),
-            y.dtype.name,
-            order_of(y.operand),
-            x.requires_grad or y.requires_grad,
-            owners.setdefault(id(memory_of(y.operand)), e),
-        )
+        axes = tuple(Axis(n) if n == m else Axis(n // FEW, True) for n, m in lengths)
+        yield y._replace(axes=axes, requires_grad=x.requires_grad or y.requires_grad)
 
 
 def _common_calls(few: Sequence[Call], more: Sequence[Call]) -> Iterator[Call]:
@@ -239,8 +263,3 @@ def _common(few: Any, more: Any, within: str) -> Any:
     if mapped(type, few) != mapped(type, more):
         raise ConflictError(within, DIFFERS)
     return mapped(both, few, more)
-
-
-def order_of(array: Array) -> tuple[int, ...]:
-    """The axes of an array in the order in which they lie in memory, that of long strides first."""
-    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

@@ -159,7 +159,8 @@ def _own_part(config: Config, sizes: Sizes, layout: Layout, on: Backend) -> Mode
     split = Split(zeros, zeros)
     windows = Dataset("prompt", split, split, sizes.vocabulary, "")
     model = all_or_none(comm, lambda: build_model(config, partial(GPT, *sizes), windows))
-    graph = objectives.model_graph(config, model, windows, objectives.criterion(None))
+    loss = objectives.criterion(None)
+    graph = all_or_none(comm, lambda: objectives.model_graph(config, model, windows, loss))
     sharding = UNSHARDED
     if config.tp > 1:
         sharding = all_or_none(comm, lambda: shard(graph, config.tp, True))

@@ -4,7 +4,8 @@ The second is a subcommand, with `add_options` and `run`.
 """
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nnmpi.data import Dataset, blank
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
+from nnmpi.nn.tracing import Cost
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange, stages_of
@@ -40,6 +42,9 @@ HELP = "what each rank of a run holds and sends"
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
 
 MOST_RANKS = 1 << 16
+
+LONG = Cost(5.0, 2_000_000_000)
+"""Recording a model that takes more is announced."""
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
@@ -82,12 +87,16 @@ def arranged(
     loss: Criterion,
     cluster: Cluster,
     metrics: Mapping[str, Metric] = NO_METRICS,
+    estimated: Callable[[Cost], object] = lambda cost: None,
 ) -> Arrangement:
-    """How ranks would be arranged; what a run measures is estimated."""
+    """How ranks would be arranged; what a run measures is estimated.
+
+    `estimated` gets what recording the model takes.
+    """
     plan.check(config, cluster.size)
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
-    graph = objectives.model_graph(config, model, dataset, loss)
+    graph = objectives.model_graph(config, model, dataset, loss, estimated)
     sharding = sharding_of(config, graph, loss, dataset, metrics)
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
@@ -120,9 +129,21 @@ def run(given: argparse.Namespace) -> Any:
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)
     model = build_model(config, None, dataset)
-    found = arranged(config, model, dataset, objectives.criterion(None), cluster)
+    loss = objectives.criterion(None)
+    found = arranged(config, model, dataset, loss, cluster, estimated=_tell_if_long)
     event = layout_event(found)
     if given.svg:
         title = f"{config.model} on {given.ranks:,} ranks"
         given.svg.write_text(as_svg(found, title), encoding="utf-8")
     return event if given.json else as_text(event)
+
+
+def _tell_if_long(cost: Cost) -> None:
+    """Prints a line on stderr if recording the model takes long, or much memory."""
+    if cost.seconds > LONG.seconds or cost.nbytes > LONG.nbytes:
+        print(
+            f"nnmpi.simulate: recording the model takes about {cost.seconds:.0f} s and "
+            f"{cost.nbytes / 1e9:.1f} GB",
+            file=sys.stderr,
+            flush=True,
+        )

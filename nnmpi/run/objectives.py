@@ -1,7 +1,7 @@
 """The loss and the metrics of a Trainer, and whether data and model fit them."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -18,7 +18,7 @@ from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss, Loss
 from nnmpi.nn.sequential import only_runs_layers
-from nnmpi.nn.tracing import trace
+from nnmpi.nn.tracing import Cost, trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
@@ -154,8 +154,18 @@ def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
     return f" and a label for each of {where} positions: they must be (classes, {where}){order}"
 
 
-def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion) -> Graph:
-    """The graph of the model; raises ValueError if model, data and loss do not fit."""
+def model_graph(
+    config: Config,
+    model: Module,
+    dataset: Dataset,
+    loss: Criterion,
+    estimated: Callable[[Cost], object] = lambda cost: None,
+) -> Graph:
+    """The graph of the model; raises ValueError if model, data and loss do not fit, and MemoryError
+    if the passes that record it do not fit in memory.
+
+    `estimated` gets what these take, after the first of them.
+    """
     what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x = dataset.train.x
 
@@ -173,7 +183,7 @@ def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion
 
     try:
         _check_call(model, x)
-        graph = trace(model, arguments, config.dtype, check, lost)
+        graph = trace(model, arguments, config.dtype, check, lost, estimated)
     except MisfitError:
         raise
     except ValueError as error:

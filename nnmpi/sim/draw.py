@@ -20,8 +20,7 @@ Below, what each rank then holds: the number of contributions in each chunk (a i
 
 def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     """Draw the plan for p ranks; raises PlanError if it does not satisfy the claim."""
-    if not 1 <= p <= MAX_RANKS:
-        raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
+    check_ranks(p)
     chunks, sums = algorithm.chunks(p), Expressions(p)
     (_, start), *plan = rounds(algorithm, p, claim, sums)
     rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_held(start, sums)]]
@@ -32,18 +31,25 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     return _table(rows, [2 + 2 * t for t in boundaries])
 
 
+def check_ranks(p: int) -> None:
+    """Raises ValueError unless there is room for so many ranks."""
+    if not 1 <= p <= MAX_RANKS:
+        raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
+
+
 def _held(have: list[list[int | None]], sums: Expressions) -> list[str]:
     counts = [bits.bit_count() for bits in sums.contributors]
     return ["".join(DIGITS[0 if x is None else counts[x]] for x in row) for row in have]
 
 
 def _cell(s: Step, chunks: int) -> str:
-    sent = f"{_span(s.send, chunks)}>{s.to}" if s.to >= 0 else ""
-    received = f"{'+' if s.reduce else '='}{_span(s.recv, chunks)}" if s.source >= 0 else ""
+    sent = f"{span(s.send, chunks)}>{s.to}" if s.to >= 0 else ""
+    received = f"{'+' if s.reduce else '='}{span(s.recv, chunks)}" if s.source >= 0 else ""
     return f"{sent} {received}".strip() or "-"
 
 
-def _span(range_: tuple[int, int], chunks: int) -> str:
+def span(range_: tuple[int, int], chunks: int) -> str:
+    """The chunks of a message: `3`, `0-1` or `all`."""
     lo, hi = range_
     if (lo, hi) == (0, chunks):
         return "all"

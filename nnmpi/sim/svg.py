@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from nnmpi.sim.timeline import Span, Timeline, kinds, shortest, style
+from nnmpi.sim.timeline import Span, Timeline, kinds, style
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
-WIDTHS = (900, 2400)  # of the plot, least and most
+PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
 LINE = 3  # the width of what takes no time
-BOX = 20  # a short span, if there is room
+SMALLEST = 9.0  # of a label
+BOLD = 0.57  # the mean width of a bold letter, over its size
 INK, QUIET, PAPER, IDLE = "#1f2430", "#667085", "#ffffff", "#eef0f3"
 FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
 
@@ -21,8 +22,7 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
     What comes after `until` is cut off, so that one slow timeline does not squeeze the others.
     """
     end = until or max(timeline.end for timeline in timelines) or 1
-    plot = min(max(end / shortest(timelines) * BOX, WIDTHS[0]), WIDTHS[1])
-    scale, y, parts = plot / end, 16.0, []
+    scale, y, parts = PLOT / end, 16.0, []
     if title:
         parts.append(text(16, y + 16, title, 20, weight="bold"))
         y += 36
@@ -31,8 +31,8 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
         y += (HEADING if timeline.title else 0) + timeline.ranks * (ROW + GAP) + 12
     parts += _axis(y, end, scale, timelines[0].unit)
     y += 52
-    parts += _legend(y, timelines)
-    return page(MARGIN + plot + 24, y + 24, parts)
+    legend, y = _legend(y, timelines)
+    return page(MARGIN + PLOT + 24, y + 24, [*parts, *legend])
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
@@ -47,7 +47,8 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 def _timeline(timeline: Timeline, y: float, scale: float, end: float) -> Iterator[str]:
     """The heading and rows of one timeline."""
     if timeline.title:
-        yield text(16, y + 24, timeline.title, 16, weight="bold")
+        size = min(16, (MARGIN + PLOT) / (BOLD * len(timeline.title)))
+        yield text(16, y + 24, timeline.title, size, weight="bold")
     last = timeline.end
     if last > end:
         more = f"goes on until {last:g} \u2192"
@@ -76,7 +77,7 @@ def _span(span: Span, chunk: int, top: float, scale: float) -> Iterator[str]:
     shade = _darker(style(span.kind).colour, 0.82**chunk)
     yield f"<g><title>{escape(details)}</title>{box(x, top, width, ROW, shade, border)}"
     size = min(14.0, (width - 3) / (0.6 * max(len(label), 1)))
-    if label and size >= 7:
+    if label and size >= SMALLEST:
         yield text(x + width / 2, top + ROW / 2, label, size, anchor="middle")
     yield "</g>"
 
@@ -98,17 +99,21 @@ def _round_step(least: float) -> float:
     return next(power * n for n in (1, 2, 5, 10) if power * n >= least * (1 - 1e-9))
 
 
-def _legend(y: float, timelines: Sequence[Timeline]) -> Iterator[str]:
-    """A box and a name for each kind that occurs."""
-    x = float(MARGIN)
+def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
+    """A box and a name for each kind that occurs, in lines, and the height of the last line."""
+    x, parts = float(MARGIN), list[str]()
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
     entries.append(("idle", IDLE))
     if any(span.stage >= t.ranks for t in timelines for span in t.spans):
         entries.append(("darker: a later stage of the rank", "#9096a1"))
     for name, colour in entries:
-        yield box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')
-        yield text(x + 25, y, name, 14)
-        x += 25 + 7.2 * len(name) + 26
+        width = 25 + 7.2 * len(name) + 26
+        if x + width > MARGIN + PLOT + 24 and x > MARGIN:
+            x, y = float(MARGIN), y + 26
+        parts += [box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')]
+        parts += [text(x + 25, y, name, 14)]
+        x += width
+    return parts, y
 
 
 def _darker(colour: str, factor: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nnmpi import blas
-from nnmpi.cgroup import cpu_quota, cpuset_size, memory_limit
+from nnmpi.cgroup import cpu_quota, cpuset_size, memory_available, memory_limit
 
 V1 = "5:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n"
 
@@ -156,3 +156,33 @@ def test_memory_limit(
     tmp_path: Path, membership: str, contents: dict[str, str], wanted: int | None
 ) -> None:
     assert memory_limit(cgroup(tmp_path, membership, contents)) == wanted
+
+
+USED_OF_1000 = {
+    "memory.max": "1000",
+    "memory.current": "700",
+    "memory.stat": "anon 500\ninactive_file 50",
+}
+
+
+@pytest.mark.parametrize(
+    ("membership", "contents", "machine", "wanted"),
+    [
+        ("0::/\n", USED_OF_1000, "MemTotal: 9 kB\nMemAvailable: 8 kB\n", 350),
+        ("0::/\n", USED_OF_1000, "MemAvailable: 0 kB\n", 0),
+        ("0::/\n", {"memory.max": "max", "memory.current": "7"}, "MemAvailable: 8 kB\n", 8192),
+        (
+            "3:memory:/job\n",
+            {"memory/job/memory.limit_in_bytes": "9", "memory/job/memory.usage_in_bytes": "10"},
+            "MemAvailable: 8 kB\n",
+            0,
+        ),
+        ("0::/\n", {}, "", None),
+    ],
+)
+def test_memory_available(
+    tmp_path: Path, membership: str, contents: dict[str, str], machine: str, wanted: int | None
+) -> None:
+    root = cgroup(tmp_path, membership, contents)
+    (root / "proc/meminfo").write_text(machine)
+    assert memory_available(root) == wanted

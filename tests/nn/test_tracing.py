@@ -1,5 +1,6 @@
 """What a graph cannot show: the module with that `forward` is taken whole, and a note says why."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,7 +12,7 @@ from nnmpi import Config, Tensor, nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn import graph_recorder as recorder
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.tracing import trace
+from nnmpi.nn.tracing import Cost, trace
 from nnmpi.run.trainer import Trainer
 
 Between: TypeAlias = Callable[[Any, Tensor], Tensor]
@@ -115,6 +116,37 @@ def test_a_forward_set_on_an_instance_is_called_and_kept() -> None:
     assert called == [2, 3, 6]
     assert vars(model[0])["forward"] is forward
     assert "forward" not in vars(model[1])
+
+
+def test_one_pass_is_in_memory_at_a_time_and_products_take_no_weights() -> None:
+    """That of 6 samples holds most; weights have a number a row."""
+    model = nn.Sequential(nn.Linear(512, 4096), nn.Linear(4096, 512))
+    tracemalloc.start()
+    trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 64, 512))),), {}), "float64")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    held = 6 * 64 * (512 + 4096 + 512) * 8
+    assert held < peak < 1.5 * held  # one matrix of weights would be as much again
+
+
+def test_an_estimate_of_what_passes_take_and_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, costs = (8, 100, 30), list[Cost]()
+    model = nn.Sequential(nn.Linear(8, 100), nn.Linear(100, 30))
+
+    def graph() -> Graph:
+        def zeros(n: int) -> tuple[tuple[Tensor], dict[str, Any]]:
+            return (nnmpi.tensor(np.zeros((n, 8))),), {}
+
+        return trace(model, zeros, "float64", estimated=costs.append)
+
+    graph()
+    assert [cost.nbytes for cost in costs] == [6 * 8 * sum(sizes)]
+    monkeypatch.setattr("nnmpi.nn.tracing.memory_available", lambda: 6 * 8 * sum(sizes))
+    graph()
+    monkeypatch.setattr("nnmpi.nn.tracing.memory_available", lambda: 6 * 8 * sum(sizes) - 1)
+    with pytest.raises(MemoryError, match=r"0\.0 GB, and 0\.0 GB are free"):
+        graph()
+    assert len(costs) == 2
 
 
 class Pair(NamedTuple):

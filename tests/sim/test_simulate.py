@@ -10,6 +10,7 @@ import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from helpers.commands import Completed
@@ -190,6 +191,21 @@ def test_more_ranks_than_columns_are_refused() -> None:
         draw(ALGORITHMS["ring"], 17)
 
 
+def test_a_picture_has_an_arrow_for_each_message_and_a_number_for_each_chunk(
+    simulator: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "ring.svg"
+    assert simulator(f"{RING} --svg {file}") == simulator(RING)
+    root = ElementTree.parse(file).getroot()
+    words = [e.text for e in root.iter() if e.tag.endswith("text")]
+    assert words[0] == "all-reduce by ring on 4 ranks"
+    boxes = 7 * 4 * 4  # at the start and after 6 rounds
+    heads = [e for e in root.iter() if e.tag.endswith("path") and e.get("fill") is not None]
+    assert len(heads) == 6 * 4
+    assert sum(word in ("0", "1", "2", "3", "4") for word in words) == boxes + len(heads)
+    assert words[-16:] == ["4"] * 16
+
+
 def test_an_incorrect_plan_is_not_drawn() -> None:
     with pytest.raises(PlanError):
         draw(collective.exchange, 3)
@@ -285,6 +301,11 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "--ranks 17 --bytes 1 --algorithm ring --draw",
         ("1 to 16 ranks, got 17", "leave out --draw"),
     ),
+    "a picture of all": ("--ranks 4 --bytes 1 --svg x.svg", ("--svg", "one algorithm")),
+    "a picture of a sweep": (
+        f"{RING} --svg x.svg --sweep bytes",
+        ("--svg shows one number of ranks", "leave out --sweep"),
+    ),
     "a drawing of all": ("--ranks 4 --bytes 1 --draw", ("one algorithm", "ring|tree")),
     "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
     "a drawing of what does not work": (
@@ -332,7 +353,8 @@ def test_the_library_checks_its_arguments_too() -> None:
         (
             MemoryError("8 TiB"),
             2,
-            "nnmpi.simulate: out of memory: 8 TiB; take fewer ranks, or a smaller model or batch\n",
+            "nnmpi.simulate: out of memory: 8 TiB; take fewer ranks, a smaller model, or samples "
+            "with a shorter --context\n",
         ),
         (KeyboardInterrupt(), 130, "nnmpi.simulate: interrupted\n"),
     ],

@@ -172,3 +172,17 @@ def test_kinds_of_a_trace_are_in_the_legend() -> None:
     for name in ("forward", "wait", "receive", "all-gather", "idle"):
         assert f">{name}</text>" in text
     assert ">backward</text>" not in text
+
+
+def test_labels_can_be_read_on_a_page_of_800_pixels() -> None:
+    """Whatever a step takes, and however many kinds it has."""
+    kinds = [Span(0, f"kind number {i}", 0, 0, i, i + 0.9) for i in range(30)]
+    short = [Span(1, "F", i, 0, i / 100, (i + 0.5) / 100) for i in range(500)]
+    long = Timeline((*kinds, *short), 2, "a title " * 15, "ms")
+    root = ElementTree.fromstring(svg([long]))
+    width = float(root.get("width", ""))
+    for text in root.iter(f"{NAMESPACE}text"):
+        size, words = float(text.get("font-size", "")), text.text or ""
+        assert size * 800 / width >= 7
+        if text.get("text-anchor") == "start":
+            assert float(text.get("x", "")) + 0.5 * size * len(words) <= width

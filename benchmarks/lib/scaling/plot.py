@@ -1,4 +1,4 @@
-"""The plot of benchmarks/scaling.py: samples per second on 1 and N ranks, one panel per case."""
+"""The plot of benchmarks/scaling.py: samples per second on 1 and N ranks, a panel for each case."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -22,11 +22,11 @@ def draw(rows: Sequence[Row], path: str) -> None:
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
     colors = _colors([row for row in rows if row["subject"] != APART])
-    figure = Figure(figsize=(2 + 5.7 * len(cases), 6.6), layout="constrained")
-    all_axes = figure.subplots(1, len(cases), squeeze=False)[0]
+    figure = Figure(figsize=(11.5, 1.2 + 4.4 * len(cases)), layout="constrained")
+    all_axes = figure.subplots(len(cases), squeeze=False)[:, 0]
     first = rows[0]
     where = f"{first['cpu']}, {first['cores']} cores, one thread per rank"
-    note = "On several ranks PyTorch is DistributedDataParallel. White: times one rank"
+    note = "On 2 ranks PyTorch is DDP. White, below: times one rank"
     panels.heading(figure, f"{where}. {note}")
     line = None
     for axes, case in zip(all_axes, cases, strict=True):
@@ -34,8 +34,8 @@ def draw(rows: Sequence[Row], path: str) -> None:
     handles: list[Any] = [Patch(color=color) for color in colors.values()]
     names = list(colors)
     if line is not None:
-        handles, names = [*handles, line], [*names, "ranks that train apart: no sums, no waiting"]
-    figure.legend(handles, names, loc="outside lower left", ncols=5, frameon=False, fontsize=13)
+        handles, names = [*handles, line], [*names, "ranks that train apart"]
+    figure.legend(handles, names, loc="outside lower left", ncols=6, frameon=False, fontsize=13)
     figure.savefig(path, dpi=130)
 
 
@@ -51,7 +51,7 @@ def _panel(axes: Any, rows: Sequence[Row], colors: dict[str, str]) -> Any:
         at, height = ORDER.index(row["scaling"]), row["samples_per_second"]
         ends = at - WIDTH / 6, at + WIDTH / 2  # beside the first bar, whose label is above it
         line = axes.hlines(height, *ends, color="black", linewidth=2, linestyle="--", zorder=5)
-    axes.set_ylim(0, 1.22 * max(row["samples_per_second"] for row in rows))
+    axes.set_ylim(0, 1.1 * max(row["samples_per_second"] for row in rows))
     axes.set_xticks(range(len(ORDER)), [_group(bars, scaling) for scaling in ORDER])
     axes.yaxis.set_major_formatter("{x:,.0f}")
     panels.style(axes)
@@ -78,19 +78,17 @@ def _group(rows: Sequence[Row], scaling: str) -> str:
 
 
 def _bar(axes: Any, row: Row, x: float, width: float, colors: dict[str, str]) -> None:
-    """A bar with its quartiles; above it the ratio to PyTorch, inside it that to one rank."""
+    """A bar with its quartiles and its height; inside it the ratios to PyTorch and to one rank."""
     height = row["samples_per_second"]
     axes.bar(x, height, 0.94 * width, color=colors[_name(row)])
-    top = height
+    low = top = height
     if "seconds_low" in row:
         low, top = (row["batch_size"] / row[f"seconds_{end}"] for end in ("high", "low"))
         axes.vlines(x, low, top, color="#222222", linewidth=1.4, zorder=4)
-    label = f"{height:,.0f}"
+    near = {"textcoords": "offset points", "ha": "center", "size": 11}
+    axes.annotate(f"{height:,.0f}", (x, top), (0, 3), **near)
+    inside = {**near, "color": "white", "weight": "bold", "rotation": 90}  # bars are narrow
     if "ratio" in row:
-        label = f"{row['ratio']:.2f} x T+\n{label}"
-    axes.annotate(label, (x, top), (0, 3), textcoords="offset points", ha="center", size=11)
+        axes.annotate(f"{row['ratio']:.2f} x T+", (x, low), (0, -5), va="top", **inside)
     if "over_one_rank" in row:
-        style = {"ha": "center", "va": "bottom", "color": "white", "size": 11, "weight": "bold"}
-        style["rotation"] = 90  # bars of many subjects are narrow
-        text = f"{row['over_one_rank']:.2f}"
-        axes.annotate(text, (x, 0), (0, 8), textcoords="offset points", **style)
+        axes.annotate(f"{row['over_one_rank']:.2f}", (x, 0), (0, 8), va="bottom", **inside)

@@ -67,7 +67,12 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
         return (Tensor(np.zeros((samples, *sample.shape[1:]), kind)),), {}
 
-    graph = trace(model, zeros, dtype)
+    error: MemoryError | None = None
+    try:
+        graph = trace(model, zeros, dtype)
+    except MemoryError as caught:  # perhaps of this rank's node alone
+        error = caught
+    comm.agree(error)
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
     for module in [*model.modules()]:

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.draw import LEGEND, draw
+from nnmpi.sim.rounds_svg import as_svg
 from nnmpi.sim.show import Record, amount, columns, duration, plural
 
 HELP = "all-reduce and its relatives"
@@ -60,6 +62,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
     net.add_options(c)
     output = c.add_argument_group("output")
     output.add_argument("--draw", action="store_true", help="show the rounds of one algorithm")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="write these rounds as a picture")
     output.add_argument(
         "--sweep",
         choices=sweep.BY,
@@ -74,15 +77,22 @@ def run(options: argparse.Namespace) -> Any:
     if options.draw and options.json:
         raise ValueError("--draw and --json exclude each other; leave out one of them")
     names = collective.names(options.operation, options.algorithm)
-    if options.draw and len(names) > 1:
-        raise ValueError(f"--draw shows one algorithm; add --algorithm {'|'.join(names)}")
+    shows = "--draw" if options.draw else "--svg" if options.svg else ""
+    if shows and len(names) > 1:
+        raise ValueError(f"{shows} shows one algorithm; add --algorithm {'|'.join(names)}")
     network = net.network(options)
     if options.plot and not options.sweep:
         raise ValueError("--plot shows a sweep; add --sweep bytes or --sweep ranks")
     if options.sweep:
+        if shows:
+            raise ValueError(f"{shows} shows one number of ranks; leave out --sweep")
         return _swept(options, names, network)
     several = len(names) > 1 or options.algorithm == "all"
-    drawn = _drawing(options, network) if options.draw else ""
+    drawn = f"\n\n{_drawn(options, network, '--draw', draw)}\n\n{LEGEND}" if options.draw else ""
+    if options.svg:
+        title = f"{options.operation} by {options.algorithm} on {plural(options.ranks, 'rank')}"
+        picture = _drawn(options, network, "--svg", partial(as_svg, title=title))
+        options.svg.write_text(picture, encoding="utf-8")
     found = [
         collective.simulate(options.operation, name, options.ranks, options.bytes, network)
         for name in names
@@ -94,8 +104,6 @@ def run(options: argparse.Namespace) -> Any:
 
 def _swept(options: argparse.Namespace, names: list[str], network: Network) -> Any:
     """The output of a sweep."""
-    if options.draw:
-        raise ValueError("--draw shows one number of ranks; leave out --sweep")
     if options.plot and (problem := cli.picture_problem(options.plot)):
         raise ValueError(f"{problem}, or leave out --plot")
     found = sweep.sweep(
@@ -106,19 +114,20 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
     return sweep.records(found) if options.json else sweep.table(options.sweep, found)
 
 
-def _drawing(options: argparse.Namespace, network: Network) -> str:
-    """The rounds of the selected algorithm."""
+def _drawn(
+    options: argparse.Namespace, network: Network, option: str, draw: Callable[..., str]
+) -> str:
+    """The rounds of the selected algorithm, as `draw` shows them."""
     plan = collective.plan(options.operation, options.algorithm, network)
     try:
-        picture = draw(plan, options.ranks, OPERATIONS[options.operation].claim)
+        return draw(plan, options.ranks, claim=OPERATIONS[options.operation].claim)
     except PlanError as error:
         raise ValueError(
             f"{options.algorithm} can be priced but not drawn, since it does not work in place "
-            f"({error}); leave out --draw"
+            f"({error}); leave out {option}"
         ) from None
     except ValueError as error:
-        raise ValueError(f"{error}, or leave out --draw") from None
-    return f"\n\n{picture}\n\n{LEGEND}"
+        raise ValueError(f"{error}, or leave out {option}") from None
 
 
 def report(c: Record) -> str:

@@ -14,10 +14,11 @@ from helpers.training.unusual_models import Residual, frozen, spoilt
 import nnmpi
 from nnmpi import Tensor, nn
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.graph_recorder import order_of
 from nnmpi.nn.models import MODELS
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.segment import segment
-from nnmpi.nn.tracing import order_of, trace
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import divided
 from nnmpi.parallel.arrangement.partition import layers
 from nnmpi.parallel.pipeline.stages import resized

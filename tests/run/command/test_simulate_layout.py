@@ -10,6 +10,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn.tracing import Cost
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
 from nnmpi.run.setup import set_up
@@ -41,6 +42,20 @@ def test_text_has_a_table_of_memory_of_messages_and_of_layers() -> None:
         "0 Conv2d  ###.........  ...###......  ......###...  .........###",
     ):
         assert words in text
+
+
+def test_recording_that_takes_long_is_announced_and_what_does_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout(MANY)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("nnmpi.run.dry_run.LONG", Cost(60.0, 1000))
+    layout(MANY)
+    assert "recording the model takes about 0 s and 0.0 GB" in capsys.readouterr().err
+    monkeypatch.setattr("nnmpi.nn.tracing.memory_available", lambda: 1000)
+    assert simulate.main(["layout", *MANY.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "0.0 GB are free; take fewer ranks, a smaller model" in line
 
 
 @pytest.mark.parametrize(("zero", "times"), [(0, 0), (1, 1), (2, 1)])
