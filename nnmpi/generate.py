@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nnmpi import backend, blas, cli
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, ended
 from nnmpi.config import ABOVE_0, FROM_0, FROM_1, NUMBER_FROM_0, Config, Range, check_text
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.nn.gpt2 import Sizes
@@ -146,4 +146,4 @@ def config_of(given: argparse.Namespace, sizes: Sizes) -> Config:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main()))
