@@ -108,7 +108,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         c = prepared(comm, arguments)
         if c.dry_run:
             event = dry_run(set_up(c, None, None, comm), comm)
-            with open_report(c, comm) as report:  # which empties the log: no sooner than this
+            with open_report(c, comm) as report:
                 report.event(event)
             return 0
         trainer = Trainer(c, comm=comm)

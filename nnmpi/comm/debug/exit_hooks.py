@@ -78,4 +78,3 @@ def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
     lines = [f"{name_ranks(sorted([rank, *alike]))} failed alike:\n"] if alike else []
     rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)
     return "".join([*rest, *lines])
-
