@@ -28,6 +28,10 @@ FORWARDING = 0.2
 """Seconds in which a launcher forwards a line to its terminal."""
 
 
+LINES = 25
+"""Epochs of a long run that have a line of text, besides the first and the last."""
+
+
 class LostOutputError(Exception):
     """Standard output or the log can no longer be written: a full disk, a closed pipe."""
 
@@ -60,6 +64,7 @@ class Report:
         if shows_bar and terminal is not None:
             self._bar = Bar(terminal, FORWARDING if launched else 0)
         self._last_line = time.monotonic()
+        self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
         self._log = opened_log(log, appends) if log else None
         self._lost: LostOutputError | None = None  # the log
 
@@ -81,10 +86,26 @@ class Report:
         line = json.dumps(_finite(event), allow_nan=False)
         if self._log:
             self._write(line, self._log)
-        if self.stdout and (not self.quiet or event["event"] in RESULTS):
+        if self.stdout and self._is_shown(event):
             text = line if self.as_json else as_text(event)
             if text:
                 self._write(text, self.stdout)
+
+    def _is_shown(self, event: Event) -> bool:
+        """Whether standard output tells of an event. Text leaves out epochs of a long run: it has
+        the first, the last, every n-th of the others, and one that follows 10 seconds of silence.
+        """
+        if event["event"] == "start":
+            self._epochs, self._epoch = event.get("epochs", 0), 0
+        if event["event"] != "epoch" or self.quiet or self.as_json:
+            return not self.quiet or event["event"] in RESULTS
+        self._epoch += 1
+        every, now = max(1, -(-self._epochs // LINES)), time.monotonic()
+        is_due = self._epoch % every == 0 or self._epoch in (1, self._epochs)
+        if is_due or now - self._last_epoch >= SILENCE:
+            self._last_epoch = now
+            return True
+        return False
 
     def _write(self, text: str, file: IO[str]) -> None:
         """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""

@@ -408,6 +408,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [(3, [1, 2, 3]), (25, [*range(1, 26)]), (26, [1, *range(2, 27, 2)])],
+)
+def test_text_has_some_epochs_of_a_long_run_and_the_log_all(
+    clock: Clock, tmp_path: Path, total: int, told: list[int]
+) -> None:
+    log, epochs = tmp_path / "log", [EPOCH | {"epoch": i} for i in range(1, total + 1)]
+    text = shown(io.StringIO(), START | {"epochs": total}, *epochs, DONE, log=str(log))
+    assert [int(n) for n in re.findall(r"^epoch +(\d+)", text, re.M)] == told
+    assert len(log.read_text().splitlines()) == total + 2
+    as_json = shown(io.StringIO(), START | {"epochs": total}, *epochs, as_json=True)
+    assert len(as_json.splitlines()) == total + 1
+
+
+def test_text_has_all_epochs_of_a_slow_run(clock: Clock) -> None:
+    stdout = io.StringIO()
+    with Report(stdout=stdout) as report:
+        report.event(START | {"epochs": 100})
+        for i in range(1, 8):
+            clock.now += 10
+            report.event(EPOCH | {"epoch": i})
+    assert stdout.getvalue().count("\nepoch ") == 7
+
+
 def steps(report: Report, first: int, last: int) -> None:
     """The bar is redrawn after a tenth of a second at the earliest."""
     for step in range(first, last + 1):
