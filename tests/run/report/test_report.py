@@ -175,8 +175,12 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (
             "done: accuracy 98.77%",
             "verified: largest relative differences: loss 0.0333, gradients 3.33e-05, "
-            "parameters 3.33e-08",
+            "parameters 3.33e-08\n",
         ),
+    ),
+    "done, updates verified": (
+        DONE | {"largest_differences": DIFFERENCES, "equal_gradients": True},
+        ("parameters 3.33e-08 (updated by the same gradients)",),
     ),
     "done, stale": (
         DONE | {"staleness": {"0": {"0": 3, "2": 1}, "1": {"1": 3, "11": 1}}, "skipped_steps": 2},
