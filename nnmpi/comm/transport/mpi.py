@@ -304,13 +304,19 @@ def _end_launcher() -> None:
 
 
 def end_last() -> None:
-    """Ends MPI, and returns when the other ranks have ended, as far as a short while is enough.
+    """Ends MPI, and returns when the other ranks of this node have ended, or after 2 seconds.
 
     Below an exit status that is not 0 the launcher of Open MPI 5 prints seven lines, but for a rank
     that ends after all others.
     """
     MPI.Finalize()
-    time.sleep(0.2)
+    launcher, until = os.getppid(), time.monotonic() + 2.0
+    time.sleep(0.1)  # for ranks of other nodes, and where there is no /proc
+    with suppress(OSError):
+        children = Path(f"/proc/{launcher}/task/{launcher}/children")
+        while len(children.read_text().split()) > 1 and time.monotonic() < until:
+            time.sleep(0.02)
+    time.sleep(0.1)
 
 
 def before_finalize(f: Callable[[], None]) -> None:
