@@ -1,4 +1,4 @@
-"""The cost of synchronisation: mpirun -n 5 python benchmarks/sync.py [--plot out.png]
+"""The cost of synchronisation: mpirun --oversubscribe -n 5 python benchmarks/sync.py
 
 All ranks but the last are workers that train on the digits, and the last one is a parameter
 server: BSP, SSP with several bounds and ASP, compared with BSP by all-reduce, without a server.

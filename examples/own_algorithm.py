@@ -1,4 +1,4 @@
-"""An all-reduce of your own: mpirun -n 4 python examples/own_algorithm.py
+"""An all-reduce of your own: mpirun --oversubscribe -n 4 python examples/own_algorithm.py
 
 A tree whose nodes have two children: of three neighbouring groups of ranks, the first adds what
 the other two send, one after the other. It has fewer levels than a binary tree, and never beats

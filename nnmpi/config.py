@@ -259,6 +259,7 @@ class Config:
         "their initial values",
     )
     log: str | None = _files(None, "write events to this file, one JSON a line")
+    append: bool = _files(False, "add to the --log of another run, below what it has")
     trace: str | None = _files(
         None, "write what each rank does when to this file, as a Chrome/Perfetto trace"
     )

@@ -109,7 +109,8 @@ def launcher() -> Finding:
             "mpirun and the library of mpi4py differ, or ranks do not see their node: install "
             "both in one environment",
         )
-    return Finding(f"{path}; two ranks found each other, and share memory")
+    slots = "; more ranks than cores need mpirun --oversubscribe" * bool(more)
+    return Finding(f"{path}; two ranks found each other, and share memory{slots}")
 
 
 TWO_RANKS = f"""

@@ -6,6 +6,7 @@ It is run, not imported: an import would put this module in the place of the fun
 
 import sys
 
+from nnmpi.comm import ended
 from nnmpi.run.generate_command import main
 
 if __name__ != "__main__":
@@ -14,4 +15,4 @@ if __name__ != "__main__":
         "is started by python -m nnmpi.generate"
     )
 
-sys.exit(main())
+sys.exit(ended(main()))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnmpi import cli
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, ended
 from nnmpi.config import check_text
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
@@ -92,4 +92,4 @@ def as_text(e: Event) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main()))

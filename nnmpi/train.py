@@ -1,6 +1,7 @@
 """The command `python -m nnmpi.train`.
 
-Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or SIGUSR1.
+Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or SIGUSR1; of
+several ranks that stop or fail together, that of the first one, and 0 of the others.
 
 Python starts            the system's default: SIGUSR1 ends the process
 the command starts       SIGUSR1 is noted, Ctrl-C ends the run
@@ -17,7 +18,8 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from nnmpi import blas, cli
-from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.comm import Comm, OtherRankError, ended, job, launched, traceback_text
+from nnmpi.comm.stderr import print_error
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
@@ -84,6 +86,11 @@ def command(arguments: Sequence[str]) -> int:
         return 0  # the other rank prints the error, and its exit status is that of the job
     except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
+    except Exception as error:
+        if launched() > 1:  # this ends the other ranks
+            raise
+        print_error(traceback_text(error))
+        return 1
     finally:
         cli.settle()
         ignore_stops()
@@ -102,7 +109,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         c = prepared(comm, arguments)
         if c.dry_run:
             event = dry_run(set_up(c, None, None, comm), comm)
-            with open_report(c, comm) as report:  # which empties the log: no sooner than this
+            with open_report(c, comm) as report:
                 report.event(event)
             return 0
         trainer = Trainer(c, comm=comm)
@@ -154,7 +161,7 @@ def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
         result = trainer.fit(report)
     except KeyboardInterrupt:
         return interrupted(trainer.comm, f"; {saved_since(before, trainer.config.save)}")
-    return 130 if result["event"] == "stopped" else 0
+    return 130 if result["event"] == "stopped" and trainer.is_first else 0
 
 
 def interrupt(*_: object) -> NoReturn:
@@ -176,7 +183,7 @@ def failed(trainer: Trainer, error: Exception) -> int:
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
     if isinstance(error, AgreedError):
-        return fail(error, status) if trainer.is_first else status
+        return fail(error, status) if trainer.is_first else 0  # one status is that of the job
     if trainer.comm.size > 1:
         trainer.comm.abort(str(error))
     return fail(error, status)
@@ -215,4 +222,4 @@ def fail(message: object, status: int = 1) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(command(sys.argv[1:]))
+    sys.exit(ended(command(sys.argv[1:])))

@@ -3,6 +3,8 @@
 from nnmpi.comm.arguments import Parts as Parts
 from nnmpi.comm.communicator import Comm as Comm
 from nnmpi.comm.debug.compare import MismatchError as MismatchError
+from nnmpi.comm.debug.tracebacks import traceback_text as traceback_text
+from nnmpi.comm.mpi_ranks import ended as ended
 from nnmpi.comm.mpi_ranks import has_launcher as has_launcher
 from nnmpi.comm.mpi_ranks import job as job
 from nnmpi.comm.mpi_ranks import launched as launched

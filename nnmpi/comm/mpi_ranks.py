@@ -16,6 +16,7 @@ from nnmpi.comm.debug import exit_hooks
 from nnmpi.comm.debug.start_limit import limited_start, rank_of
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
+from nnmpi.comm.stderr import flush_output
 from nnmpi.comm.thread_ranks import comm_self
 from nnmpi.comm.transport.base import OtherRankError
 
@@ -150,6 +151,19 @@ def _limit_finalize(timeout: float) -> None:
     if timeout < threading.TIMEOUT_MAX:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, timeout)
+
+
+def ended(status: int) -> int:
+    """The exit status of this rank. If it is not 0, as that of the others is, this one ends last:
+    the launcher of Open MPI then adds nothing to what it has printed.
+    """
+    if status and _made() and _made()[0].size > 1:
+        from nnmpi.comm.transport import mpi
+
+        flush_output()
+        _limit_finalize(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
+        mpi.end_last()
+    return status
 
 
 def mpi_versions() -> dict[str, str]:

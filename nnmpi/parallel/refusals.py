@@ -130,6 +130,7 @@ NEEDS = (
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
     Need("weight_decay_of", "weight_decay", "without it no parameter decays"),
     Need("load_partial", "load", "it says what of that file has to fit"),
+    Need("append", "log", "it says what to do with that file"),
     Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("prompt", "sample_every", "it is the beginning of a sample"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),

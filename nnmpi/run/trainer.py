@@ -315,7 +315,9 @@ class Trainer(BetweenSteps):
     def describe(self) -> Event:
         """The start event."""
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
-        event |= {"steps": self.total_steps, **devices(self.arrangement)}
+        left = self.total_steps - self.step + self.state.batch
+        epochs = -(-left // len(self.train))
+        event |= {"steps": self.total_steps, "epochs": epochs, **devices(self.arrangement)}
         if self.loaded and self.config.load_partial:
             event["loaded"] = self.loaded._asdict()
         return event | ({"warning": self.warning} if self.warning else {})

@@ -164,7 +164,7 @@ SCHEDULES: dict[str, Schedule] = {
         holds="where m >= p",
     ),
     "pipedream": Schedule(
-        about="1f1b without a flush: each micro-batch is a step, on weights that are older",
+        about="1f1b that drains once an epoch: each micro-batch is a step, on older weights",
         compute=one_f_one_b,
         bubble=lambda p, m, v: Fraction(p - 1, m),
         formula="(p-1)/m",

@@ -81,6 +81,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "load": ("b.safetensors", "b.safetensors"),
     "load-partial": ("", True),
     "log": ("c.jsonl", "c.jsonl"),
+    "append": ("", True),
     "trace": ("d.json", "d.json"),
     "dry-run": ("", True),
     "ranks": ("64", 64),

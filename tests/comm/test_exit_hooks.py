@@ -5,8 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
+import pytest
 from helpers.mpijob import ROOT
+
+from nnmpi import Config, nn
+from nnmpi.comm import traceback_text
 
 
 def test_a_forked_process_is_no_rank_of_the_job(tmp_path: Path) -> None:
@@ -38,6 +43,39 @@ def test_an_exception_without_text_ends_the_job_too(tmp_path: Path) -> None:
     )
     assert ended.returncode == 41
     assert "Mute: <exception str() failed>" in ended.stderr
+
+
+class Wrong(nn.Module):
+    def forward(self, x: Any) -> Any:
+        try:
+            return x + self.missing
+        except AttributeError as error:
+            raise RuntimeError("not like this") from error
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_traceback_has_the_frames_of_the_user(
+    full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NNMPI_TRACEBACK", "full" if full else "")
+    with pytest.raises(RuntimeError) as caught:
+        Wrong()(1)
+    text = traceback_text(caught.value)
+    assert text.endswith("\nRuntimeError: not like this\n")
+    assert "has no attribute 'missing'\n\nThe above exception was the direct cause" in text
+    assert text.count("return x + self.missing") == text.count("Wrong()(1)") == 1
+    assert ("module.py" in text, "NNMPI_TRACEBACK=full shows them" in text) == (full, not full)
+
+
+def test_a_traceback_of_nnmpi_alone_is_whole() -> None:
+    with pytest.raises(ValueError, match="lr") as caught:
+        Config(lr=-1)
+    trace = caught.tb
+    while trace.tb_next and "config.py" not in trace.tb_frame.f_code.co_filename:
+        trace = trace.tb_next
+    text = traceback_text(caught.value.with_traceback(trace))
+    assert text.startswith("Traceback")
+    assert "config.py" in text
 
 
 def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:

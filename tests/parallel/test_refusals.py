@@ -15,6 +15,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
+    "append": {"append": True},
     "bucket_mb": {"bucket_mb": 2.0},
     "cut": {"cut": "3"},
     "sequence_parallel": {"sequence_parallel": True},

@@ -88,6 +88,15 @@ def test_cores_and_what_computes_on_them(monkeypatch: pytest.MonkeyPatch) -> Non
     assert doctor.cores().problem == "compiled kernels: none"
 
 
+@pytest.mark.parametrize(("library", "hints"), [("mpirun (Open MPI) 5.0", 1), ("HYDRA", 0)])
+def test_ranks_beyond_the_cores_have_a_hint(
+    library: str, hints: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/bin/mpirun")
+    monkeypatch.setattr(doctor, "_try", lambda c: (0, library if "--version" in c else "2 2"))
+    assert doctor.launcher().text.count("mpirun --oversubscribe") == hints
+
+
 def test_no_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert "source .venv/bin/activate" in doctor.launcher().problem

@@ -24,7 +24,13 @@ PAGE_TEXT = "\n".join(PAGES.values())
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE_TEXT, re.S | re.M)
 FIRST_EXAMPLE = EXAMPLES[0]
 SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", PAGE_TEXT, re.M)
-COMMANDS = re.findall(r"^(?:mpirun -n \d+ )?python -m nnmpi\.train (.*)$", PAGE_TEXT, re.M)
+COMMANDS = re.findall(
+    r"^(?:mpirun (?:--oversubscribe )?-n \d+ )?python -m nnmpi\.train (.*)$", PAGE_TEXT, re.M
+)
+OUTPUTS = re.findall(
+    r"^```\n\$ python -m nnmpi\.((?:[^\n]*\\\n)*[^\n]*)\n(.*?)^```", PAGE_TEXT, re.S | re.M
+)
+"""The commands in pages that are followed by what they print."""
 
 
 # ---- examples
@@ -124,6 +130,28 @@ def test_simulations_are_understood(command, capsys):
         "layout": "tp 3",
     }
     assert words[command.split()[0]] in capsys.readouterr().out
+
+
+def test_commands_of_more_ranks_than_two_run_on_two_cores():
+    """Open MPI refuses more ranks than cores, with a page of text, unless it is asked for them."""
+    sources = [path for name in ("examples", "benchmarks") for path in (ROOT / name).glob("*.py")]
+    text = "\n".join([PAGE_TEXT, *(path.read_text(encoding="utf-8") for path in sources)])
+    jobs = re.findall(r"^(.*mpirun (.*?)-n (\d+) python.*)$", text, re.M)
+    assert len(jobs) > 20
+    assert [job for job, how, n in jobs if int(n) > 2 and "--oversubscribe" not in how] == []
+
+
+@pytest.mark.parametrize(("command", "shown"), OUTPUTS)
+def test_what_a_page_shows_is_what_is_printed(command, shown, tmp_path, monkeypatch, capsys):
+    """Between lines of dots, every line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("chain.py").write_text(next(code for code in EXAMPLES if "CHAIN = " in code))
+    name, *arguments = shlex.split(command.replace("\\\n", ""))
+    assert {"train": train, "simulate": simulate}[name].main(arguments) == 0
+    printed = capsys.readouterr().out
+    for part in shown.split("...\n"):
+        assert part in printed
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from nnmpi.comm.debug.compare import name_ranks
+from nnmpi.comm.debug.tracebacks import traceback_text
 from nnmpi.comm.stderr import flush_output, print_error
 from nnmpi.comm.transport.base import OtherRankError
 
@@ -77,7 +78,7 @@ def install(
             is_first, others = (False, {}) if follows else failures(message)
             if not is_first:
                 time.sleep(TIME_TO_BE_ENDED)
-            end(_others(rank, message, others) + _traceback(kind, error, trace))
+            end(_others(rank, message, others) + traceback_text(error))
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
         ends = os.getpid() == process and not issubclass(args.exc_type, SystemExit)
@@ -85,8 +86,8 @@ def install(
             thread_before(args)
         if ends:
             thread = f"in thread {args.thread.name}:\n" if args.thread else ""
-            trace = _traceback(args.exc_type, args.exc_value, args.exc_traceback)
-            end(thread + (args.exc_type.__name__ if thread_own else trace))
+            known = None if thread_own else args.exc_value
+            end(thread + (traceback_text(known) if known else args.exc_type.__name__))
 
     sys.excepthook, threading.excepthook = hook, thread_hook
 
@@ -109,9 +110,3 @@ def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
     lines = [f"{name_ranks(sorted([rank, *alike]))} failed alike:\n"] if alike else []
     rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)
     return "".join([*rest, *lines])
-
-
-def _traceback(
-    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
-) -> str:
-    return "".join(traceback.format_exception(kind, error, trace))

@@ -292,7 +292,8 @@ class Verified:
         return {**self._both[0].describe(), "verify": True}
 
     def finish(self) -> dict[str, Any]:
-        return {**self._both[0].finish(), "largest_differences": _flat(self._largest)}
+        found = {"largest_differences": _flat(self._largest)}
+        return {**self._both[0].finish(), **found, "equal_gradients": self._update is not None}
 
     def close(self) -> None:
         for strategy in self._both:

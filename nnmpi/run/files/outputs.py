@@ -8,6 +8,7 @@ from nnmpi.config import Config
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import check_not_read_only, check_target
 from nnmpi.run.files.folders import check_folder, is_folder, weights_of
+from nnmpi.run.files.logs import check_log
 
 
 def check_outputs(config: Config) -> None:
@@ -30,6 +31,8 @@ def check_outputs(config: Config) -> None:
     check_differs("trace", config.trace, {**others, "log": config.log})
     _refuse_other_kinds(save, "save", "a model", lambda head: head[8:9] == b"{")
     _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
+    if config.log:
+        check_log(config.log, config.append)
 
 
 def _refuse_other_kinds(

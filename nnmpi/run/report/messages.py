@@ -151,7 +151,8 @@ def _result(e: Event) -> str:
     ]
     if "largest_differences" in e:
         found = _differences(e["largest_differences"])
-        lines.append(f"verified: largest relative differences: {found}")
+        how = " (updated by the same gradients)" if e.get("equal_gradients") else ""
+        lines.append(f"verified: largest relative differences: {found}{how}")
     if "trace" in e:
         lines.append(_trace(e["trace"], e["steps"]))
     return "\n".join(filter(None, lines))

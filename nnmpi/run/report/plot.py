@@ -190,14 +190,18 @@ def read_logs(paths: Sequence[File]) -> list[RunLog]:
     """The runs, each named after its file; after its path where two files have one name."""
     files = [Path(path) for path in paths]
     stems = [file.stem for file in files]
-    return [
-        read_log(file, file.stem if stems.count(file.stem) == 1 else str(file.with_suffix("")))
-        for file in files
+    names = [
+        file.stem if stems.count(file.stem) == 1 else str(file.with_suffix("")) for file in files
     ]
+    return [run for file, name in zip(files, names, strict=True) for run in read_log(file, name)]
 
 
-def read_log(file: Path, name: str) -> RunLog:
-    """The run of a log; its last line may be cut off, as that of a run that was killed."""
+def read_log(file: Path, name: str) -> list[RunLog]:
+    """The runs of a log; its last line may be cut off, as that of a run that was killed.
+
+    Of several, which --append has put into one file, each has its number behind its name. A run
+    that goes on counting epochs, as that of another `fit`, is part of the one before.
+    """
     path = shown(file)
     try:
         with file.open("rb") as stream:
@@ -212,21 +216,41 @@ def read_log(file: Path, name: str) -> RunLog:
     events = [_event(path, i, line) for i, line in enumerate(lines, 1)]
     if not events or events[0]["event"] != "start":
         raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
-    epochs = [e for e in events if e["event"] == "epoch"]
-    if not epochs:
-        last = events[-1]["event"]
-        raise ValueError(f"log {path} has no epoch yet: its last event is {last!r:.20}")
-    drawn = [*DRAWN, *(key for key in MAY_LACK if key in epochs[-1])]
     try:
-        rows = [{**dict.fromkeys(MAY_LACK), **e} for e in epochs]  # null and None are NaN
-        numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
-        drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
-        return RunLog(name, f"{events[0]['model']} on {events[0]['data']}", drawable)
+        runs = [_run(start, epochs) for start, epochs in _parts(events)]
     except KeyError as error:
         raise ValueError(f"{path} is not a log: its events lack {error}; {REMEDY}") from None
     except (OverflowError, TypeError, ValueError) as error:
         wrong = f"its events have no numbers where numbers are drawn ({shown(error)})"
         raise ValueError(f"{path} is not a log: {wrong}; {REMEDY}") from None
+    if not runs:
+        last = events[-1]["event"]
+        raise ValueError(f"log {path} has no epoch yet: its last event is {last!r:.20}")
+    if len(runs) == 1:
+        return [runs[0]._replace(name=name)]
+    return [run._replace(name=f"{name} ({i})") for i, run in enumerate(runs, 1)]
+
+
+def _parts(events: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
+    """The start and the epochs of each run that has epochs."""
+    parts: list[tuple[Event, list[Event]]] = []
+    for event in events:
+        if event["event"] == "start":
+            start = event
+        elif event["event"] == "epoch":
+            if not parts or event["epoch"] <= parts[-1][1][-1]["epoch"]:
+                parts.append((start, []))
+            parts[-1][1].append(event)
+    return parts
+
+
+def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
+    """A run without a name."""
+    drawn = [*DRAWN, *(key for key in MAY_LACK if key in epochs[-1])]
+    rows = [{**dict.fromkeys(MAY_LACK), **e} for e in epochs]  # null and None are NaN
+    numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
+    drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
+    return RunLog("", f"{start['model']} on {start['data']}", drawable)
 
 
 def _event(path: str, number: int, line: str) -> Event:

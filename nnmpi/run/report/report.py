@@ -1,6 +1,5 @@
 """Report: shows the events of a run as text or as JSON, writes them to the log, and draws a bar."""
 
-import errno
 import json
 import math
 import os
@@ -15,9 +14,7 @@ from nnmpi.comm import Comm, has_launcher
 from nnmpi.comm.stderr import print_error
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.quoting import shown
-from nnmpi.run.files.atomic import lock
-from nnmpi.run.files.links import followed
+from nnmpi.run.files.logs import opened_log
 from nnmpi.run.report.messages import Event, as_text
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
@@ -31,13 +28,8 @@ FORWARDING = 0.2
 """Seconds in which a launcher forwards a line to its terminal."""
 
 
-FIRST = b'{"event": '
-"""How every log begins."""
-
-REASONS = {
-    errno.EAGAIN: "another run writes to it",
-    errno.ENXIO: "it is a pipe that nobody reads",
-}
+LINES = 25
+"""Epochs of a long run that have a line of text, besides the first and the last."""
 
 
 class LostOutputError(Exception):
@@ -72,7 +64,8 @@ class Report:
         if shows_bar and terminal is not None:
             self._bar = Bar(terminal, FORWARDING if launched else 0)
         self._last_line = time.monotonic()
-        self._log = _opened(log, appends) if log else None
+        self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
+        self._log = opened_log(log, appends) if log else None
         self._lost: LostOutputError | None = None  # the log
 
     def __enter__(self) -> "Report":
@@ -93,10 +86,26 @@ class Report:
         line = json.dumps(_finite(event), allow_nan=False)
         if self._log:
             self._write(line, self._log)
-        if self.stdout and (not self.quiet or event["event"] in RESULTS):
+        if self.stdout and self._is_shown(event):
             text = line if self.as_json else as_text(event)
             if text:
                 self._write(text, self.stdout)
+
+    def _is_shown(self, event: Event) -> bool:
+        """Whether standard output tells of an event. Text leaves out epochs of a long run: it has
+        the first, the last, every n-th of the others, and one that follows 10 seconds of silence.
+        """
+        if event["event"] == "start":
+            self._epochs, self._epoch = event.get("epochs", 0), 0
+        if event["event"] != "epoch" or self.quiet or self.as_json:
+            return not self.quiet or event["event"] in RESULTS
+        self._epoch += 1
+        every, now = max(1, -(-self._epochs // LINES)), time.monotonic()
+        is_due = self._epoch % every == 0 or self._epoch in (1, self._epochs)
+        if is_due or now - self._last_epoch >= SILENCE:
+            self._last_epoch = now
+            return True
+        return False
 
     def _write(self, text: str, file: IO[str]) -> None:
         """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
@@ -156,7 +165,9 @@ def open_report(
         if given or comm.rank:
             return given or NullReport()
         launched = has_launcher()
-        return Report(config.log, config.quiet, None, launched, config.json, appends)
+        return Report(
+            config.log, config.quiet, None, launched, config.json, config.append or appends
+        )
 
     return all_or_none(comm, opened)
 
@@ -225,38 +236,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(x) for x in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _opened(log: str, appends: bool) -> IO[str]:
-    """The log, emptied if it is one and not to be continued, and if no other run writes to it."""
-
-    def at_once(path: str, flags: int) -> int:
-        """A pipe that nobody reads is an error, ENXIO; without the flag, open would wait."""
-        file = os.open(path, flags | os.O_NONBLOCK, 0o666)
-        os.set_blocking(file, True)
-        return file
-
-    try:
-        followed(log)  # refuses what others may have put there
-        file = open(log, "a", encoding="utf-8", opener=at_once)  # noqa: SIM115
-        if os.path.isfile(log):
-            try:
-                lock(file)
-                _refuse_other_files(log)
-                if not appends:
-                    file.truncate(0)
-            except BaseException:
-                file.close()
-                raise
-    except OSError as error:
-        reason = REASONS.get(error.errno or 0, error.strerror)
-        raise ValueError(f"cannot write log {shown(log)}: {reason}; name another file") from None
-    return file
-
-
-def _refuse_other_files(log: str) -> None:
-    """Raises OSError for a file that has something and does not begin as a log does."""
-    with open(log, "rb") as old:
-        head = old.read(len(FIRST))
-    if head != FIRST[: len(head)]:
-        raise OSError(errno.EEXIST, "it is there already, and is no log of nnmpi")

@@ -151,7 +151,24 @@ def test_an_unusable_environment_is_a_one_line_error(
 
 def test_a_log_may_have_the_name_of_a_data_set(command: Command) -> None:
     for _ in range(2):
-        assert command(*IRIS, "--steps", "1", "--log", "iris").status == 0
+        assert command(*IRIS, "--steps", "1", "--log", "iris", "--append").status == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_log_that_has_a_run_is_refused_before_training(
+    command: Command, more: tuple[str, ...]
+) -> None:
+    assert command(*IRIS, "--steps", "1", "--log", "log").status == 0
+    before = Path("log").read_text()
+    completed = command(*IRIS, "--steps", "1", "--log", "log", "--save", "m.safetensors", *more)
+    line = (
+        "nnmpi.train: cannot write log log: it has a run already; name another file, or add to "
+        "this one with --append\n"
+    )
+    assert completed == (2, "", line)
+    assert Path("log").read_text() == before
+    assert command(*IRIS, "--steps", "1", "--log", "log", "--append", *more).status == 0
+    assert Path("log").read_text().startswith(before)
 
 
 def test_a_refused_dry_run_leaves_the_log_as_it_was(command: Command) -> None:

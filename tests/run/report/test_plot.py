@@ -203,14 +203,27 @@ def test_a_log_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_epoch_may_lack_the_accuracy(tmp_path: Path) -> None:
     events = epochs()
     del events[0]["accuracy"]
-    accuracy = read_log(write(tmp_path / "log", START, *events), "x").epochs["accuracy"].tolist()
+    (run,) = read_log(write(tmp_path / "log", START, *events), "x")
+    accuracy = run.epochs["accuracy"].tolist()
     assert math.isnan(accuracy[0])
     assert accuracy[1:] == [e["accuracy"] for e in events[1:]]
 
 
+def test_runs_in_one_log_are_told_apart_and_another_fit_is_no_other_run(tmp_path: Path) -> None:
+    again = [{**event, "epoch": 3 + i} for i, event in enumerate(epochs(), 1)]
+    other = {**START, "model": "another"}
+    log = write(tmp_path / "log", START, *epochs(2), START, other, *epochs(3), other, *again)
+    assert [
+        (run.name, run.task.split()[0], len(run.epochs["loss"])) for run in read_logs([log])
+    ] == [
+        ("log (1)", START["model"], 2),
+        ("log (2)", "another", 6),
+    ]
+
+
 def test_a_log_whose_last_line_is_cut_off_is_read(tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", START, *epochs(), '{"event": "ep', end="")
-    found = read_log(log, "x").epochs
+    found = read_log(log, "x")[0].epochs
     assert {key: numbers.tolist() for key, numbers in found.items()} == {
         key: [e[key] for e in epochs()] for key in epochs()[0] if key != "event"
     }

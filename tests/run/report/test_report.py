@@ -175,8 +175,12 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (
             "done: accuracy 98.77%",
             "verified: largest relative differences: loss 0.0333, gradients 3.33e-05, "
-            "parameters 3.33e-08",
+            "parameters 3.33e-08\n",
         ),
+    ),
+    "done, updates verified": (
+        DONE | {"largest_differences": DIFFERENCES, "equal_gradients": True},
+        ("parameters 3.33e-08 (updated by the same gradients)",),
     ),
     "done, stale": (
         DONE | {"staleness": {"0": {"0": 3, "2": 1}, "1": {"1": 3, "11": 1}}, "skipped_steps": 2},
@@ -249,6 +253,7 @@ def test_without_a_note_there_is_no_empty_line() -> None:
 def test_quiet_shows_only_results(as_json: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for result in (DONE, STOPPED, DRY):
+        log.unlink(missing_ok=True)
         alone = shown(io.StringIO(), result, as_json=as_json)
         events = (START, EPOCH, result)
         text = shown(io.StringIO(), *events, quiet=True, as_json=as_json, log=str(log))
@@ -268,7 +273,6 @@ def test_the_log_is_json_whatever_is_shown(stdout: Any, tmp_path: Path) -> None:
 
 def test_a_line_is_in_the_log_before_the_next_event(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text(json.dumps(START) + "\n")
     with Report(str(log), stdout=io.StringIO()) as report:
         for i, event in enumerate(EVENTS, 1):
             report.event(event)
@@ -292,17 +296,44 @@ def test_a_log_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_log_has_the_lines_of_one_run(tmp_path: Path) -> None:
-    """A second run at the same time is refused, a later one starts it anew."""
+    """Another run is refused, at the same time and later."""
     log = tmp_path / "log"
-    event = {"event": "failed"}
     with Report(str(log), stdout=io.StringIO()) as report:
-        report.event(event)
+        report.event(FAILED)
         with refused(f"cannot write log {log}: another run writes to it; name another file"):
             Report(str(log))
-        report.event(event)
-    assert log.read_text() == '{"event": "failed"}\n' * 2
-    with Report(str(log), quiet=True):
-        assert log.read_text() == ""
+        report.event(FAILED)
+    with refused(f"cannot write log {log}: it has a run already;", "another file", "--append"):
+        Report(str(log), quiet=True)
+    assert [json.loads(line) for line in log.read_text().splitlines()] == [FAILED] * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    {
+        "nothing": ("", ""),
+        "a beginning": ('{"even', ""),
+        "a dry run": (json.dumps(DRY) + "\n", ""),
+        "a run": (json.dumps(START) + "\n", json.dumps(START) + "\n"),
+        "a run that was killed": (
+            json.dumps(START) + '\n{"event": "epo',
+            json.dumps(START) + "\n",
+        ),
+    }.values(),
+)
+def test_a_run_that_is_appended_begins_on_a_line_of_its_own(
+    tmp_path: Path, before: str, kept: str
+) -> None:
+    (tmp_path / "log").write_text(before)
+    shown(io.StringIO(), DONE, log=str(tmp_path / "log"), appends=True)
+    assert (tmp_path / "log").read_text() == kept + json.dumps(DONE) + "\n"
+
+
+@pytest.mark.parametrize("before", ["", '{"event": ', json.dumps(DRY) + "\n"])
+def test_a_log_without_a_run_is_begun_anew(tmp_path: Path, before: str) -> None:
+    (tmp_path / "log").write_text(before)
+    shown(io.StringIO(), DONE, log=str(tmp_path / "log"))
+    assert (tmp_path / "log").read_text() == json.dumps(DONE) + "\n"
 
 
 def test_a_log_on_a_full_disk_is_said_once_and_raised_at_the_end(
@@ -379,6 +410,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(report, "time", clock)
     return clock
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [(3, [1, 2, 3]), (25, [*range(1, 26)]), (26, [1, *range(2, 27, 2)])],
+)
+def test_text_has_some_epochs_of_a_long_run_and_the_log_all(
+    clock: Clock, tmp_path: Path, total: int, told: list[int]
+) -> None:
+    log, epochs = tmp_path / "log", [EPOCH | {"epoch": i} for i in range(1, total + 1)]
+    text = shown(io.StringIO(), START | {"epochs": total}, *epochs, DONE, log=str(log))
+    assert [int(n) for n in re.findall(r"^epoch +(\d+)", text, re.M)] == told
+    assert len(log.read_text().splitlines()) == total + 2
+    as_json = shown(io.StringIO(), START | {"epochs": total}, *epochs, as_json=True)
+    assert len(as_json.splitlines()) == total + 1
+
+
+def test_text_has_all_epochs_of_a_slow_run(clock: Clock) -> None:
+    stdout = io.StringIO()
+    with Report(stdout=stdout) as report:
+        report.event(START | {"epochs": 100})
+        for i in range(1, 8):
+            clock.now += 10
+            report.event(EPOCH | {"epoch": i})
+    assert stdout.getvalue().count("\nepoch ") == 7
 
 
 def steps(report: Report, first: int, last: int) -> None:

@@ -1,0 +1,76 @@
+"""Logs: files of events, one JSON object a line, of a run or of several."""
+
+import errno
+import mmap
+import os
+from typing import IO
+
+from nnmpi.quoting import shown
+from nnmpi.run.files.atomic import lock
+from nnmpi.run.files.links import followed
+
+FIRST = b'{"event": '
+"""How every log begins."""
+
+DRY = FIRST + b'"dry-run"'
+"""How that of a dry run begins, which loses nothing when it is replaced."""
+
+REASONS = {
+    errno.EAGAIN: "another run writes to it; name another file",
+    errno.ENXIO: "it is a pipe that nobody reads; name another file",
+    errno.EEXIST: "it is there already, and is no log of nnmpi; name another file",
+    errno.ENOTEMPTY: "it has a run already; name another file, or add to this one with --append",
+}
+
+
+def check_log(log: str, appends: bool) -> None:
+    """Raises ValueError if the file is no log, or has a run and is not to be added to."""
+    try:
+        followed(log)  # refuses what others may have put there
+        if os.path.isfile(log):
+            _check_content(log, appends)
+    except OSError as error:
+        raise _refusal(log, error) from None
+
+
+def opened_log(log: str, appends: bool) -> IO[str]:
+    """The log, to write behind what it has, if no other run writes to it."""
+
+    def at_once(path: str, flags: int) -> int:
+        """A pipe that nobody reads is an error, ENXIO; without the flag, open would wait."""
+        file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+        os.set_blocking(file, True)
+        return file
+
+    try:
+        followed(log)
+        file = open(log, "a", encoding="utf-8", opener=at_once)  # noqa: SIM115
+        if os.path.isfile(log):
+            try:
+                lock(file)
+                file.truncate(_check_content(log, appends))
+            except BaseException:
+                file.close()
+                raise
+    except OSError as error:
+        raise _refusal(log, error) from None
+    return file
+
+
+def _check_content(log: str, appends: bool) -> int:
+    """The bytes to keep: whole lines of runs. Raises OSError for what a run may not write to."""
+    with open(log, "rb") as file:
+        head = file.read(len(DRY))
+        if head[: len(FIRST)] != FIRST[: len(head)]:
+            raise OSError(errno.EEXIST, log)
+        if len(head) <= len(FIRST) or head == DRY:
+            return 0
+        if not appends:
+            raise OSError(errno.ENOTEMPTY, log)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.rfind(b"\n") + 1  # a run that was killed may have cut off its last line
+
+
+def _refusal(log: str, error: OSError) -> ValueError:
+    reason = REASONS.get(error.errno or 0, f"{error.strerror}; name another file")
+    return ValueError(f"cannot write log {shown(log)}: {reason}")
