@@ -29,14 +29,18 @@ static npy_intp span(const npy_intp *sizes, int axes, npy_intp period) {
     return numbers;
 }
 
-/* Whether two of its places are one number, as far as can be seen. */
-static int overlaps_itself(const npy_intp *sizes, int axes) {
+/* Whether two of its places may be one number, but for those in windows, its axes -3 and -2. */
+static int overlaps_itself(const npy_intp *sizes, int axes, int has_windows) {
     const npy_intp *steps = sizes + axes;
     for (int i = 0; i < axes; i++) {
         npy_intp reach = 0;
         for (int j = 0; j < axes; j++)
-            if (j != i && sizes[j] > 1 && steps[j] <= steps[i]) reach += (sizes[j] - 1) * steps[j];
-        if (sizes[i] > 1 && reach >= steps[i]) return 1;
+            if (j != i && sizes[j] > 1 && steps[j] <= steps[i] &&
+                !(has_windows && (j == axes - 3 || j == axes - 2)))
+                reach += (sizes[j] - 1) * steps[j];
+        if (sizes[i] > 1 && reach >= steps[i] &&
+            !(has_windows && (i == axes - 3 || i == axes - 2)))
+            return 1;
     }
     return 0;
 }
@@ -119,7 +123,8 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     if (q->layout == '@') a->alike = i, a->n = n;
     if (q->layout == '@') return is_dense(sizes, steps, axes, n);
     int has_rows = !axes || sizes[axes - 1] == 1 || steps[axes - 1] == 1;
-    int is_plain = is_nested || !q->is_written || q->layout == '<' || !overlaps_itself(sizes, axes);
+    int is_plain =
+        is_nested || !q->is_written || !overlaps_itself(sizes, axes, q->layout == '<');
     return is_plain && (has_rows || q->layout == ':') && has_axes(a, q, sizes, axes);
 }
 

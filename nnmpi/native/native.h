@@ -15,7 +15,7 @@
        NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
                  * any axes, the same ones everywhere
                  contiguous in C's order, unless this is before them:
-       -         axes but the last one in any strides          <  the same, and it may overlap itself
+       -         axes but the last one in any strides          <  the same, and windows overlap
        :         all axes in any strides
        @         one shape and one order in memory, without gaps, for all arrays that have this mark
        # % &     a number, an integer of 31 bits, one of 53 bits        !  a bool      0  None

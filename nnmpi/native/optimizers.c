@@ -16,19 +16,21 @@
 #define ROOT sqrt
 #include "optimizers.h"
 
-#define STEP(name, of)                                                                             \
+#define STEP(name, of, fits)                                                                       \
     static int name(Arguments *a) {                                                                \
+        if (!(fits)) return NOT_MADE_FOR;                                                          \
         if (a->type == NPY_FLOAT) of##_float(a, a->number);                                        \
         else of##_double(a, a->number);                                                            \
         return DONE;                                                                               \
     }
 
 /* p, g, m, v, largest or None, beta1, beta2, a, e, decay, shrink */
-STEP(adam_loop, adam)
-/* p, g, velocity or None, momentum, decay, lr, rate of the velocity, whether g moves p */
-STEP(sgd_loop, sgd)
+STEP(adam_loop, adam, 1)
+/* p, g, velocity or None, momentum, decay, lr, rate of the velocity, whether g moves p, as it does
+   without a velocity */
+STEP(sgd_loop, sgd, a->at[2] || a->number[4])
 /* p, g, squares, velocity or None, mean or None, lr, alpha, 1 - alpha, eps, decay, momentum */
-STEP(rmsprop_loop, rmsprop)
+STEP(rmsprop_loop, rmsprop, 1)
 
 Kernel optimizer_kernels[] = {
     KERNEL(adam_loop, "=r@ r@ =r@ =r@ =?r@ # # # # # #"),
