@@ -52,9 +52,15 @@ def cores() -> Finding:
     compiled = {"none": "not built, NumPy computes"}.get(native.INSTRUCTIONS, native.INSTRUCTIONS)
     if os.environ.get("NNMPI_NATIVE") == "0":
         compiled = "off by NNMPI_NATIVE=0, NumPy computes"
+    try:
+        native.check()
+        problem = ""
+    except ValueError as error:
+        problem = str(error)
     return Finding(
         f"{os.cpu_count()}, {blas.cores(1)} for this process; BLAS: {kernels}; "
-        f"compiled kernels: {compiled}"
+        f"compiled kernels: {compiled}",
+        problem,
     )
 
 

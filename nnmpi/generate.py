@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nnmpi import backend, blas, cli
+from nnmpi import backend, blas, cli, native
 from nnmpi.comm import Comm
 from nnmpi.config import ABOVE_0, FROM_0, FROM_1, NUMBER_FROM_0, Config, Range, check_text
 from nnmpi.data.tokenizer import Tokenizer
@@ -106,6 +106,7 @@ def reason_of(error: BaseException) -> str:
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     """The prompt, and the text behind it as it comes; every rank iterates."""
     blas.tune()
+    native.check()
     blas.default_threads(blas.cores(len(comm.node())))
 
     def read() -> tuple[Sizes, Tokenizer, list[int]]:

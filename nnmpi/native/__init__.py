@@ -3,7 +3,9 @@
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
     INSTRUCTIONS           avx512, avx2, baseline, or none
 
-NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions.
+NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions. The
+import takes any value, where an error would be a traceback of imports; training refuses a wrong one
+(`check`).
 """
 
 import os
@@ -20,15 +22,22 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 """The sets of instructions, the best one first, and the features of a processor that has it."""
 
 
+def check() -> None:
+    """Raises ValueError if NNMPI_NATIVE is neither a switch nor a set of instructions."""
+    if (wanted := os.environ.get("NNMPI_NATIVE", "")) not in ("", "0", "1", *NEEDS):
+        raise ValueError(
+            f"NNMPI_NATIVE is {wanted!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, or not at all"
+        )
+
+
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
     """The modules that are there and that this processor can run, the best one first."""
-    names = ["0", "", *NEEDS]
-    if wanted not in names:
-        raise ValueError(f"NNMPI_NATIVE is {wanted!r}: set it to 0 or one of {', '.join(NEEDS)}")
+    names = [*NEEDS]
     umath: Any = import_module("numpy._core._multiarray_umath")
     features: Mapping[str, bool] = umath.__cpu_features__
-    for name in names[names.index(wanted) :] if wanted != "0" else ():
-        if name in NEEDS and all(features.get(feature) for feature in NEEDS[name]):
+    best = names.index(wanted) if wanted in names else 0
+    for name in names[best:] if wanted != "0" else ():
+        if all(features.get(feature) for feature in NEEDS[name]):
             try:
                 yield name, import_module(f"nnmpi.native._{name}")
             except ImportError:  # it was not built
