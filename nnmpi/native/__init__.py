@@ -26,7 +26,8 @@ def check() -> None:
     """Raises ValueError if NNMPI_NATIVE is neither a switch nor a set of instructions."""
     if (wanted := os.environ.get("NNMPI_NATIVE", "")) not in ("", "0", "1", *NEEDS):
         raise ValueError(
-            f"NNMPI_NATIVE is {wanted!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, or not at all"
+            f"NNMPI_NATIVE is {wanted!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, "
+            "or not at all"
         )
 
 

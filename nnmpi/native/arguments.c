@@ -2,7 +2,8 @@
 #include "native.h"
 
 /* Whether its numbers are one stretch of memory, with its axes in any order. */
-static int is_dense(const npy_intp *sizes, const npy_intp *steps, int axes, npy_intp whole) {
+static int is_dense(const npy_intp *sizes, int axes, npy_intp whole) {
+    const npy_intp *steps = sizes + axes;
     npy_intp next = 1;
     while (next < whole) {
         int i = 0;
@@ -13,9 +14,10 @@ static int is_dense(const npy_intp *sizes, const npy_intp *steps, int axes, npy_
     return 1;
 }
 
-static int is_alike(const npy_intp *sizes, const npy_intp *steps, const npy_intp *others, int axes) {
+static int is_alike(const npy_intp *sizes, const npy_intp *others, int axes) {
     for (int i = 0; i < axes; i++)
-        if (sizes[i] != others[i] || (sizes[i] > 1 && steps[i] != others[axes + i])) return 0;
+        if (sizes[i] != others[i] || (sizes[i] > 1 && sizes[axes + i] != others[axes + i]))
+            return 0;
     return 1;
 }
 
@@ -117,11 +119,11 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     if (q->layout == '@' && a->alike >= 0) {
         const Array *first = a->array + a->alike;
         a->array[i].sizes = first->sizes;
-        return axes == first->axes && is_alike(sizes, steps, a->room + first->sizes, axes);
+        return axes == first->axes && is_alike(sizes, a->room + first->sizes, axes);
     }
     a->used += 2 * axes;
     if (q->layout == '@') a->alike = i, a->n = n;
-    if (q->layout == '@') return is_dense(sizes, steps, axes, n);
+    if (q->layout == '@') return is_dense(sizes, axes, n);
     int has_rows = !axes || sizes[axes - 1] == 1 || steps[axes - 1] == 1;
     int is_plain =
         is_nested || !q->is_written || !overlaps_itself(sizes, axes, q->layout == '<');
@@ -181,8 +183,8 @@ static const char *described(const char *s, Argument *q, npy_uint64 *letters) {
     if ((q->is_written = *s == '=')) s++;
     if ((q->may_be_none = *s == '?')) s++;
     q->kind = *s++;
-    q->type = q->kind == 'f' ? NPY_FLOAT : q->kind == 'i' ? NPY_INT64 : q->kind == 'u' ? NPY_UINT32 :
-              q->kind == 'b' ? NPY_BOOL : -1;
+    q->type = q->kind == 'f' ? NPY_FLOAT : q->kind == 'i' ? NPY_INT64 : -1;
+    q->type = q->kind == 'u' ? NPY_UINT32 : q->kind == 'b' ? NPY_BOOL : q->type;
     if (*s && strchr("-<:@", *s)) q->layout = *s++;
     q->flags = NPY_ARRAY_ALIGNED | (q->is_written ? NPY_ARRAY_WRITEABLE : 0) |
                (q->layout ? 0 : NPY_ARRAY_C_CONTIGUOUS);

@@ -1,8 +1,8 @@
 /* What all files of the extension share.
 
-   Each kernel computes what its NumPy twin in nnmpi/kernels computes, on arrays that it gets. Python
-   gets None when it has done so, and NotImplemented, with nothing written, for arrays that it is
-   not made for: the caller then takes the twin.
+   Each kernel computes what its NumPy twin in nnmpi/kernels computes, on arrays that it gets. It
+   returns None when it has done so, and NotImplemented, having written nothing, for arrays that it
+   is not made for: the caller then takes the twin.
 
    A kernel sees no object of Python. A line of a table describes its arguments, and arguments.c
    takes them apart, alike for all kernels:
@@ -107,7 +107,7 @@ static inline npy_intp numbers(const Arguments *a, int array) {
     return n;
 }
 
-/* Below so many bytes of its largest array a kernel keeps the GIL: to give it back takes as long. */
+/* Below so many bytes of its largest array a kernel keeps the GIL: giving it back takes as long. */
 #define KEEP_GIL_BELOW (1 << 14)
 
 static inline void without_gil(Arguments *a) {

@@ -212,8 +212,10 @@ static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
     npy_intp samples = a->array[0].axes == 3 ? SIZE(a, 'N') : 1;
     for (npy_intp sample = 0; sample < samples; sample++) {
         compute(&q);
-        for (int i = 0; i < a->arrays; i++)
-            if (q.at[i]) q.at[i] += a->array[i].axes == 3 ? q.P * q.C : a->array[i].axes == 2 ? q.C : 0;
+        for (int i = 0; i < a->arrays; i++) {
+            int axes = a->array[i].axes;
+            if (q.at[i]) q.at[i] += axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
+        }
     }
     return DONE;
 }

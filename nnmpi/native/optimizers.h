@@ -4,7 +4,8 @@
    p, g    parameters and their gradients        m, v, s   running sums of g and of its square
    c       the numbers of the step, in the order of the arguments */
 
-ALWAYS_INLINE void OF(adam_case)(const Arguments *x, const double *c, int decays, int shrinks, int tops) {
+ALWAYS_INLINE void OF(adam_case)(const Arguments *x, const double *c, int decays, int shrinks,
+                                 int tops) {
     REAL *restrict p = x->at[0], *restrict m = x->at[2], *restrict v = x->at[3];
     REAL *restrict top = x->at[4];
     const REAL *restrict g = x->at[1];
@@ -30,7 +31,8 @@ static void OF(adam)(const Arguments *x, const double *c) {
     else OF(adam_case)(x, c, 0, 0, 0);
 }
 
-ALWAYS_INLINE void OF(sgd_case)(const Arguments *x, const double *c, int decays, int direct, int moves) {
+ALWAYS_INLINE void OF(sgd_case)(const Arguments *x, const double *c, int decays, int direct,
+                                int moves) {
     REAL *restrict p = x->at[0], *restrict v = x->at[2];
     const REAL *restrict g = x->at[1];
     const REAL momentum = c[0], decay = c[1], lr = c[2], rate = c[3];

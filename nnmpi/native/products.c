@@ -104,7 +104,8 @@ static int products_loop(Arguments *a) {
     float *C = a->at[2];
     int adds = a->number[0] != 0, done = 1;
     for (npy_intp g = 0; g < SIZE(a, 'g') && done; g++)
-        done = product(&s, A + g * step(a, 0, 0), B + g * step(a, 1, 0), C + g * step(a, 2, 0), adds);
+        done = product(&s, A + g * step(a, 0, 0), B + g * step(a, 1, 0), C + g * step(a, 2, 0),
+                       adds);
     return done ? DONE : NO_MEMORY;
 }
 #endif

@@ -75,9 +75,9 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
 #undef SIDE
 #undef OF
 
-/* Whether planes (T, M) are of tiles for outputs of this side, n th tw of them with so many channels. */
-static int are_tiles(const Arguments *a, npy_intp side, npy_intp th, npy_intp tw, npy_intp channels) {
-    npy_intp M = SIZE(a, 'M'), of_tile = SIZE(a, 'n') * channels;
+/* Whether planes (T, M) have the numbers of n th tw tiles, for outputs of this side, of C channels. */
+static int are_tiles(const Arguments *a, npy_intp side, npy_intp th, npy_intp tw, npy_intp C) {
+    npy_intp M = SIZE(a, 'M'), of_tile = SIZE(a, 'n') * C;
     return (side == 2 || side == 4) && SIZE(a, 'T') == (side + 2) * (side + 2) && th > 0 &&
            tw > 0 && M % of_tile == 0 && M / of_tile == th * tw;
 }
