@@ -16,6 +16,7 @@
 #define NEAR (1 << 16) /* and so do these numbers of A; */
 #define PACKED 512     /* such columns stay in the third one */
 #define MANY 256       /* columns for which rows of A are packed too */
+#define SHALLOW 96     /* so many terms of a strip are on the stack, which may be short */
 #define LINE 64        /* bytes of a line of the cache, which loads should not cross */
 
 /* One strip, with n columns of B; the others of WIDTH are zeros. */
@@ -80,10 +81,10 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
     int apart = s->a_term != 1, once = apart ? s->n >= MANY : s->m * s->k > NEAR;
     npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = (s->n + WIDTH - 1) / WIDTH * WIDTH;
     if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
-    npy_intp bytes = deepest * (columns + ROWS) * sizeof *A;
-    static _Thread_local float one[DEPTH * WIDTH] __attribute__((aligned(LINE)));
-    float *room = one; /* of a thread, but not on its stack, which may be short */
-    if (once && !(room = aligned_alloc(LINE, (bytes + LINE - 1) / LINE * LINE))) return 0;
+    npy_intp bytes = deepest * (columns + (apart && once ? ROWS : 0)) * sizeof *A;
+    float small[SHALLOW * WIDTH] __attribute__((aligned(LINE))), *room = small;
+    if (bytes > (npy_intp)sizeof small && !(room = aligned_alloc(LINE, (bytes + 63) / LINE * LINE)))
+        return 0;
     for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
         for (npy_intp j = 0; j < s->n; j += columns) {
             Sizes some = *s;
@@ -93,7 +94,7 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
             packed_product(&some, A + k * s->a_term, room, some.k, C + j * s->c_column, adds,
                            apart && once ? room + deepest * columns : NULL);
         }
-    if (once) free(room);
+    if (room != small) free(room);
     return 1;
 }
 
