@@ -216,7 +216,8 @@ PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const Kernel *kernel = PyCapsule_GetPointer(self, NULL);
     Arguments a;
     if (!take(&a, kernel->arguments, args, count)) Py_RETURN_NOTIMPLEMENTED;
-    a.thread = a.bytes < KEEP_GIL_BELOW ? NULL : PyEval_SaveThread();
+    a.thread = NULL;
+    without_gil(&a, kernel->decides ? 0 : a.bytes);
     int result = kernel->compute(&a);
     if (a.thread) PyEval_RestoreThread(a.thread);
     if (result == NOT_MADE_FOR) Py_RETURN_NOTIMPLEMENTED;

@@ -53,12 +53,14 @@ static int linear_outputs(Arguments *a) {
     Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[0], a->at[1], a->at[2]};
     q.cuts = a->number[0] != 0;
     if (!a->number[1] && !is_small(&q)) return NOT_MADE_FOR;
+    without_gil(a, q.n * q.K * q.O);
     return forward(&q, a->at[3]) ? DONE : NO_MEMORY;
 }
 
 static int linear_gradients(Arguments *a) {
     Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[1], a->at[2]};
     if (!a->number[0] && !is_small(&q)) return NOT_MADE_FOR;
+    without_gil(a, q.n * q.K * q.O);
     return backward(&q, a->at[0], a->at[3], a->at[4], a->at[5]) ? DONE : NO_MEMORY;
 }
 
@@ -136,10 +138,10 @@ static int mlp_gradients(Arguments *a) {
 
 Kernel linear_kernels[] = {
 #ifdef FUSED
-    KERNEL(linear_outputs, "fnK fOK ?fO =fnO ! !"),
-    KERNEL(linear_gradients, "fnO fnK fOK =?fnK =?fOK =?fO !"),
-    KERNEL(mlp_outputs, "fnK (f__) (?f_) (=fn_) (!)"),
-    KERNEL(mlp_gradients, "fn_ fnK (f__) (fn_) (!) =?fnK (=?f__) (=?f_)"),
+    DECIDES(linear_outputs, "fnK fOK ?fO =fnO ! !"),
+    DECIDES(linear_gradients, "fnO fnK fOK =?fnK =?fOK =?fO !"),
+    DECIDES(mlp_outputs, "fnK (f__) (?f_) (=fn_) (!)"),
+    DECIDES(mlp_gradients, "fn_ fnK (f__) (fn_) (!) =?fnK (=?f__) (=?f_)"),
 #endif
     END_OF_KERNELS,
 };

@@ -80,15 +80,18 @@ enum { DONE, NOT_MADE_FOR, NO_MEMORY };
 typedef struct {
     PyMethodDef method;
     int (*compute)(Arguments *);
+    int decides; /* whether it gives the GIL back itself */
     Argument arguments[MOST_ARGUMENTS + 1];
 } Kernel;
 
 void describe(Kernel *kernel);
 PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
-#define KERNEL(name, arguments)                                                                    \
-    {{#name, (PyCFunction)(void (*)(void))call_kernel, METH_FASTCALL, arguments}, name, {}}
-#define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, {}}
+#define ENTRY(name, arguments, decides)                                                            \
+    {{#name, (PyCFunction)(void (*)(void))call_kernel, METH_FASTCALL, arguments}, name, decides, {}}
+#define KERNEL(name, arguments) ENTRY(name, arguments, 0)
+#define DECIDES(name, arguments) ENTRY(name, arguments, 1)
+#define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, 0, {}}
 
 #define SIZE(a, letter) ((a)->size[(letter) - '@'])
 
@@ -107,11 +110,12 @@ static inline npy_intp numbers(const Arguments *a, int array) {
     return n;
 }
 
-/* Below so many bytes of its largest array a kernel keeps the GIL: giving it back takes as long. */
+/* Below so many bytes of its largest array a kernel keeps the GIL: to give it back takes as long.
+   One that DECIDES does this itself, when it knows whether it computes. */
 #define KEEP_GIL_BELOW (1 << 14)
 
-static inline void without_gil(Arguments *a) {
-    if (!a->thread) a->thread = PyEval_SaveThread();
+static inline void without_gil(Arguments *a, npy_intp work) {
+    if (!a->thread && work >= KEEP_GIL_BELOW) a->thread = PyEval_SaveThread();
 }
 
 /* Whether n integers are from 0 to below `end`. */

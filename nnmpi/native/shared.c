@@ -78,7 +78,7 @@ static int meet_loop(Arguments *a) {
     if (*own != count) __atomic_store_n(own, count, __ATOMIC_RELEASE);
     *here = all_came(count, a->at + 2, n, 0, looks < SPINS ? looks : SPINS);
     if (!*here && looks > SPINS) {
-        without_gil(a);
+        without_gil(a, KEEP_GIL_BELOW);
         *here = all_came(count, a->at + 2, n, SPINS, looks);
     }
     if (*here && parts > 0) sum_all(a, array);
@@ -87,6 +87,6 @@ static int meet_loop(Arguments *a) {
 
 Kernel shared_kernels[] = {
     KERNEL(sum_loop, "=r@ +r@"),
-    KERNEL(meet_loop, "=i1 =i1 & % % o (i1) +=r@"),
+    DECIDES(meet_loop, "=i1 =i1 & % % o (i1) +=r@"),
     END_OF_KERNELS,
 };
