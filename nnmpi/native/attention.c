@@ -174,8 +174,7 @@ static void heads(const Head *h, const Arguments *a, float *room) {
 
 static npy_intp row(const Arguments *a, int i) { return step(a, i, a->array[i].axes - 2); }
 
-#define attention_gradient_loop attention_loop
-static int attention_loop(Arguments *a) {
+static int attention(Arguments *a) {
     Head h = {.T = SIZE(a, 'T'), .S = SIZE(a, 'S'), .D = SIZE(a, 'D'), .E = SIZE(a, 'E'),
               .q = row(a, 0), .k = row(a, 1), .v = row(a, 2), .y = row(a, 3),
               .scale = a->number[0], .first = a->number[1]};
@@ -186,6 +185,10 @@ static int attention_loop(Arguments *a) {
     free(room);
     return DONE;
 }
+
+static int attention_loop(Arguments *a) { return attention(a); }
+
+static int attention_gradient_loop(Arguments *a) { return attention(a); }
 #endif
 
 Kernel attention_kernels[] = {
