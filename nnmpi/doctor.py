@@ -67,7 +67,7 @@ def cores() -> Finding:
     return Finding(
         f"{count}, {blas.cores(1)} for this process{busy}; BLAS: {kernels}, {_threads()}; "
         f"compiled kernels: {compiled}",
-        native.lack(),
+        native.wrong() or native.lack(),
     )
 
 

@@ -26,15 +26,18 @@ def _sum(x: Array) -> Array:
 def moments_loop(x: Array, mean: Array, m2: Array) -> None:
     """The mean and the sum of squares about it; in two passes, since E[x^2] - E[x]^2 cancels.
 
-    The second pass also corrects the rounding of the first mean.
+    The second pass also corrects the rounding of the first mean. Squares that overflow make the sum
+    infinite, so that what is normalised becomes 0, as compiled and in PyTorch; infinity less
+    infinity would be NaN.
     """
+    xp = xp_of(x)
     n = max(x.shape[1], 1)
     first = _sum(x) / n
     d = x - first[:, None]
     off = _sum(d) / n
     d *= d
     mean[...] = first + off
-    m2[...] = _sum(d) - off * off * n
+    m2[...] = _sum(d) - xp.minimum(off * off * n, xp.finfo(m2.dtype).max)
 
 
 @kernel

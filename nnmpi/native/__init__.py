@@ -2,10 +2,11 @@
 
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
     INSTRUCTIONS           avx512, avx2, baseline, or none
-
     lack()                 what to do if they are missing
 
-NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions.
+NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions. The
+import takes any value, where an error would be a traceback of imports; training refuses a wrong one
+(`check`).
 """
 
 import os
@@ -19,13 +20,24 @@ from typing import Any
 from nnmpi.native.instructions import NEEDS, available
 
 
+def wrong() -> str:
+    """What is wrong if NNMPI_NATIVE is neither a switch nor a set of instructions; else empty."""
+    if (wanted := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
+        return ""
+    return f"NNMPI_NATIVE is {wanted!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, or not at all"
+
+
+def check() -> None:
+    """Raises ValueError if NNMPI_NATIVE is wrong."""
+    if wrong():
+        raise ValueError(wrong())
+
+
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
     """The modules that are there and that this processor can run, the best one first."""
-    names = ["0", "", *NEEDS]
-    if wanted not in names:
-        raise ValueError(f"NNMPI_NATIVE is {wanted!r}: set it to 0 or one of {', '.join(NEEDS)}")
-    has = available()
-    for name in names[names.index(wanted) :] if wanted != "0" else ():
+    names, has = [*NEEDS], available()
+    best = names.index(wanted) if wanted in names else 0
+    for name in names[best:] if wanted != "0" else ():
         if name in has:
             try:
                 yield name, import_module(f"nnmpi.native._{name}")

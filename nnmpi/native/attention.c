@@ -19,7 +19,6 @@
 #include "lanes.h"
 #include "products.h"
 #include <stdlib.h>
-#include <string.h>
 
 #ifdef FUSED
 #define KEYS 256
@@ -157,78 +156,46 @@ static void backward(const Head *h, const float *q, const float *k, const float 
     }
 }
 
-/* The arguments that are arrays: the last axis of each has neighbours in memory. */
-static const char SIZES[] = "NKGTSDE";
-static const char *const AXES[] = {"NKGTD", "NKSD",  "NKSE", "NKGTE", "NKGT", /* q k v y lse */
-                                   "NKGTE", "NKGTD", "NKSD", "NKSE"};         /* dy dq dk dv */
-enum { FORWARD = 5, BACKWARD = 9 };
-
-static PyArrayObject *array(PyObject *o) { return (PyArrayObject *)o; }
-
-static npy_intp row(PyObject *o) { return step(array(o), PyArray_NDIM(array(o)) - 2); }
-
-/* Whether the arrays fit each other, and scale, first, mask and keep are of what is computed here;
-   `sizes` gets those of SIZES. */
-static int is_attention(PyObject *const *a, int arrays, npy_intp *sizes, Head *h) {
-    double how[2];
-    if (!numbers(a + arrays, 2, how) || a[arrays + 2] != Py_None || a[arrays + 3] != Py_None)
-        return 0;
-    for (int i = 0; i < arrays; i++) {
-        int is_written = arrays == FORWARD ? i == 3 || i == 4 : i > 5;
-        if (!has_rows(a[i], strlen(AXES[i]), is_written)) return 0;
-        for (int axis = 0; AXES[i][axis]; axis++) {
-            npy_intp *size = sizes + (strchr(SIZES, AXES[i][axis]) - SIZES);
-            npy_intp found = PyArray_DIM(array(a[i]), axis);
-            if (!found || (*size && *size != found)) return 0;
-            *size = found;
+/* All heads; the arrays are those of the arguments in their order. */
+static void heads(const Head *h, const Arguments *a, float *room) {
+    npy_intp K = SIZE(a, 'K'), G = SIZE(a, 'G');
+    for (npy_intp i = 0; i < SIZE(a, 'N') * K * G; i++) {
+        float *of[9];
+        for (int j = 0; j < a->arrays; j++) {
+            int is_grouped = j != 1 && j != 2 && j < 7; /* but keys, values and their gradients */
+            of[j] = (float *)a->at[j] + i / G / K * step(a, j, 0) + i / G % K * step(a, j, 1) +
+                    (is_grouped ? i % G * step(a, j, 2) : 0);
         }
-    }
-    *h = (Head){.T = sizes[3], .S = sizes[4], .D = sizes[5], .E = sizes[6],
-                .q = row(a[0]), .k = row(a[1]), .v = row(a[2]), .y = row(a[3]),
-                .scale = how[0], .first = how[1]};
-    if (arrays == BACKWARD)
-        h->dy = row(a[5]), h->dq = row(a[6]), h->dk = row(a[7]), h->dv = row(a[8]);
-    return 1;
-}
-
-/* All heads. */
-static void heads(const Head *h, PyObject *const *a, int arrays, const npy_intp *sizes,
-                  float *room) {
-    for (npy_intp i = 0; i < sizes[0] * sizes[1] * sizes[2]; i++) {
-        npy_intp g = i % sizes[2], k = i / sizes[2] % sizes[1], n = i / sizes[2] / sizes[1];
-        float *of[BACKWARD];
-        for (int j = 0; j < arrays; j++)
-            of[j] = (float *)PyArray_DATA(array(a[j])) + n * step(array(a[j]), 0) +
-                    k * step(array(a[j]), 1) + (AXES[j][2] == 'G' ? g * step(array(a[j]), 2) : 0);
-        if (arrays == FORWARD) forward(h, of[0], of[1], of[2], of[3], of[4], room);
+        if (a->arrays == 5) forward(h, of[0], of[1], of[2], of[3], of[4], room);
         else
             backward(h, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7], of[8], room);
     }
 }
 
-static PyObject *of_heads(PyObject *const *args, Py_ssize_t count, int arrays) {
-    npy_intp sizes[sizeof SIZES] = {0};
-    Head h = {0};
-    if (count != arrays + 4 || !is_attention(args, arrays, sizes, &h)) Py_RETURN_NOTIMPLEMENTED;
+static npy_intp row(const Arguments *a, int i) { return step(a, i, a->array[i].axes - 2); }
+
+static int attention(Arguments *a) {
+    Head h = {.T = SIZE(a, 'T'), .S = SIZE(a, 'S'), .D = SIZE(a, 'D'), .E = SIZE(a, 'E'),
+              .q = row(a, 0), .k = row(a, 1), .v = row(a, 2), .y = row(a, 3),
+              .scale = a->number[0], .first = a->number[1]};
+    if (a->arrays > 5) h.dy = row(a, 5), h.dq = row(a, 6), h.dk = row(a, 7), h.dv = row(a, 8);
     float *room = aligned_alloc(64, whole(room_for(&h) * sizeof *room, 64));
-    if (!room) return PyErr_NoMemory();
-    WITHOUT_GIL(KEEP_GIL_BELOW, heads(&h, args, arrays, sizes, room));
+    if (!room) return NO_MEMORY;
+    heads(&h, a, room);
     free(room);
-    Py_RETURN_NONE;
+    return DONE;
 }
 
-static PyObject *attention_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    return of_heads(args, count, FORWARD);
-}
+static int attention_loop(Arguments *a) { return attention(a); }
 
-static PyObject *attention_gradient_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    return of_heads(args, count, BACKWARD);
-}
+static int attention_gradient_loop(Arguments *a) { return attention(a); }
 #endif
 
-PyMethodDef attention_methods[] = {
+Kernel attention_kernels[] = {
 #ifdef FUSED
-    KERNEL(attention_loop), KERNEL(attention_gradient_loop),
+    KERNEL(attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
+    KERNEL(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
+                                    "=f-NKSD =f-NKSE # % 0 0"),
 #endif
     END_OF_KERNELS,
 };

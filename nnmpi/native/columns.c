@@ -6,7 +6,6 @@
    gather_loop(places, columns)     columns = places
    overlap_loop(places, columns)    places += columns, window by window */
 #include "native.h"
-#include <string.h>
 
 #define MOST_AXES 10
 
@@ -16,15 +15,13 @@ typedef struct {
     npy_intp runs, run, size[MOST_AXES], by[MOST_AXES], at[MOST_AXES];
 } Runs;
 
-static int runs_of(PyObject *places, PyObject *columns, int adds, Runs *r) {
-    if (!has_rows(places, -1, adds) || !has_rows(columns, -1, !adds)) return 0;
-    PyArrayObject *p = (PyArrayObject *)places, *c = (PyArrayObject *)columns;
-    int n = PyArray_NDIM(p);
-    if (n < 2 || n > MOST_AXES || !PyArray_IS_C_CONTIGUOUS(c) || !PyArray_SAMESHAPE(p, c)) return 0;
-    *r = (Runs){n - 1, 1, PyArray_DIM(p, n - 1)};
-    if (step(p, n - 2) == r->run) r->run *= PyArray_DIM(p, n - 2), r->axes--;
+static int runs_of(const Arguments *a, Runs *r) {
+    int n = a->array[0].axes;
+    if (n < 2 || n > MOST_AXES) return 0;
+    *r = (Runs){n - 1, 1, size(a, 0, n - 1)};
+    if (step(a, 0, n - 2) == r->run) r->run *= size(a, 0, n - 2), r->axes--;
     for (int i = 0; i < r->axes; i++) {
-        r->size[i] = PyArray_DIM(p, i), r->by[i] = step(p, i);
+        r->size[i] = size(a, 0, i), r->by[i] = step(a, 0, i);
         r->runs *= r->size[i];
     }
     return 1;
@@ -39,29 +36,28 @@ static float *next(Runs *r, float *at) {
     return at;
 }
 
-static void gather(Runs r, float *places, float *columns) {
+static int gather_loop(Arguments *a) {
+    Runs r;
+    if (!runs_of(a, &r)) return NOT_MADE_FOR;
+    float *places = a->at[0], *columns = a->at[1];
     for (npy_intp k = 0; k < r.runs; k++, columns += r.run, places = next(&r, places))
         memcpy(columns, places, r.run * sizeof *columns);
+    return DONE;
 }
 
-static void overlap(Runs r, float *places, const float *columns) {
+static int overlap_loop(Arguments *a) {
+    Runs r;
+    if (!runs_of(a, &r)) return NOT_MADE_FOR;
+    float *places = a->at[0];
+    const float *columns = a->at[1];
     for (npy_intp k = 0; k < r.runs; k++, columns += r.run, places = next(&r, places))
 #pragma GCC ivdep
         for (npy_intp i = 0; i < r.run; i++) places[i] += columns[i];
+    return DONE;
 }
 
-/* places and columns, of which the loop writes the places if it adds to them. */
-#define COLUMNS(name, loop, adds)                                                                  \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
-        Runs r;                                                                                    \
-        if (count != 2 || !runs_of(args[0], args[1], adds, &r)) Py_RETURN_NOTIMPLEMENTED;          \
-        float *places = PyArray_DATA((PyArrayObject *)args[0]);                                    \
-        float *columns = PyArray_DATA((PyArrayObject *)args[1]);                                   \
-        WITHOUT_GIL(PyArray_NBYTES((PyArrayObject *)args[1]), loop(r, places, columns));           \
-        Py_RETURN_NONE;                                                                            \
-    }
-
-COLUMNS(gather_loop, gather, 0)
-COLUMNS(overlap_loop, overlap, 1)
-
-PyMethodDef column_methods[] = {KERNEL(gather_loop), KERNEL(overlap_loop), END_OF_KERNELS};
+Kernel column_kernels[] = {
+    KERNEL(gather_loop, "f-* =f*"),
+    KERNEL(overlap_loop, "=f<* f*"),
+    END_OF_KERNELS,
+};

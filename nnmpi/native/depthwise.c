@@ -96,44 +96,32 @@ static void weights(const Shape *s, const float *x, const float *z, float *w) {
                 }
 }
 
-static int shape_of(PyObject *images, PyObject *kernels, PyObject *results, int written,
-                    PyObject *const *rest, Shape *s) {
-    double c[4];
-    if (!has_rows(images, 4, written == 0) || !has_rows(results, 4, written == 2) ||
-        !has_rows(kernels, 3, written == 1) || !numbers(rest, 4, c))
-        return 0;
-    PyArrayObject *x = (PyArrayObject *)images, *w = (PyArrayObject *)kernels;
-    PyArrayObject *z = (PyArrayObject *)results;
-    npy_intp *a = PyArray_DIMS(x), *b = PyArray_DIMS(z), *k = PyArray_DIMS(w);
-    *s = (Shape){a[0], a[1], a[2], a[3], b[1], b[2], k[0], k[1], c[0], c[1], c[2], c[3]};
-    for (int i = 0; i < 3; i++) s->x[i] = step(x, i), s->z[i] = step(z, i);
-    return PyArray_IS_C_CONTIGUOUS(w) && b[0] == s->n && b[3] == s->C && k[2] == s->C &&
-           s->down > 0 && s->right > 0 && s->dh > 0 && s->dw > 0 && s->h > 0 && s->w > 0 &&
-           s->kh > 0 && s->kw > 0 && (s->h - 1) * s->down + (s->kh - 1) * s->dh < s->H &&
+/* The images and the results are the arrays of these numbers. */
+static int shape_of(const Arguments *a, int image, int result, Shape *s) {
+    const double *c = a->number;
+    *s = (Shape){SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), SIZE(a, 'C'), SIZE(a, 'h'), SIZE(a, 'w'),
+                 SIZE(a, 'i'), SIZE(a, 'j'), c[0], c[1], c[2], c[3]};
+    for (int i = 0; i < 3; i++) s->x[i] = step(a, image, i), s->z[i] = step(a, result, i);
+    return s->down > 0 && s->right > 0 && s->dh > 0 && s->dw > 0 &&
+           (s->h - 1) * s->down + (s->kh - 1) * s->dh < s->H &&
            (s->w - 1) * s->right + (s->kw - 1) * s->dw < s->W;
 }
 
-static float *at(PyObject *o) { return PyArray_DATA((PyArrayObject *)o); }
-
-/* A kernel whose images, weights and results are the arguments of these numbers; it writes the
-   third, which is the images, the weights or the results as `written` is 0, 1 or 2. */
-#define DEPTHWISE(name, loop, image, weight, result, written)                                      \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
+#define DEPTHWISE(name, loop, image, result)                                                       \
+    static int name(Arguments *a) {                                                                \
         Shape s;                                                                                   \
-        if (count != 7 ||                                                                          \
-            !shape_of(args[image], args[weight], args[result], written, args + 3, &s))             \
-            Py_RETURN_NOTIMPLEMENTED;                                                              \
-        WITHOUT_GIL(4 * s.n * s.h * s.w * s.C, loop(&s, at(args[0]), at(args[1]), at(args[2])));   \
-        Py_RETURN_NONE;                                                                            \
+        if (!shape_of(a, image, result, &s)) return NOT_MADE_FOR;                          \
+        loop(&s, a->at[0], a->at[1], a->at[2]);                                                    \
+        return DONE;                                                                               \
     }
 
-DEPTHWISE(depthwise_outputs, outputs, 0, 1, 2, 2)
-DEPTHWISE(depthwise_images, images, 2, 1, 0, 0)
-DEPTHWISE(depthwise_weights, weights, 0, 2, 1, 1)
+DEPTHWISE(depthwise_outputs, outputs, 0, 2)
+DEPTHWISE(depthwise_images, images, 2, 0)
+DEPTHWISE(depthwise_weights, weights, 0, 1)
 
-PyMethodDef depthwise_methods[] = {
-    KERNEL(depthwise_outputs),
-    KERNEL(depthwise_images),
-    KERNEL(depthwise_weights),
+Kernel depthwise_kernels[] = {
+    KERNEL(depthwise_outputs, "f-nHWC fijC =f-nhwC % % % %"),
+    KERNEL(depthwise_images, "f-nhwC fijC =f-nHWC % % % %"),
+    KERNEL(depthwise_weights, "f-nHWC f-nhwC =fijC % % % %"),
     END_OF_KERNELS,
 };

@@ -13,6 +13,7 @@
    rows are computed apart: then a window is the same place in four rows. */
 #include "epilogue.h"
 #include "products.h"
+#include <stdlib.h>
 
 #ifdef FUSED
 
@@ -77,57 +78,44 @@ static void gradients(const Images *s, const Gradient *q, const float *x, float 
         }
 }
 
-/* Whether x and w are those of an `n` x `h` x `w` x `O` result, pooled or not. */
-static int images(PyObject *images, PyObject *kernels, int writes, double stride, npy_intp n,
-                  npy_intp h, npy_intp w, npy_intp O, int pools, Images *s) {
-    if (!has_rows(images, 4, 0) || !has_rows(kernels, 4, writes)) return 0;
-    PyArrayObject *x = (PyArrayObject *)images, *k = (PyArrayObject *)kernels;
-    npy_intp *size = PyArray_DIMS(k), many = pools ? 2 : 1;
-    *s = (Images){n, step(x, 0), step(x, 1), size[2], size[0], size[1], O, stride};
-    return PyArray_IS_C_CONTIGUOUS(x) && PyArray_IS_C_CONTIGUOUS(k) && O % PER_VECTOR == 0 &&
-           stride >= 1 && PyArray_DIM(x, 0) == n && PyArray_DIM(x, 3) == s->C && size[3] == O &&
-           PyArray_DIM(x, 1) >= (h * many - 1) * s->stride + s->rows &&
-           PyArray_DIM(x, 2) >= (w * many - 1) * s->stride + s->columns;
+/* The images x, arguments' first array; whether they are large enough for the outputs. */
+static int images_of(const Arguments *a, int pools, Images *s) {
+    npy_intp many = pools ? 2 : 1, stride = a->number[0];
+    *s = (Images){SIZE(a, 'n'), step(a, 0, 0), step(a, 0, 1), SIZE(a, 'C'),
+                  SIZE(a, 'i'), SIZE(a, 'j'),  SIZE(a, 'O'),  stride};
+    return s->O % PER_VECTOR == 0 && stride >= 1 &&
+           SIZE(a, 'H') >= (SIZE(a, 'h') * many - 1) * stride + s->rows &&
+           SIZE(a, 'W') >= (SIZE(a, 'w') * many - 1) * stride + s->columns;
 }
 
-static PyObject *direct_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    double stride;
+static int direct_outputs(Arguments *a) {
     Images s;
     Outputs q;
-    if (count != 8 || !outputs_of(args + 2, &q) || !numbers(args + 7, 1, &stride) ||
-        !images(args[0], args[1], 0, stride, q.n, q.h, q.w, q.O, q.left != NULL, &s))
-        Py_RETURN_NOTIMPLEMENTED;
-    float *room = PyMem_Malloc(4 * q.w * q.O * sizeof *room + 1);
-    if (!room) return PyErr_NoMemory();
-    const float *x = PyArray_DATA((PyArrayObject *)args[0]);
-    const float *w = PyArray_DATA((PyArrayObject *)args[1]);
-    WITHOUT_GIL(q.n * q.h * q.w * q.O * 4, outputs(&s, &q, x, w, room));
-    PyMem_Free(room);
-    Py_RETURN_NONE;
+    if (!outputs_of(a, 2, &q) || !images_of(a, q.left != NULL, &s)) return NOT_MADE_FOR;
+    float *room = malloc(4 * q.w * q.O * sizeof *room);
+    if (!room) return NO_MEMORY;
+    outputs(&s, &q, a->at[0], a->at[1], room);
+    free(room);
+    return DONE;
 }
 
-static PyObject *direct_gradients(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    double stride;
+static int direct_gradients(Arguments *a) {
     Images s;
     Gradient q;
-    if (count != 8 || !gradient_of(args + 1, &q) || !numbers(args + 7, 1, &stride) ||
-        !images(args[0], args[6], 1, stride, q.n, q.h, q.w, q.O, q.left != NULL, &s))
-        Py_RETURN_NOTIMPLEMENTED;
-    float *room = PyMem_Malloc(5 * q.w * q.O * sizeof *room + 1);
-    if (!room) return PyErr_NoMemory();
-    const float *x = PyArray_DATA((PyArrayObject *)args[0]);
-    float *dw = PyArray_DATA((PyArrayObject *)args[6]);
-    WITHOUT_GIL(q.n * q.h * q.w * q.O * 4, gradients(&s, &q, x, dw, room));
-    PyMem_Free(room);
-    Py_RETURN_NONE;
+    if (!gradient_of(a, 1, &q) || !images_of(a, q.left != NULL, &s)) return NOT_MADE_FOR;
+    float *room = malloc(5 * q.w * q.O * sizeof *room);
+    if (!room) return NO_MEMORY;
+    gradients(&s, &q, a->at[0], a->at[6], room);
+    free(room);
+    return DONE;
 }
 
 #endif
 
-PyMethodDef direct_methods[] = {
+Kernel direct_kernels[] = {
 #ifdef FUSED
-    KERNEL(direct_outputs),
-    KERNEL(direct_gradients),
+    KERNEL(direct_outputs, "fnHWC fijCO " OUTPUTS " %"),
+    KERNEL(direct_gradients, "fnHWC " GRADIENT " =fijCO %"),
 #endif
     END_OF_KERNELS,
 };

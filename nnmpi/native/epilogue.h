@@ -2,7 +2,6 @@
 #ifndef NNMPI_EPILOGUE_H
 #define NNMPI_EPILOGUE_H
 #include "native.h"
-#include <string.h>
 
 /* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
 ALWAYS_INLINE float larger(float a, float b) {
@@ -70,8 +69,9 @@ typedef struct {
     int cuts;               /* whether ReLU follows */
 } Outputs;
 
-/* Of arguments (y, left, upper, bias, zero) as kernels have them; whether they fit. */
-int outputs_of(PyObject *const *args, Outputs *out);
+/* Of arrays y, left, upper, bias, zero, from the one of number `first` on; whether they fit. */
+int outputs_of(const Arguments *a, int first, Outputs *out);
+#define OUTPUTS "=fnhwO =?b2nhwO =?bnhwO ?fw.O ?fw.O"
 
 /* Its gradient g (n, h, w, O), in any strides, and what it is masked by. */
 typedef struct {
@@ -81,8 +81,9 @@ typedef struct {
     float *db; /* (O), to which sums of the gradient are added; NULL if it is not needed */
 } Gradient;
 
-/* Of arguments (g, y, left, upper, db); whether they fit. */
-int gradient_of(PyObject *const *args, Gradient *out);
+/* Of arrays g, y, left, upper, db; whether they fit. */
+int gradient_of(const Arguments *a, int first, Gradient *out);
+#define GRADIENT "f:nhwO ?fnhwO ?b2nhwO ?bnhwO =?fO"
 
 /* The gradient of one output's channels before ReLU, in `out`, and added to db. */
 static inline void masked_gradient(const Gradient *q, npy_intp n, npy_intp h, npy_intp w,

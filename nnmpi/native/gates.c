@@ -2,53 +2,23 @@
    contiguous rows of H numbers, or of those of all gates. Gradients have NumPy's bits. */
 #include "elementary.h"
 
-#define MAX_ROWS 8
+#define MAX_ROWS 6
 
-typedef struct {
-    npy_intp n, H, step[MAX_ROWS];
-    float *at[MAX_ROWS];
-} Rows;
-
-/* Whether the arguments are arrays (n, gates H), where bit i of `wide` is set, or (n, H), none of
-   which lies in another one; those with bits in `written` are written. */
-static int of_rows(PyObject *const *args, Py_ssize_t count, int arrays, int gates, unsigned wide,
-                   unsigned written, Rows *x) {
-    if (count != arrays) return 0;
-    for (int i = 0; i < arrays; i++) {
-        if (!has_rows(args[i], 2, written >> i & 1)) return 0;
-        PyArrayObject *a = (PyArrayObject *)args[i];
-        npy_intp width = PyArray_DIM(a, 1), parts = wide >> i & 1 ? gates : 1;
-        if (i == 0) x->n = PyArray_DIM(a, 0), x->H = width / parts;
-        if (PyArray_DIM(a, 0) != x->n || width != x->H * parts) return 0;
-        x->at[i] = PyArray_DATA(a), x->step[i] = step(a, 0);
-        if (x->step[i] < width) return 0;
-        for (int j = 0; j < i; j++)
-            if (x->at[i] < x->at[j] + x->n * x->step[j] && x->at[j] < x->at[i] + x->n * x->step[i])
-                return 0;
-    }
-    return 1;
-}
-
-/* A kernel of rows: the names of its arrays, and loops over a row of each, p. */
-#define STEP(name, arrays, gates, wide, written, ...)                                              \
-    static void each_##name(const Rows *x) {                                                       \
-        npy_intp H = x->H;                                                                         \
-        for (npy_intp row = 0; row < x->n; row++) {                                                \
+/* A kernel of rows: loops over a row of each array, p. */
+#define STEP(name, arrays, ...)                                                                    \
+    static int name(Arguments *a) {                                                                \
+        npy_intp H = SIZE(a, 'H');                                                                 \
+        for (npy_intp row = 0; row < SIZE(a, 'n'); row++) {                                        \
             float *p[MAX_ROWS];                                                                    \
-            for (int i = 0; i < arrays; i++) p[i] = x->at[i] + row * x->step[i];                   \
+            for (int i = 0; i < arrays; i++) p[i] = (float *)a->at[i] + row * step(a, i, 0);       \
             __VA_ARGS__                                                                            \
         }                                                                                          \
-    }                                                                                              \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
-        Rows x;                                                                                    \
-        if (!of_rows(args, count, arrays, gates, wide, written, &x)) Py_RETURN_NOTIMPLEMENTED;     \
-        WITHOUT_GIL(4 * x.n * x.H * gates, each_##name(&x));                                       \
-        Py_RETURN_NONE;                                                                            \
+        return DONE;                                                                               \
     }
 
 #define EACH(n) _Pragma("GCC ivdep") for (npy_intp k = 0; k < (n); k++)
 
-STEP(lstm_loop /* z, u, cells, squashed, h, c */, 6, 4, 0x3, 0x3d, {
+STEP(lstm_loop /* z, u, cells, squashed, h, c */, 6, {
     float *i = p[0], *f = i + H, *g = f + H, *o = g + H;
     float *u = p[1], *cells = p[2], *squashed = p[3], *h = p[4], *c = p[5];
     EACH(2 * H) i[k] = sigmoid_of(i[k] + u[k]);
@@ -62,7 +32,7 @@ STEP(lstm_loop /* z, u, cells, squashed, h, c */, 6, 4, 0x3, 0x3d, {
     }
 })
 
-STEP(lstm_gradient_loop /* dh, dc, z, cells, squashed, d */, 6, 4, 0x24, 0x23, {
+STEP(lstm_gradient_loop /* dh, dc, z, cells, squashed, d */, 6, {
     float *i = p[2], *f = i + H, *g = f + H, *o = g + H;
     float *dh = p[0], *dc = p[1], *cells = p[3], *squashed = p[4], *d = p[5];
     EACH(H) {
@@ -76,7 +46,7 @@ STEP(lstm_gradient_loop /* dh, dc, z, cells, squashed, d */, 6, 4, 0x24, 0x23, {
     }
 })
 
-STEP(gru_loop /* z, u, hidden, off, h */, 5, 3, 0x3, 0x1d, {
+STEP(gru_loop /* z, u, hidden, off, h */, 5, {
     float *r = p[0], *t = r + H, *n = t + H, *u = p[1], *hidden = p[2], *off = p[3], *h = p[4];
     EACH(2 * H) r[k] = sigmoid_of(r[k] + u[k]);
     EACH(H) {
@@ -87,7 +57,7 @@ STEP(gru_loop /* z, u, hidden, off, h */, 5, 3, 0x3, 0x1d, {
     }
 })
 
-STEP(gru_gradient_loop /* dh, z, hidden, off, d, e */, 6, 3, 0x32, 0x31, {
+STEP(gru_gradient_loop /* dh, z, hidden, off, d, e */, 6, {
     float *r = p[1], *t = r + H, *n = t + H;
     float *dh = p[0], *hidden = p[2], *off = p[3], *d = p[4], *e = p[5];
     EACH(H) {
@@ -99,7 +69,10 @@ STEP(gru_gradient_loop /* dh, z, hidden, off, d, e */, 6, 3, 0x32, 0x31, {
     }
 })
 
-PyMethodDef gate_methods[] = {
-    KERNEL(lstm_loop), KERNEL(lstm_gradient_loop),
-    KERNEL(gru_loop), KERNEL(gru_gradient_loop), END_OF_KERNELS,
+Kernel gate_kernels[] = {
+    KERNEL(lstm_loop, "=f-n4.H f-n4.H =f-nH =f-nH =f-nH =f-nH"),
+    KERNEL(lstm_gradient_loop, "=f-nH =f-nH f-n4.H f-nH f-nH =f-n4.H"),
+    KERNEL(gru_loop, "=f-n3.H f-n3.H =f-nH =f-nH =f-nH"),
+    KERNEL(gru_gradient_loop, "=f-nH f-n3.H f-nH f-nH =f-n3.H =f-n3.H"),
+    END_OF_KERNELS,
 };

@@ -8,16 +8,28 @@
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, TEXT(MODULE), NULL, -1};
 
+/* A function of Python whose `self` leads to its kernel. */
+static int add(PyObject *module, Kernel *kernel) {
+    describe(kernel);
+    PyObject *self = PyCapsule_New(kernel, NULL, NULL);
+    PyObject *function = self ? PyCFunction_NewEx(&kernel->method, self, NULL) : NULL;
+    int status = function ? PyModule_AddObjectRef(module, kernel->method.ml_name, function) : -1;
+    Py_XDECREF(self);
+    Py_XDECREF(function);
+    return status;
+}
+
 PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
-    PyMethodDef *tables[] = {
-        activation_methods, attention_methods, column_methods,    depthwise_methods,
-        direct_methods,     epilogue_methods,  gate_methods,     linear_methods,
-        norm_methods,       optimizer_methods, products_methods,  row_methods,
-        shared_methods,     softmax_methods,   winograd_methods,
+    Kernel *tables[] = {
+        activation_kernels, attention_kernels, column_kernels,  depthwise_kernels,
+        direct_kernels,     epilogue_kernels,  gate_kernels,    linear_kernels,
+        norm_kernels,       optimizer_kernels, product_kernels, row_kernels,
+        shared_kernels,     softmax_kernels,   winograd_kernels,
     };
-    for (size_t i = 0; module && i < sizeof tables / sizeof *tables; i++)
-        if (PyModule_AddFunctions(module, tables[i]) < 0) Py_CLEAR(module);
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        for (Kernel *k = tables[i]; module && k->compute; k++)
+            if (add(module, k) < 0) Py_CLEAR(module);
     return module;
 }

@@ -1,8 +1,27 @@
 /* What all files of the extension share.
 
-   Each kernel is a function of Python that computes what its NumPy twin in nnmpi/kernels computes,
-   on arrays that it gets. It returns None when it has done so, and NotImplemented, having written
-   nothing, for arrays that it is not made for: the caller then takes the twin. */
+   Each kernel computes what its NumPy twin in nnmpi/kernels computes, on arrays that it gets. It
+   returns None when it has done so, and NotImplemented, having written nothing, for arrays that it
+   is not made for: the caller then takes the twin.
+
+   A kernel sees no object of Python. A line of a table describes its arguments, and arguments.c
+   takes them apart, alike for all kernels:
+
+       KERNEL(moments_loop, "fNPC =fNC =fNC")
+
+       f i u b   an array of float32, int64, uint32, bool       r  of float32 or float64, all alike
+       =         it is written: nothing else that the kernel gets has a number in common with it
+       ?         or None
+       NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
+                 * any axes, the same ones everywhere
+                 contiguous in C's order, unless this is before them:
+       -         axes but the last one in any strides          <  the same, and windows overlap
+       :         all axes in any strides
+       @         one shape and one order in memory, without gaps, for all arrays that have this mark
+       # % &     a number, an integer of 31 bits, one of 53 bits        !  a bool      0  None
+       o         anything         (...) a tuple of such         +  and all arguments that follow
+
+   No array is empty, and no stride is negative. */
 #ifndef NNMPI_NATIVE_H
 #define NNMPI_NATIVE_H
 
@@ -17,67 +36,109 @@
 #endif
 #include <numpy/arrayobject.h>
 
-/* Below so many bytes the GIL is kept: to give it back takes as long as the work. */
-#define KEEP_GIL_BELOW (1 << 14)
+#define MAX_ARRAYS 514 /* of 256 ranks: counts, parts of an array, and their sum */
+#define MAX_NUMBERS 16
+#define MOST_ARGUMENTS 13
+#define ROOM 320
 
-#define WITHOUT_GIL(bytes, ...)                                                                    \
-    do {                                                                                           \
-        PyThreadState *nnmpi_thread = (bytes) < KEEP_GIL_BELOW ? NULL : PyEval_SaveThread();       \
-        __VA_ARGS__;                                                                               \
-        if (nnmpi_thread) PyEval_RestoreThread(nnmpi_thread);                                      \
-    } while (0)
-
-/* Dense arrays of one type, one shape and one order in memory, none of which overlaps another. */
-#define MAX_FLAT 8
+/* An axis: factor times the sizes of two letters, or of one, or of none. */
+typedef struct {
+    npy_uint8 factor, letter, other, is_first;
+} Axis;
 
 typedef struct {
-    int type; /* NPY_FLOAT or NPY_DOUBLE */
-    npy_intp n, bytes;
-    void *at[MAX_FLAT]; /* NULL where the argument is None */
-} Flat;
+    char kind, layout;
+    npy_int8 type, axes, rest; /* rest: which axis is *, or -1 */
+    npy_int8 is_written, may_be_none, is_tuple, goes_on;
+    int flags; /* of NumPy */
+    Axis axis[6];
+} Argument;
 
-/* Whether the arguments are such arrays, or None, and the first is not; those from the bits of
-   `written` on are written. */
-int flat_arrays(PyObject *const *args, int count, unsigned written, Flat *out);
+typedef struct {
+    npy_uintp end;   /* the address behind it */
+    npy_int16 sizes; /* where in `room` the sizes of its axes are, and then their steps */
+    npy_int8 axes, itemsize, is_written;
+} Array;
 
-/* Whether it is an array of the C library's numbers, aligned, and may be written if it is to be. */
-int is_of_numbers(PyObject *o, int writes);
+typedef struct {
+    int arrays, numbers, tuples, used, type; /* type: of arrays r, NPY_FLOAT or NPY_DOUBLE */
+    int items[MOST_ARGUMENTS]; /* of each tuple */
+    int alike, rests;          /* the first array @, and how many axes * is; -1 before */
+    const npy_intp *rest;
+    npy_intp n, bytes;      /* numbers of an array @; bytes of the largest array */
+    PyThreadState *thread;  /* whose GIL was given back, or NULL */
+    npy_intp size[64];      /* of each letter */
+    double number[MAX_NUMBERS];
+    npy_intp room[ROOM];
+    void *at[MAX_ARRAYS]; /* in the order of arguments; NULL for None */
+    Array array[MAX_ARRAYS];
+} Arguments;
 
-/* Whether it is a float32 array of so many axes (any, if -1), in any strides. */
-int has_strides(PyObject *o, int axes, int writes);
+/* What a kernel returns. */
+enum { DONE, NOT_MADE_FOR, NO_MEMORY };
 
-/* Whether its last axis is contiguous besides. */
-int has_rows(PyObject *o, int axes, int writes);
+typedef struct {
+    PyMethodDef method;
+    int (*compute)(Arguments *);
+    int decides; /* whether it gives the GIL back itself */
+    Argument arguments[MOST_ARGUMENTS + 1];
+} Kernel;
 
-/* Whether it is a contiguous array of this type and of so many numbers. */
-int is_flat_of(PyObject *o, int type, npy_intp n, int writes);
+void describe(Kernel *kernel);
+PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
-/* Where a contiguous float32 array of so many numbers lies, or NULL if it is not one. */
-float *floats(PyObject *o, npy_intp n, int writes);
+#define ENTRY(name, arguments, decides)                                                            \
+    {{#name, (PyCFunction)(void (*)(void))call_kernel, METH_FASTCALL, arguments}, name, decides, {}}
+#define KERNEL(name, arguments) ENTRY(name, arguments, 0)
+#define DECIDES(name, arguments) ENTRY(name, arguments, 1)
+#define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, 0, {}}
 
-/* The same of n int64 integers from 0 to below `end`. */
-npy_int64 *integers(PyObject *o, npy_intp n, npy_intp end);
+#define SIZE(a, letter) ((a)->size[(letter) - '@'])
 
-/* How many float32 numbers lie between two neighbours along an axis. */
-static inline npy_intp step(PyArrayObject *a, int axis) {
-    return PyArray_STRIDE(a, axis) / (npy_intp)sizeof(float);
+static inline npy_intp size(const Arguments *a, int array, int axis) {
+    return a->room[a->array[array].sizes + axis];
 }
 
-/* The numbers of arguments; whether all are numbers. An error of Python is cleared. */
-int numbers(PyObject *const *args, int count, double *out);
+/* How many numbers lie between two neighbours along an axis. */
+static inline npy_intp step(const Arguments *a, int array, int axis) {
+    return a->room[a->array[array].sizes + a->array[array].axes + axis];
+}
+
+static inline npy_intp numbers(const Arguments *a, int array) {
+    npy_intp n = 1;
+    for (int i = 0; i < a->array[array].axes; i++) n *= size(a, array, i);
+    return n;
+}
+
+/* Below so many bytes of its largest array a kernel keeps the GIL: to give it back takes as long.
+   One that DECIDES does this itself, when it knows whether it computes. */
+#define KEEP_GIL_BELOW (1 << 14)
+
+static inline void without_gil(Arguments *a, npy_intp work) {
+    if (!a->thread && work >= KEEP_GIL_BELOW) a->thread = PyEval_SaveThread();
+}
+
+/* Whether n integers are from 0 to below `end`. */
+static inline int are_below(npy_intp end, const npy_int64 *x, npy_intp n) {
+    int wrong = 0;
+    for (npy_intp i = 0; i < n; i++) wrong |= (npy_uint64)x[i] >= (npy_uint64)end;
+    return !wrong;
+}
+
+/* One of them later; 0 if another thread has changed it meanwhile. */
+static inline npy_intp index_below(npy_intp end, const npy_int64 *x) {
+    npy_int64 found = __atomic_load_n(x, __ATOMIC_RELAXED);
+    return (npy_uint64)found < (npy_uint64)end ? found : 0;
+}
 
 /* Before a loop of a few constant turns, which is to become straight code before the loop around it
    is vectorised. */
 #define UNROLL _Pragma("GCC unroll 36")
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* A line of a table of functions that Python calls. */
-#define KERNEL(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
-#define END_OF_KERNELS {NULL, NULL, 0, NULL}
-
-extern PyMethodDef activation_methods[], attention_methods[], column_methods[],
-    depthwise_methods[], direct_methods[], epilogue_methods[], gate_methods[], linear_methods[],
-    norm_methods[], optimizer_methods[], products_methods[], row_methods[], shared_methods[],
-    softmax_methods[], winograd_methods[];
+extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depthwise_kernels[],
+    direct_kernels[], epilogue_kernels[], gate_kernels[], linear_kernels[], norm_kernels[],
+    optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[], softmax_kernels[],
+    winograd_kernels[];
 
 #endif

@@ -17,8 +17,8 @@
    layer_norm_sums_loop(g, x, mean, r, dw, db) */
 #include "lanes.h"
 #include <math.h>
-#include <string.h>
 
+#define MOST_ARRAYS 7
 #define LINE 128
 #define BLOCK 64
 
@@ -26,7 +26,7 @@
 typedef struct {
     npy_intp P, C; /* or M, K */
     double eps;
-    float *at[MAX_FLAT];
+    float *at[MOST_ARRAYS];
 } Norm;
 
 /* The lines of a sample: of `per` positions and so `stride` numbers each; `rest` positions are in
@@ -157,11 +157,11 @@ static void layer_norm(const Norm *q) {
     npy_intp K = q->C;
     for (npy_intp j = 0; j < q->P; j++) {
         const float *x = q->at[0] + j * K;
-        float sum[LANES] = {0}, squares[LANES] = {0}, *restrict y = q->at[6] + j * K;
+        float sum[LANES] = {0}, squares[LANES] = {0}, *restrict y = q->at[5] + j * K;
         EACH_LANE(K, sum[l] += x[i])
-        float m = q->at[4][j] = sum_of_lanes(sum) / K;
+        float m = q->at[3][j] = sum_of_lanes(sum) / K;
         EACH_LANE(K, squares[l] += (x[i] - m) * (x[i] - m))
-        float r = q->at[5][j] = 1 / sqrtf(sum_of_lanes(squares) / K + (float)q->eps);
+        float r = q->at[4][j] = 1 / sqrtf(sum_of_lanes(squares) / K + (float)q->eps);
 #pragma GCC ivdep
         for (npy_intp i = 0; i < K; i++)
             y[i] = (x[i] - m) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
@@ -205,53 +205,39 @@ static void layer_norm_sums(const Norm *q) {
     }
 }
 
-/* A kernel of arrays whose sizes the letters say: of x (N, P, C), sample by sample, or x (M, K)
-
-   x  as x     c  (N, C)     k  (K) or (C)     b  the same or None     m  (M)     .  a number
-
-   The last `written` arguments are written. */
-static PyObject *norm(PyObject *const *args, Py_ssize_t count, const char *letters, int written,
-                      int axes, void (*compute)(const Norm *)) {
-    if (count != (Py_ssize_t)strlen(letters) || !has_rows(args[0], axes, 0) ||
-        !PyArray_SIZE((PyArrayObject *)args[0]))
-        Py_RETURN_NOTIMPLEMENTED;
-    npy_intp *size = PyArray_DIMS((PyArrayObject *)args[0]);
-    npy_intp whole = PyArray_SIZE((PyArrayObject *)args[0]), samples = axes == 3 ? size[0] : 1;
-    Norm q = {.P = size[axes - 2], .C = size[axes - 1]};
-    npy_intp by[MAX_FLAT] = {0}; /* numbers from one sample to the next */
-    for (int i = 0; i < count; i++) {
-        char is = letters[i];
-        npy_intp n = is == 'x' ? whole : is == 'c' ? samples * q.C : is == 'm' ? q.P : q.C;
-        if (is == 'b' && args[i] == Py_None) continue;
-        if (is == '.' ? !numbers(args + i, 1, &q.eps)
-                      : !(q.at[i] = floats(args[i], n, i >= count - written)))
-            Py_RETURN_NOTIMPLEMENTED;
-        by[i] = is == 'x' ? q.P * q.C : is == 'c' ? q.C : 0;
-    }
-    WITHOUT_GIL(8 * whole, for (npy_intp j = 0; j < samples; j++) {
+/* Sample by sample: the arrays go on by what is of one sample. */
+static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
+    Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C'), .eps = a->numbers ? a->number[0] : 0};
+    for (int i = 0; i < a->arrays; i++) q.at[i] = a->at[i];
+    npy_intp samples = a->array[0].axes == 3 ? SIZE(a, 'N') : 1;
+    for (npy_intp sample = 0; sample < samples; sample++) {
         compute(&q);
-        for (int i = 0; i < count; i++) if (q.at[i]) q.at[i] += by[i];
-    });
-    Py_RETURN_NONE;
+        for (int i = 0; i < a->arrays; i++) {
+            int axes = a->array[i].axes;
+            if (q.at[i]) q.at[i] += axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
+        }
+    }
+    return DONE;
 }
 
-#define NORM(name, letters, written, axes, compute)                                                \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
-        return norm(args, count, letters, written, axes, compute);                                 \
-    }
+#define NORM(name, compute)                                                                        \
+    static int name(Arguments *a) { return of_samples(a, compute); }
 
-NORM(moments_loop, "xcc", 2, 3, moments)
-NORM(normalise_loop, "xccbx", 1, 3, normalise)
-NORM(norm_sums_loop, "xxccc", 2, 3, norm_sums)
-NORM(norm_gradient_loop, "xxccccx", 1, 3, norm_gradient)
-NORM(layer_norm_loop, "xbb.mmx", 3, 2, layer_norm)
-NORM(layer_norm_gradient_loop, "xxbmmx", 1, 2, layer_norm_gradient)
-NORM(layer_norm_sums_loop, "xxmmkk", 2, 2, layer_norm_sums)
+NORM(moments_loop, moments)
+NORM(normalise_loop, normalise)
+NORM(norm_sums_loop, norm_sums)
+NORM(norm_gradient_loop, norm_gradient)
+NORM(layer_norm_loop, layer_norm)
+NORM(layer_norm_gradient_loop, layer_norm_gradient)
+NORM(layer_norm_sums_loop, layer_norm_sums)
 
-PyMethodDef norm_methods[] = {
-    KERNEL(moments_loop), KERNEL(normalise_loop),
-    KERNEL(norm_sums_loop), KERNEL(norm_gradient_loop),
-    KERNEL(layer_norm_loop), KERNEL(layer_norm_gradient_loop),
-    KERNEL(layer_norm_sums_loop),
+Kernel norm_kernels[] = {
+    KERNEL(moments_loop, "fNPC =fNC =fNC"),
+    KERNEL(normalise_loop, "fNPC fNC fNC ?fC =fNPC"),
+    KERNEL(norm_sums_loop, "fNPC fNPC fNC =fNC =fNC"),
+    KERNEL(norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC =fNPC"),
+    KERNEL(layer_norm_loop, "fPC ?fC ?fC # =fP =fP =fPC"),
+    KERNEL(layer_norm_gradient_loop, "fPC fPC ?fC fP fP =fPC"),
+    KERNEL(layer_norm_sums_loop, "fPC fPC fP fP =fC =fC"),
     END_OF_KERNELS,
 };

@@ -4,7 +4,8 @@
    p, g    parameters and their gradients        m, v, s   running sums of g and of its square
    c       the numbers of the step, in the order of the arguments */
 
-ALWAYS_INLINE void OF(adam_case)(const Flat *x, const double *c, int decays, int shrinks, int tops) {
+ALWAYS_INLINE void OF(adam_case)(const Arguments *x, const double *c, int decays, int shrinks,
+                                 int tops) {
     REAL *restrict p = x->at[0], *restrict m = x->at[2], *restrict v = x->at[3];
     REAL *restrict top = x->at[4];
     const REAL *restrict g = x->at[1];
@@ -19,7 +20,7 @@ ALWAYS_INLINE void OF(adam_case)(const Flat *x, const double *c, int decays, int
     }
 }
 
-static void OF(adam)(const Flat *x, const double *c) {
+static void OF(adam)(const Arguments *x, const double *c) {
     int tops = x->at[4] != NULL, decays = c[4] != 0, shrinks = c[5] != 1;
     if (decays && shrinks) OF(adam_case)(x, c, 1, 1, tops);
     else if (decays && tops) OF(adam_case)(x, c, 1, 0, 1);
@@ -30,7 +31,8 @@ static void OF(adam)(const Flat *x, const double *c) {
     else OF(adam_case)(x, c, 0, 0, 0);
 }
 
-ALWAYS_INLINE void OF(sgd_case)(const Flat *x, const double *c, int decays, int direct, int moves) {
+ALWAYS_INLINE void OF(sgd_case)(const Arguments *x, const double *c, int decays, int direct,
+                                int moves) {
     REAL *restrict p = x->at[0], *restrict v = x->at[2];
     const REAL *restrict g = x->at[1];
     const REAL momentum = c[0], decay = c[1], lr = c[2], rate = c[3];
@@ -43,7 +45,7 @@ ALWAYS_INLINE void OF(sgd_case)(const Flat *x, const double *c, int decays, int 
     }
 }
 
-static void OF(sgd)(const Flat *x, const double *c) {
+static void OF(sgd)(const Arguments *x, const double *c) {
     int decays = c[1] != 0, direct = c[4] != 0;
     if (!x->at[2]) {
         if (decays) OF(sgd_case)(x, c, 1, 1, 0);
@@ -55,7 +57,7 @@ static void OF(sgd)(const Flat *x, const double *c) {
     else OF(sgd_case)(x, c, 0, 0, 1);
 }
 
-ALWAYS_INLINE void OF(rmsprop_case)(const Flat *x, const double *c, int moves, int centers) {
+ALWAYS_INLINE void OF(rmsprop_case)(const Arguments *x, const double *c, int moves, int centers) {
     REAL *restrict p = x->at[0], *restrict s = x->at[2], *restrict v = x->at[3];
     REAL *restrict mean = x->at[4];
     const REAL *restrict g = x->at[1];
@@ -75,7 +77,7 @@ ALWAYS_INLINE void OF(rmsprop_case)(const Flat *x, const double *c, int moves, i
     }
 }
 
-static void OF(rmsprop)(const Flat *x, const double *c) {
+static void OF(rmsprop)(const Arguments *x, const double *c) {
     int moves = x->at[3] != NULL, centers = x->at[4] != NULL;
     if (moves && centers) OF(rmsprop_case)(x, c, 1, 1);
     else if (moves) OF(rmsprop_case)(x, c, 1, 0);

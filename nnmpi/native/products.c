@@ -10,13 +10,13 @@
    DEPTH terms at a time are added in their order, then their sum, whatever the other sizes are. */
 #include "products.h"
 #include <stdlib.h>
-#include <string.h>
 
 #ifdef FUSED
 #define DEPTH 1024     /* terms at a time: a strip stays in the second cache, */
 #define NEAR (1 << 16) /* and so do these numbers of A; */
 #define PACKED 512     /* such columns stay in the third one */
 #define MANY 256       /* columns for which rows of A are packed too */
+#define SHALLOW 96     /* so many terms of a strip are on the stack, which may be short */
 #define LINE 64        /* bytes of a line of the cache, which loads should not cross */
 
 /* One strip, with n columns of B; the others of WIDTH are zeros. */
@@ -81,9 +81,10 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
     int apart = s->a_term != 1, once = apart ? s->n >= MANY : s->m * s->k > NEAR;
     npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = (s->n + WIDTH - 1) / WIDTH * WIDTH;
     if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
-    npy_intp bytes = deepest * (columns + ROWS) * sizeof *A;
-    float small[DEPTH * (WIDTH + ROWS)] __attribute__((aligned(LINE))), *room = small;
-    if (once && !(room = aligned_alloc(LINE, (bytes + LINE - 1) / LINE * LINE))) return 0;
+    npy_intp bytes = deepest * (columns + (apart && once ? ROWS : 0)) * sizeof *A;
+    float small[SHALLOW * WIDTH] __attribute__((aligned(LINE))), *room = small;
+    if (bytes > (npy_intp)sizeof small && !(room = aligned_alloc(LINE, (bytes + 63) / LINE * LINE)))
+        return 0;
     for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
         for (npy_intp j = 0; j < s->n; j += columns) {
             Sizes some = *s;
@@ -93,35 +94,26 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
             packed_product(&some, A + k * s->a_term, room, some.k, C + j * s->c_column, adds,
                            apart && once ? room + deepest * columns : NULL);
         }
-    if (once) free(room);
+    if (room != small) free(room);
     return 1;
 }
 
-static PyObject *products_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 4 || !has_strides(args[0], 3, 0) || !has_rows(args[1], 3, 0) ||
-        !has_rows(args[2], 3, 1) || !PyBool_Check(args[3]))
-        Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *a = (PyArrayObject *)args[0], *b = (PyArrayObject *)args[1];
-    PyArrayObject *c = (PyArrayObject *)args[2];
-    npy_intp groups = PyArray_DIM(c, 0);
-    Sizes s = {PyArray_DIM(c, 1), PyArray_DIM(c, 2), PyArray_DIM(a, 2), step(a, 1), step(a, 2),
-               step(b, 1),        1,                 step(c, 1),        1};
-    if (PyArray_DIM(a, 0) != groups || PyArray_DIM(b, 0) != groups || PyArray_DIM(a, 1) != s.m ||
-        PyArray_DIM(b, 1) != s.k || PyArray_DIM(b, 2) != s.n || s.k == 0)
-        Py_RETURN_NOTIMPLEMENTED;
-    const float *A = PyArray_DATA(a), *B = PyArray_DATA(b);
-    float *C = PyArray_DATA(c);
-    int adds = args[3] == Py_True, done = 1;
-    WITHOUT_GIL(PyArray_NBYTES(c),
-                for (npy_intp g = 0; g < groups && done; g++) done = product(
-                    &s, A + g * step(a, 0), B + g * step(b, 0), C + g * step(c, 0), adds));
-    return done ? Py_NewRef(Py_None) : PyErr_NoMemory();
+static int products_loop(Arguments *a) {
+    Sizes s = {SIZE(a, 'm'), SIZE(a, 'n'), SIZE(a, 'k'), step(a, 0, 1), step(a, 0, 2),
+               step(a, 1, 1), 1,           step(a, 2, 1), 1};
+    const float *A = a->at[0], *B = a->at[1];
+    float *C = a->at[2];
+    int adds = a->number[0] != 0, done = 1;
+    for (npy_intp g = 0; g < SIZE(a, 'g') && done; g++)
+        done = product(&s, A + g * step(a, 0, 0), B + g * step(a, 1, 0), C + g * step(a, 2, 0),
+                       adds);
+    return done ? DONE : NO_MEMORY;
 }
 #endif
 
-PyMethodDef products_methods[] = {
+Kernel product_kernels[] = {
 #ifdef FUSED
-    KERNEL(products_loop),
+    KERNEL(products_loop, "f:gmk f-gkn =f-gmn !"),
 #endif
     END_OF_KERNELS,
 };

@@ -31,43 +31,31 @@ static void dropout_mask(const npy_uint32 *index, const npy_int64 *rows, const n
     }
 }
 
-static PyObject *dropout_mask_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    double c[6];
-    if (count != 9 || !numbers(args + 2, 6, c) || !has_rows(args[8], 2, 1))
-        Py_RETURN_NOTIMPLEMENTED;
-    npy_intp *size = PyArray_DIMS((PyArrayObject *)args[8]), n = size[0], m = size[1];
-    float *mask = floats(args[8], n * m, 1);
-    if (!mask || !is_flat_of(args[0], NPY_UINT32, m, 0) || !is_flat_of(args[1], NPY_INT64, n, 0))
-        Py_RETURN_NOTIMPLEMENTED;
-    npy_uint32 k[4] = {c[0], c[1], c[2], c[3]};
-    npy_uint32 *index = PyArray_DATA((PyArrayObject *)args[0]);
-    npy_int64 *rows = PyArray_DATA((PyArrayObject *)args[1]);
-    WITHOUT_GIL(8 * n * m, dropout_mask(index, rows, k, c[4], c[5], mask, n, m));
-    Py_RETURN_NONE;
+static int dropout_mask_loop(Arguments *a) {
+    npy_uint32 words[5]; /* k0 to k3 and least */
+    for (int i = 0; i < 5; i++) {
+        if (a->number[i] < 0 || a->number[i] > NPY_MAX_UINT32) return NOT_MADE_FOR;
+        words[i] = (npy_uint32)a->number[i];
+    }
+    dropout_mask(a->at[0], a->at[1], words, words[4], a->number[5], a->at[2], SIZE(a, 'n'),
+                 SIZE(a, 'm'));
+    return DONE;
 }
 
-static void embedding_gradient(const float *restrict g, const npy_int64 *index, float *restrict dw,
-                               npy_intp n, npy_intp width) {
+static int embedding_gradient_loop(Arguments *a) {
+    const float *restrict g = a->at[0];
+    const npy_int64 *index = a->at[1];
+    npy_intp rows = SIZE(a, 'r'), width = SIZE(a, 'k'), n = numbers(a, 1);
+    if (!are_below(rows, index, n)) return NOT_MADE_FOR;
     for (npy_intp i = 0; i < n; i++, g += width) {
-        float *row = dw + index[i] * width;
+        float *restrict row = (float *)a->at[2] + index_below(rows, index + i) * width;
         for (npy_intp k = 0; k < width; k++) row[k] += g[k];
     }
+    return DONE;
 }
 
-static PyObject *embedding_gradient_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 3 || !has_rows(args[2], 2, 1) || !PyArray_CheckExact(args[1]))
-        Py_RETURN_NOTIMPLEMENTED;
-    npy_intp *size = PyArray_DIMS((PyArrayObject *)args[2]), rows = size[0], width = size[1];
-    npy_intp n = PyArray_SIZE((PyArrayObject *)args[1]);
-    float *g = floats(args[0], n * width, 0), *dw = floats(args[2], rows * width, 1);
-    npy_int64 *index = integers(args[1], n, rows);
-    if (!g || !dw || !index) Py_RETURN_NOTIMPLEMENTED;
-    WITHOUT_GIL(4 * n * width, embedding_gradient(g, index, dw, n, width));
-    Py_RETURN_NONE;
-}
-
-PyMethodDef row_methods[] = {
-    KERNEL(dropout_mask_loop),
-    KERNEL(embedding_gradient_loop),
+Kernel row_kernels[] = {
+    KERNEL(dropout_mask_loop, "um in & & & & & # =fnm"),
+    KERNEL(embedding_gradient_loop, "f*k i* =frk"),
     END_OF_KERNELS,
 };

@@ -1,13 +1,11 @@
 /* Memory that ranks share: sums of what they have in it, and a barrier in which they meet. */
 #include "native.h"
 #include <sched.h>
-#include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
 #define BLOCK 4096 /* bytes that are summed at a time: they stay in the first cache */
-#define MAX_PARTS 256
 
 /* out[i] = parts[0][at + i] + parts[1][at + i] + ..., from left to right. */
 #define SUM(name, REAL)                                                                            \
@@ -23,36 +21,21 @@
 SUM(sum_float, float)
 SUM(sum_double, double)
 
-static void sum_all(const Flat *out, void **parts, int count) {
-    npy_intp size = out->type == NPY_FLOAT ? sizeof(float) : sizeof(double), step = BLOCK / size;
-    for (npy_intp i = 0; i < out->n; i += step) {
-        npy_intp n = out->n - i < step ? out->n - i : step;
-        if (out->type == NPY_FLOAT)
-            sum_float((float *)out->at[0] + i, parts, count, i, n);
-        else
-            sum_double((double *)out->at[0] + i, parts, count, i, n);
+/* The sum of all arrays behind the one of number `out`; whether there are two at least. */
+static int sum_all(const Arguments *a, int out) {
+    npy_intp step = BLOCK / a->array[out].itemsize;
+    void **parts = (void **)a->at + out + 1;
+    int count = a->arrays - out - 1;
+    for (npy_intp i = 0; count > 1 && i < a->n; i += step) {
+        npy_intp n = a->n - i < step ? a->n - i : step;
+        if (a->type == NPY_FLOAT) sum_float((float *)a->at[out] + i, parts, count, i, n);
+        else sum_double((double *)a->at[out] + i, parts, count, i, n);
     }
-}
-
-/* The numbers of flat arrays of one type and length, none of which overlaps the first, `out`. */
-static int parts_of(PyObject *const *args, Py_ssize_t given, void **parts, Flat *out) {
-    if (given < 3 || given > MAX_PARTS + 1) return 0;
-    for (Py_ssize_t i = 1; i < given; i++) {
-        PyObject *pair[] = {args[0], args[i]};
-        if (!flat_arrays(pair, 2, 1, out) || !out->at[1]) return 0;
-        parts[i - 1] = out->at[1];
-    }
-    return 1;
+    return count > 1;
 }
 
 /* sum_loop(out, part, part, ...) */
-static PyObject *sum_loop(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    void *parts[MAX_PARTS];
-    Flat out;
-    if (!parts_of(args, given, parts, &out)) Py_RETURN_NOTIMPLEMENTED;
-    WITHOUT_GIL(out.bytes, sum_all(&out, parts, given - 1));
-    Py_RETURN_NONE;
-}
+static int sum_loop(Arguments *a) { return sum_all(a, 0) ? DONE : NOT_MADE_FOR; }
 
 #define SPINS 10 /* looks at the others' counts before the core is lent to another process */
 
@@ -63,10 +46,10 @@ static inline void pause_core(void) {
 }
 
 /* Whether the counts of all others are at least this, after so many looks. */
-static int all_came(npy_int64 count, npy_int64 **others, int n, long from, long looks) {
+static int all_came(npy_int64 count, void *const *others, int n, long from, long looks) {
     int i = 0;
     for (long k = from; k < looks; k++) {
-        while (i < n && __atomic_load_n(others[i], __ATOMIC_ACQUIRE) >= count) i++;
+        while (i < n && __atomic_load_n((npy_int64 *)others[i], __ATOMIC_ACQUIRE) >= count) i++;
         if (i == n) return 1;
         if (k < SPINS)
             pause_core();
@@ -83,36 +66,27 @@ static int all_came(npy_int64 count, npy_int64 **others, int n, long from, long 
    here    whether all have come as often
    array   copied to the part of this rank before it comes; then the sum of all parts
    sync    is for the twin */
-static PyObject *meet_loop(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    npy_int64 *counts[MAX_PARTS];
-    void *parts[MAX_PARTS];
-    double c[3]; /* count, looks and rank */
-    Flat array;
-    if (given < 7 || !is_flat_of(args[0], NPY_INT64, 1, 1) ||
-        !is_flat_of(args[1], NPY_INT64, 1, 1) || !numbers(args + 2, 3, c) ||
-        !PyTuple_CheckExact(args[6]) || PyTuple_GET_SIZE(args[6]) > MAX_PARTS)
-        Py_RETURN_NOTIMPLEMENTED;
-    long count = (long)c[0], looks = (long)c[1], rank = (long)c[2];
-    int n = (int)PyTuple_GET_SIZE(args[6]), sums = given > 7;
-    for (int i = 0; i < n; i++) {
-        PyObject *other = PyTuple_GET_ITEM(args[6], i);
-        if (!is_flat_of(other, NPY_INT64, 1, 0)) Py_RETURN_NOTIMPLEMENTED;
-        counts[i] = PyArray_DATA((PyArrayObject *)other);
+static int meet_loop(Arguments *a) {
+    npy_int64 count = (npy_int64)a->number[0], *own = a->at[0], *here = a->at[1];
+    long looks = (long)a->number[1], rank = (long)a->number[2];
+    int n = a->items[0], array = 2 + n, parts = a->arrays - array - 1;
+    if (looks < 1) return NOT_MADE_FOR;
+    if (parts >= 0) {
+        if (parts < 2 || rank < 0 || rank >= parts) return NOT_MADE_FOR;
+        memcpy(a->at[array + 1 + rank], a->at[array], a->n * a->array[array].itemsize);
     }
-    if (sums) {
-        if (!parts_of(args + 7, given - 7, parts, &array) || rank < 0 || rank >= given - 8 ||
-            !PyArray_ISWRITEABLE((PyArrayObject *)args[8 + rank]))
-            Py_RETURN_NOTIMPLEMENTED;
-        memcpy(parts[rank], array.at[0], array.bytes);
-    }
-    npy_int64 *own = PyArray_DATA((PyArrayObject *)args[0]);
     if (*own != count) __atomic_store_n(own, count, __ATOMIC_RELEASE);
-    int here = all_came(count, counts, n, 0, looks < SPINS ? looks : SPINS);
-    if (!here && looks > SPINS)
-        WITHOUT_GIL(KEEP_GIL_BELOW, here = all_came(count, counts, n, SPINS, looks));
-    if (here && sums) sum_all(&array, parts, given - 8);
-    *(npy_int64 *)PyArray_DATA((PyArrayObject *)args[1]) = here;
-    Py_RETURN_NONE;
+    *here = all_came(count, a->at + 2, n, 0, looks < SPINS ? looks : SPINS);
+    if (!*here && looks > SPINS) {
+        without_gil(a, KEEP_GIL_BELOW);
+        *here = all_came(count, a->at + 2, n, SPINS, looks);
+    }
+    if (*here && parts > 0) sum_all(a, array);
+    return DONE;
 }
 
-PyMethodDef shared_methods[] = {KERNEL(sum_loop), KERNEL(meet_loop), END_OF_KERNELS};
+Kernel shared_kernels[] = {
+    KERNEL(sum_loop, "=r@ +r@"),
+    DECIDES(meet_loop, "=i1 =i1 & % % o (i1) +=r@"),
+    END_OF_KERNELS,
+};

@@ -10,7 +10,6 @@
                                                            times scale; at: labels in memory of p
    cross_entropy_gradient_loop(p, at, g, scale, dz)    dz = (p - 1 at the label) (g scale) */
 #include "lanes.h"
-#include <string.h>
 
 #define NARROW 32 /* up to so many classes, rows are side by side: p and dz are (C, n) in memory */
 
@@ -57,9 +56,9 @@ static void softmax_gradient(const float *restrict g, const float *restrict y, f
     }
 }
 
-/* `at` has the labels, and gets where in p they are. */
-static float cross_entropy(const float *z, float *loss, float *p, npy_int64 *at, npy_intp n,
-                           npy_intp C) {
+/* `at` gets where in p the labels are. */
+static float cross_entropy(const float *z, const npy_int64 *labels, float *loss, float *p,
+                           npy_int64 *at, npy_intp n, npy_intp C) {
     float s[NARROW][LANES], top[LANES], total[LANES], log_total[LANES], sum[LANES] = {0};
     for (npy_intp i = 0; i < n; i += LANES, z += LANES * C) {
         int m = n - i < LANES ? n - i : LANES;
@@ -75,7 +74,7 @@ static float cross_entropy(const float *z, float *loss, float *p, npy_int64 *at,
             }
         for (int l = 0; l < LANES; l++) log_total[l] = log_of(total[l]);
         for (int l = 0; l < m; l++) {
-            npy_int64 label = at[i + l];
+            npy_intp label = index_below(C, labels + i + l);
             float found = log_total[l] - (z[l * C + label] - top[l]);
             sum[l] += found;
             if (loss) loss[i + l] = found;
@@ -95,90 +94,72 @@ static void cross_entropy_gradient(const float *restrict p, const npy_int64 *at,
         for (npy_intp i = 0; i < n; i++)
             for (npy_intp c = 0, k = i * by_row; c < C; c++, k += by_class)
                 dz[k] = p[k] * (g[i] * factor);
-    for (npy_intp i = 0; i < n; i++) dz[at[i]] = (p[at[i]] - 1) * (g[each ? i : 0] * factor);
+    for (npy_intp i = 0; i < n; i++) {
+        npy_intp label = index_below(n * C, at + i);
+        dz[label] = (p[label] - 1) * (g[each ? i : 0] * factor);
+    }
 }
 
-/* Rows of arrays, the last of which is written, along an axis whose neighbours are neighbours in
-   memory. */
-static PyObject *along(PyObject *const *args, Py_ssize_t count, int arrays, int logs) {
-    Flat x;
-    double axis;
-    if (count != arrays + 1 || !flat_arrays(args, arrays, 1u << (arrays - 1), &x) ||
-        x.type != NPY_FLOAT || !numbers(args + arrays, 1, &axis) || x.n == 0)
-        Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *a = (PyArrayObject *)args[0];
-    int i = axis < 0 ? (int)axis + PyArray_NDIM(a) : (int)axis;
-    if (i < 0 || i >= PyArray_NDIM(a) || PyArray_STRIDE(a, i) != sizeof(float))
-        Py_RETURN_NOTIMPLEMENTED;
-    for (int k = 0; k < arrays; k++)
-        if (!x.at[k]) Py_RETURN_NOTIMPLEMENTED;
-    npy_intp C = PyArray_DIM(a, i), n = x.n / C;
-    WITHOUT_GIL(4 * x.bytes, if (arrays == 2) softmax(x.at[0], x.at[1], n, C, logs);
-                else softmax_gradient(x.at[0], x.at[1], x.at[2], n, C, logs));
-    Py_RETURN_NONE;
+/* Of rows along an axis whose neighbours are neighbours in memory: their length, 0 if it is not. */
+static npy_intp length(const Arguments *a) {
+    int axes = a->array[0].axes, axis = (int)a->number[0];
+    axis += axis < 0 ? axes : 0;
+    return axis >= 0 && axis < axes && step(a, 0, axis) == 1 ? size(a, 0, axis) : 0;
 }
 
-#define ALONG(name, arrays, logs)                                                                  \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
-        return along(args, count, arrays, logs);                                                   \
+#define ALONG(name, ...)                                                                           \
+    static int name(Arguments *a) {                                                                \
+        npy_intp C = length(a);                                                                    \
+        if (!C) return NOT_MADE_FOR;                                                               \
+        __VA_ARGS__;                                                                               \
+        return DONE;                                                                               \
     }
 
-ALONG(softmax_loop, 2, 0)
-ALONG(log_softmax_loop, 2, 1)
-ALONG(softmax_gradient_loop, 3, 0)
-ALONG(log_softmax_gradient_loop, 3, 1)
+ALONG(softmax_loop, softmax(a->at[0], a->at[1], a->n / C, C, 0))
+ALONG(log_softmax_loop, softmax(a->at[0], a->at[1], a->n / C, C, 1))
+ALONG(softmax_gradient_loop, softmax_gradient(a->at[0], a->at[1], a->at[2], a->n / C, C, 0))
+ALONG(log_softmax_gradient_loop, softmax_gradient(a->at[0], a->at[1], a->at[2], a->n / C, C, 1))
 
-/* float32 scores of at least one row and class, in rows, or `turned` if they are narrow */
-static float *scores(PyObject *o, int turned, int writes, npy_intp *n, npy_intp *C) {
-    if (!is_of_numbers(o, writes)) return NULL;
-    PyArrayObject *a = (PyArrayObject *)o;
-    if (PyArray_TYPE(a) != NPY_FLOAT || PyArray_NDIM(a) != 2 || PyArray_SIZE(a) == 0) return NULL;
-    *n = PyArray_DIM(a, 0), *C = PyArray_DIM(a, 1);
-    int fits = turned && *C <= NARROW ? PyArray_IS_F_CONTIGUOUS(a) : PyArray_IS_C_CONTIGUOUS(a);
-    return fits ? PyArray_DATA(a) : NULL;
+/* Whether scores lie in rows, or side by side if they are narrow. */
+static int is_turned(const Arguments *a, int array) {
+    npy_intp n = SIZE(a, 'n'), C = SIZE(a, 'C');
+    return (n == 1 || step(a, array, 0) == (C <= NARROW ? 1 : C)) &&
+           (C == 1 || step(a, array, 1) == (C <= NARROW ? n : 1));
 }
 
-/* One number, or one for each of n rows; `each` says which. */
-static float *one_or_each(PyObject *o, npy_intp n, int writes, int *each) {
-    *each = PyArray_CheckExact(o) && PyArray_NDIM((PyArrayObject *)o) > 0;
-    return floats(o, *each ? n : 1, writes);
+/* Whether it is one number, or one for each of n rows. */
+static int is_one_or_each(const Arguments *a, int array) {
+    int axes = a->array[array].axes;
+    return !axes || (axes == 1 && size(a, array, 0) == SIZE(a, 'n'));
 }
 
-static PyObject *cross_entropy_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    npy_intp n = 0, C = 0, rows = 0, classes = 0;
-    double factor;
-    int each;
-    if (count != 6 || !numbers(args + 2, 1, &factor)) Py_RETURN_NOTIMPLEMENTED;
-    float *z = scores(args[0], 0, 0, &n, &C), *p = scores(args[4], 1, 1, &rows, &classes), sum;
-    float *loss = one_or_each(args[3], n, 1, &each);
-    if (!z || !p || rows != n || classes != C || !loss || !is_flat_of(args[5], NPY_INT64, n, 1) ||
-        !integers(args[1], n, C))
-        Py_RETURN_NOTIMPLEMENTED;
-    /* a copy, since without the GIL a thread may change the caller's labels */
-    npy_int64 *at = PyArray_DATA((PyArrayObject *)args[5]);
-    memcpy(at, PyArray_DATA((PyArrayObject *)args[1]), n * sizeof *at);
-    WITHOUT_GIL(16 * n * C, sum = cross_entropy(z, each ? loss : NULL, p, at, n, C));
-    if (!each) *loss = sum * (float)factor;
-    Py_RETURN_NONE;
+static int cross_entropy_loop(Arguments *a) {
+    npy_intp n = SIZE(a, 'n'), C = SIZE(a, 'C');
+    int each = a->array[2].axes;
+    float *loss = a->at[2];
+    if (!is_turned(a, 3) || !is_one_or_each(a, 2) || !are_below(C, a->at[1], n))
+        return NOT_MADE_FOR;
+    float sum = cross_entropy(a->at[0], a->at[1], each ? loss : NULL, a->at[3], a->at[4], n, C);
+    if (!each) *loss = sum * (float)a->number[0];
+    return DONE;
 }
 
-static PyObject *cross_entropy_gradient_loop(PyObject *self, PyObject *const *args,
-                                             Py_ssize_t count) {
-    npy_intp n = 0, C = 0, rows = 0, classes = 0;
-    double factor;
-    int each;
-    if (count != 5 || !numbers(args + 3, 1, &factor)) Py_RETURN_NOTIMPLEMENTED;
-    float *p = scores(args[0], 1, 0, &n, &C), *dz = scores(args[4], 1, 1, &rows, &classes);
-    npy_int64 *at = integers(args[1], n, n * C);
-    float *g = one_or_each(args[2], n, 0, &each);
-    if (!p || !dz || rows != n || classes != C || !at || !g) Py_RETURN_NOTIMPLEMENTED;
-    WITHOUT_GIL(4 * n * C, cross_entropy_gradient(p, at, g, each, factor, dz, n, C));
-    Py_RETURN_NONE;
+static int cross_entropy_gradient_loop(Arguments *a) {
+    npy_intp n = SIZE(a, 'n'), C = SIZE(a, 'C');
+    if (!is_turned(a, 0) || !is_turned(a, 3) || !is_one_or_each(a, 2) ||
+        !are_below(n * C, a->at[1], n))
+        return NOT_MADE_FOR;
+    cross_entropy_gradient(a->at[0], a->at[1], a->at[2], a->array[2].axes, a->number[0], a->at[3],
+                           n, C);
+    return DONE;
 }
 
-PyMethodDef softmax_methods[] = {
-    KERNEL(softmax_loop), KERNEL(softmax_gradient_loop),
-    KERNEL(log_softmax_loop), KERNEL(log_softmax_gradient_loop),
-    KERNEL(cross_entropy_loop), KERNEL(cross_entropy_gradient_loop),
+Kernel softmax_kernels[] = {
+    KERNEL(softmax_loop, "f@ =f@ %"),
+    KERNEL(softmax_gradient_loop, "f@ f@ =f@ %"),
+    KERNEL(log_softmax_loop, "f@ =f@ %"),
+    KERNEL(log_softmax_gradient_loop, "f@ f@ =f@ %"),
+    KERNEL(cross_entropy_loop, "fnC in # =f* =f:nC =in"),
+    KERNEL(cross_entropy_gradient_loop, "f:nC in f* # =f:nC"),
     END_OF_KERNELS,
 };

@@ -10,6 +10,7 @@
    winograd_gradients(g, y, left, upper, db, M, side, th, tw)
        and back: M from the gradient g of y, and the sums of what passes ReLU added to db */
 #include "epilogue.h"
+#include <stdlib.h>
 
 typedef struct {
     npy_intp n, H, W, C, pad, th, tw;
@@ -74,82 +75,68 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
 #undef SIDE
 #undef OF
 
-static PyObject *between(PyObject *images, PyObject *planes, PyObject *const *rest, int back) {
-    double c[4];
-    if (!has_rows(images, 4, back) || !has_rows(planes, 2, !back) || !numbers(rest, 4, c))
-        Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *x = (PyArrayObject *)images, *V = (PyArrayObject *)planes;
-    npy_intp *size = PyArray_DIMS(x), tile = c[0] + 2;
-    Grid q = {size[0], size[1], size[2], size[3], c[1], c[2], c[3]};
-    q.image = step(x, 0), q.row = step(x, 1), q.column = step(x, 2), q.plane = step(V, 0);
-    if ((tile != 4 && tile != 6) || PyArray_DIM(V, 0) != tile * tile || q.pad < 0 ||
-        PyArray_DIM(V, 1) != q.n * q.th * q.tw * q.C)
-        Py_RETURN_NOTIMPLEMENTED;
-    float *outside = PyMem_Calloc(q.C, sizeof(float));
-    if (!outside) return PyErr_NoMemory();
-    float *pixels = PyArray_DATA(x), *v = PyArray_DATA(V);
-    WITHOUT_GIL(PyArray_NBYTES(V),
-                if (back) (tile == 4 ? images_2 : images_4)(&q, v, pixels, outside);
-                else (tile == 4 ? tiles_2 : tiles_4)(&q, pixels, v, outside));
-    PyMem_Free(outside);
-    Py_RETURN_NONE;
+/* Whether planes (T, M) have the numbers of n th tw tiles, for outputs of this side, of C channels. */
+static int are_tiles(const Arguments *a, npy_intp side, npy_intp th, npy_intp tw, npy_intp C) {
+    npy_intp M = SIZE(a, 'M'), of_tile = SIZE(a, 'n') * C;
+    return (side == 2 || side == 4) && SIZE(a, 'T') == (side + 2) * (side + 2) && th > 0 &&
+           tw > 0 && M % of_tile == 0 && M / of_tile == th * tw;
 }
 
-static PyObject *winograd_tiles(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 6) Py_RETURN_NOTIMPLEMENTED;
-    return between(args[0], args[1], args + 2, 0);
+/* Of images and planes V, arrays of these numbers, or back. */
+static int between(Arguments *a, int images, int planes, int back) {
+    const double *c = a->number;
+    npy_intp side = c[0];
+    float *x = a->at[images], *V = a->at[planes];
+    Grid q = {SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), SIZE(a, 'C'), c[1], c[2], c[3]};
+    q.image = step(a, images, 0), q.row = step(a, images, 1), q.column = step(a, images, 2);
+    q.plane = step(a, planes, 0);
+    if (q.pad < 0 || !are_tiles(a, side, q.th, q.tw, q.C)) return NOT_MADE_FOR;
+    float *outside = calloc(q.C, sizeof(float));
+    if (!outside) return NO_MEMORY;
+    if (back) (side == 2 ? images_2 : images_4)(&q, V, x, outside);
+    else (side == 2 ? tiles_2 : tiles_4)(&q, x, V, outside);
+    free(outside);
+    return DONE;
 }
 
-static PyObject *winograd_images(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 6) Py_RETURN_NOTIMPLEMENTED;
-    return between(args[1], args[0], args + 2, 1);
+static int winograd_tiles(Arguments *a) { return between(a, 0, 1, 0); }
+
+static int winograd_images(Arguments *a) { return between(a, 1, 0, 1); }
+
+/* Whether so many tiles cover the h x w outputs, pooled or not. */
+static int cover(const Arguments *a, int pools, npy_intp *th, npy_intp *tw) {
+    npy_intp side = a->number[0], many = pools ? side / 2 : side;
+    *th = a->number[1], *tw = a->number[2];
+    return are_tiles(a, side, *th, *tw, SIZE(a, 'O')) && SIZE(a, 'h') <= *th * many &&
+           SIZE(a, 'w') <= *tw * many;
 }
 
-/* Whether M is (tile^2, n th tw O), of th x tw tiles that cover h x w outputs, pooled or not. */
-static int is_product(PyObject *M, int writes, const double *c, npy_intp n, npy_intp h, npy_intp w,
-                      npy_intp O, int pools) {
-    npy_intp tile = c[0] + 2, th = c[1], tw = c[2], many = c[0] / (pools ? 2 : 1);
-    return (tile == 4 || tile == 6) && has_rows(M, 2, writes) && h <= th * many && w <= tw * many &&
-           PyArray_DIM((PyArrayObject *)M, 0) == tile * tile &&
-           PyArray_DIM((PyArrayObject *)M, 1) == n * th * tw * O;
-}
-
-static PyObject *winograd_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    double c[3];
+static int winograd_outputs(Arguments *a) {
+    npy_intp th, tw;
     Outputs q;
-    if (count != 9 || !outputs_of(args + 1, &q) || !numbers(args + 6, 3, c) ||
-        !is_product(args[0], 0, c, q.n, q.h, q.w, q.O, q.left != NULL))
-        Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *M = (PyArrayObject *)args[0];
-    npy_intp th = c[1], tw = c[2];
-    float *room = PyMem_Malloc(16 * q.O * sizeof *room + 1);
-    if (!room) return PyErr_NoMemory();
-    WITHOUT_GIL(PyArray_NBYTES(M), (c[0] == 2 ? outputs_2 : outputs_4)(PyArray_DATA(M), step(M, 0),
-                                                                        &q, th, tw, room));
-    PyMem_Free(room);
-    Py_RETURN_NONE;
+    if (!outputs_of(a, 1, &q) || !cover(a, q.left != NULL, &th, &tw)) return NOT_MADE_FOR;
+    float *room = malloc(16 * q.O * sizeof *room);
+    if (!room) return NO_MEMORY;
+    (a->number[0] == 2 ? outputs_2 : outputs_4)(a->at[0], step(a, 0, 0), &q, th, tw, room);
+    free(room);
+    return DONE;
 }
 
-static PyObject *winograd_gradients(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    double c[3];
+static int winograd_gradients(Arguments *a) {
+    npy_intp th, tw;
     Gradient q;
-    if (count != 9 || !gradient_of(args, &q) || !numbers(args + 6, 3, c) ||
-        !is_product(args[5], 1, c, q.n, q.h, q.w, q.O, q.left != NULL))
-        Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *M = (PyArrayObject *)args[5];
-    npy_intp th = c[1], tw = c[2];
-    float *room = PyMem_Malloc(17 * q.O * sizeof *room + 1);
-    if (!room) return PyErr_NoMemory();
-    WITHOUT_GIL(PyArray_NBYTES(M), (c[0] == 2 ? gradients_2 : gradients_4)(
-                                       &q, PyArray_DATA(M), step(M, 0), th, tw, room));
-    PyMem_Free(room);
-    Py_RETURN_NONE;
+    if (!gradient_of(a, 0, &q) || !cover(a, q.left != NULL, &th, &tw)) return NOT_MADE_FOR;
+    float *room = malloc(17 * q.O * sizeof *room);
+    if (!room) return NO_MEMORY;
+    (a->number[0] == 2 ? gradients_2 : gradients_4)(&q, a->at[5], step(a, 5, 0), th, tw, room);
+    free(room);
+    return DONE;
 }
 
-PyMethodDef winograd_methods[] = {
-    KERNEL(winograd_tiles),
-    KERNEL(winograd_images),
-    KERNEL(winograd_outputs),
-    KERNEL(winograd_gradients),
+Kernel winograd_kernels[] = {
+    KERNEL(winograd_tiles, "f-nHWC =f-TM % % % %"),
+    KERNEL(winograd_images, "f-TM =f-nHWC % % % %"),
+    KERNEL(winograd_outputs, "f-TM " OUTPUTS " % % %"),
+    KERNEL(winograd_gradients, GRADIENT " =f-TM % % %"),
     END_OF_KERNELS,
 };

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nnmpi import backend, blas, cli
+from nnmpi import backend, blas, cli, native
 from nnmpi.comm import Comm
 from nnmpi.config import FROM_1, Config, Range, check_text
 from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
@@ -113,6 +113,7 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     blas.default_threads(1)  # products of one row are too small for more
 
     def read() -> tuple[Sizes, Tokenizer, list[int]]:
+        native.check()
         if comm.rank == comm.node()[0]:  # the file is read whole once per node
             loading.check_content(given.load)
         sizes = saved_sizes(given.load)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, device, terms
+from nnmpi import backend, device, native, terms
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
@@ -86,6 +86,7 @@ def set_up(
     is_first = config.download and comm.rank == 0  # the others then look for what it has fetched
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
+        native.check()
         on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
         return on, criterion, dataset_of(config, data, criterion) if is_first else None
 

@@ -6,9 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.mpijob import ROOT
 
@@ -130,6 +132,21 @@ def test_which_sets_are_built(copy: Path) -> None:
 
 
 @pytest.mark.skipif(GCC is None, reason="there is no gcc")
+def test_no_function_takes_more_than_16_kb_of_the_stack(tmp_path: Path) -> None:
+    """Of the widest vectors, whose arrays are the longest; the stack of a thread may be short."""
+    flags = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+    wide = flags if platform.machine() in ("x86_64", "AMD64") else []
+    headers = [f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}"]
+    limit = ["-O1", "-Werror", "-Wframe-larger-than=16384", "-DMODULE=compiled", "-c"]
+    sources = map(str, sorted((ROOT / "nnmpi" / "native").glob("*.c")))
+    command = [str(GCC), "-std=c11", "-fPIC", *wide, *headers, *limit, *sources]
+    made = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.mark.skipif(GCC is None, reason="there is no gcc")
 @pytest.mark.timeout(320)
 def test_sanitizers_find_nothing(copy: Path) -> None:
     library = subprocess.run(
@@ -146,11 +163,11 @@ def test_sanitizers_find_nothing(copy: Path) -> None:
     made = run(copy, "setup.py", "build_ext", "--inplace", **flags)
     assert made.returncode == 0, made.stderr
     assert built(copy) == [f"_{instructions}"], made.stderr
-    cases = str(ROOT / "tests" / "kernels" / "test_table.py")
+    cases = [str(ROOT / "tests" / "kernels" / f"test_{name}.py") for name in ("table", "arguments")]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={copy}")
     found = run(
         copy,
-        *("-m", "pytest", *options, cases),
+        *("-m", "pytest", *options, *cases),
         LD_PRELOAD=library,
         NNMPI_NATIVE=instructions,
         ASAN_OPTIONS="detect_leaks=0",

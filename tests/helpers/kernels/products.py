@@ -25,6 +25,7 @@ def tiles(rng: Rng) -> tuple[tuple[int, ...], tuple[int, int], tuple[int, int, i
 def rows(rng: Rng, shape: tuple[int, int], dtype: Any, empty: bool) -> np.ndarray:
     """A matrix with padding between its rows."""
     found = winograd.padded(*shape, np.dtype(dtype))
+    found.base[...] = 0
     found[...] = 0 if empty else rng.standard_normal(shape)
     return found
 
