@@ -103,7 +103,7 @@ class GraphRecorder:
         self.calls, self.shapes = list[Call](), set[int]()
         self.kept, self.loss = list[tuple[range, int]](), 0
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
-        self._owners: dict[int, int] = {}  # of memory by its id: the first edge that lies in it
+        self._memory: dict[int, Array] = {}  # of all edges, by its id
         self._within: list[str] = []  # the paths of the modules that are looked into
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
@@ -121,13 +121,14 @@ class GraphRecorder:
 
     def free(self) -> None:
         """Frees the arrays of the pass; `edges` says what they were."""
-        for t in self._tensors:
-            axes, memory = tuple(map(Axis, t.operand.shape)), id(memory_of(t.operand))
-            order, owner = order_of(t.operand), self._owners[memory]
+        owners: dict[int, int] = {}  # of memory: the first edge that lies in it
+        for e, t in enumerate(self._tensors):
+            axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
+            owner = owners.setdefault(id(memory_of(t.operand)), e)
             self.edges.append(Edge(axes, t.dtype.name, order, t.requires_grad, owner))
         self._tensors.clear()
         self._edges.clear()
-        self._owners.clear()
+        self._memory.clear()
         self.returned = None
 
     def refuse(self, what: str) -> None:
@@ -241,8 +242,8 @@ class GraphRecorder:
         self._edges[id(t)] = len(self._tensors)
         self._tensors.append(t)
         memory = memory_of(t.operand)
-        if id(memory) not in self._owners:
-            self._owners[id(memory)] = self._edges[id(t)]
+        if id(memory) not in self._memory:
+            self._memory[id(memory)] = memory
             self.held += int(memory.nbytes)
         return t
 

@@ -118,6 +118,19 @@ def test_a_forward_set_on_an_instance_is_called_and_kept() -> None:
     assert "forward" not in vars(model[1])
 
 
+class Doubling(nn.Module):
+    """Its input gets another array."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.data = x.data * 2
+        return x
+
+
+def test_a_tensor_that_gets_another_array_lies_in_that() -> None:
+    graph = traced(nn.Sequential(nn.Linear(3, 3), Doubling(), nn.Linear(3, 3)))
+    assert [edge.memory for edge in graph.edges] == [0, 1, 1, 3]
+
+
 def test_one_pass_is_in_memory_at_a_time_and_products_take_no_weights() -> None:
     """That of 6 samples holds most; weights have a number a row."""
     model = nn.Sequential(nn.Linear(512, 4096), nn.Linear(4096, 512))

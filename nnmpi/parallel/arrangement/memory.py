@@ -220,11 +220,10 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
-    """What a stage keeps of a micro-batch: the edges that its nodes take and return and those that
-    it passes on, each memory once, and what nodes keep besides."""
+    """What a stage keeps of a micro-batch: what comes into it, each edge in memory of its own; the
+    edges that its nodes take and return, each memory once; and what nodes keep besides."""
     graph, at, is_last = a.graph, a.mesh.coordinates(rank), stage == len(a.stages) - 1
-    edges = set[int]() if is_last else {*a.crossing(stage)} & {*a.crossing(stage + 1)}
-    besides = 0.0
+    edges, besides = set[int](), 0.0
     elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
         inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
@@ -236,7 +235,9 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
         besides += _of_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
-    return sum(a.local_bytes(e, samples, at) for e in memories) + besides
+    memories -= {graph.edges[e].memory for e in a.crossing(stage)}
+    made = sum(a.local_bytes(e, samples, at) for e in memories)
+    return entering(a, stage, samples, rank) + made + besides
 
 
 def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:

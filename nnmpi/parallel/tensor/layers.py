@@ -231,15 +231,21 @@ def sharded_lookup(
 ) -> Result:
     """Row i of the whole weight for each i of the index: w has its rows from `start` on.
 
-    Row `padding` of the whole weight gets no gradient.
+    Row `padding` of the whole weight gets no gradient. What is kept does not depend on the index.
     """
-    xp = xp_of(w)
-    here = (index >= start) & (index < start + len(w))
-    rows = index[here] - start
+    xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
+
+    def found() -> tuple[Array, Array]:
+        """Where the index has a row that is here, and which one."""
+        here = (kept >= start) & (kept < start + len(w))
+        return here, kept[here] - start
+
+    here, rows = found()
     y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
     y[here] = w[rows]
 
     def vjp(g: Array, out: Array | None) -> Array:
+        here, rows = found()
         dw = xp.zeros(w.shape, g.dtype)
         xp.add.at(dw, rows, side.whole(g)[here])
         if padding is not None and start <= padding < start + len(w):

@@ -1,8 +1,9 @@
 """What an arrangement says on paper is what the built run holds and sends."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -10,16 +11,17 @@ import numpy as np
 import pytest
 from helpers.training.pipelined import digits
 
-from nnmpi import Config, Tensor, Trainer
-from nnmpi.comm import Comm
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.kept import kept, nbytes
-from nnmpi.nn.parameter import Parameter, inverse
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import memory, of_stage
+from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Traffic, traffic
 from nnmpi.parallel.masters import MasterStore
@@ -93,9 +95,9 @@ def sent_along(trainer: Trainer, made: list[Comm]) -> Traffic:
 def holds_and_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
     """Memory and messages of a step exactly, activations within 5%; where tokens go to some of the
     experts on other ranks, what is said of messages along tp and of activations is the most."""
-    trainer, steps = sends_what_is_said(comm, made, options)
+    trainer, steps, taken = sends_what_is_said(comm, made, options)
     _holds(trainer, comm, made)
-    _keeps(trainer, comm)
+    _keeps(trainer, taken)
     comm.barrier()
     steps.close()
     trainer.close()
@@ -103,20 +105,20 @@ def holds_and_sends_what_is_said(comm: Comm, made: Made, options: Options) -> No
 
 def only_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
     """Messages of a step exactly; what a rank holds differs from step to step."""
-    trainer, steps = sends_what_is_said(comm, made, options)
+    trainer, steps, _ = sends_what_is_said(comm, made, options)
     comm.barrier()
     list(steps)
     trainer.close()
 
 
-def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Trainer, Any]:
-    """After some steps; returns the Trainer, and the steps that are left."""
-    plain: Options = {"dtype": "float64", "epochs": 1, "batch_size": 24}
-    others = {name: value for name, value in options.items() if name not in ("build", "given")}
-    given = options.get("given", digits)()
-    trainer = Trainer(Config(**plain | others), options.get("build"), given, comm)
-    a, steps = trainer.arrangement, trainer.strategy.steps(trainer.train, StepState())
-    trainer.model.train()
+Taken = dict[int, list[Tensor]]
+"""What each stage of a rank has taken of its first micro-batch."""
+
+
+def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Trainer, Any, Taken]:
+    """After some steps; returns the Trainer, steps that are left, and what stages have taken."""
+    trainer, steps, taken = _begun(comm, options)
+    a = trainer.arrangement
     before = after = Traffic()
     for _ in range(3):  # the first step has what the next ones need no more
         next(steps)
@@ -134,7 +136,45 @@ def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Traine
         assert 0 < tp.messages <= most.messages
         found = found._replace(tp=most)
     assert found == expected, f"rank {comm.rank} sends {found}, not {expected}"
-    return trainer, steps
+    return trainer, steps, taken
+
+
+def _begun(comm: Comm, options: Options) -> tuple[Trainer, Any, Taken]:
+    """A Trainer, and its steps; what stages take is there once they have run, with its numbers,
+    since what experts keep depends on the gates."""
+    plain: Options = {"dtype": "float64", "epochs": 1, "batch_size": 24}
+    others = {name: value for name, value in options.items() if name not in ("build", "given")}
+    given = options.get("given", digits)()
+    trainer = Trainer(Config(**plain | others), options.get("build"), given, comm)
+    trainer.model.train()
+    taken: Taken = {}
+
+    def remember(s: int, stage: nn.Module, x: tuple[Tensor, ...]) -> None:
+        if s not in taken:
+            taken[s] = [Tensor(t.data.copy(order="K"), t.requires_grad) for t in x]
+
+    for s, stage in trainer.part.stages.items():
+        stage.register_forward_pre_hook(partial(remember, s))
+    return trainer, trainer.strategy.steps(trainer.train, StepState()), taken
+
+
+def keeps_what_is_said(comm: Comm, options: Options) -> None:
+    """Activations alone."""
+    trainer, steps, taken = _begun(comm, options)
+    next(steps)
+    _keeps(trainer, taken)
+    comm.barrier()
+    steps.close()
+    trainer.close()
+
+
+def cuts(options: Options) -> list[str]:
+    """All cuts of a model into two stages; with ranks along tp those between its units."""
+    with Trainer(Config(), options["build"], options.get("given", digits)(), comm_self()) as whole:
+        graph = whole.arrangement.graph
+    found = units(graph) if "tp" in options else layers(graph)
+    first, *_, last = (k for k, one in enumerate(found) if one.is_trained)
+    return [str(one.first) for one in found[first + 1 : last + 1]]
 
 
 def is_routed(a: Arrangement) -> bool:
@@ -171,26 +211,20 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
     assert said_of == held, f"rank {comm.rank} holds {held}, not {said_of}"
 
 
-def _keeps(trainer: Trainer, comm: Comm) -> None:
+def _keeps(trainer: Trainer, taken: Taken) -> None:
     """Activations of a micro-batch, within 5% or 100 bytes, stage by stage."""
-    a, at = trainer.arrangement, trainer.arrangement.mesh.coordinates(comm.rank)
-    n = micro_batches(a, comm.rank, a.config.batch_size)[0]
+    a, rank = trainer.arrangement, trainer.comm.rank
+    n = micro_batches(a, rank, a.config.batch_size)[0]
     for s, stage in trainer.part.stages.items():
-        x = [zeros(a, e, n, at) for e in a.crossing(s)]
+        x = taken[s]
         with trainer.gathered_parameters():
             y = stage(*x)
             if s == len(a.stages) - 1:
                 labels = np.zeros((n, *y.shape[2:]), np.int64)
                 y = trainer.task.objective.loss(widened(y), labels)
-            held = nbytes(kept([y] if isinstance(y, Tensor) else y).values())
-        said = of_stage(a, s, n, comm.rank)
+            held = nbytes(kept([*x, *([y] if isinstance(y, Tensor) else y)]).values())
+        said = of_stage(a, s, n, rank)
         near = pytest.approx(said, rel=0.05, abs=100)
         is_less = is_routed(a) and held < said
-        assert is_less or held == near, f"stage {s} keeps {held}, not {said:.0f}"
-
-
-def zeros(a: Arrangement, e: int, n: int, at: Mapping[str, int]) -> Tensor:
-    edge = a.graph.edges[e]
-    shape = a.local_shape(e, n, at)
-    memory = np.zeros([shape[k] for k in edge.order], edge.dtype)
-    return Tensor(memory.transpose(inverse(edge.order)), requires_grad=edge.requires_grad)
+        of = f"stage {s} of the cut at {a.division.begins}"
+        assert is_less or held == near, f"{of} keeps {held}, not {said:.0f}"

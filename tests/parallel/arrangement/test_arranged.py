@@ -1,20 +1,43 @@
 """The arrangement of the rows of the table of conformance, beside what the built runs do."""
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import product
+from typing import Any
 
 import pytest
+from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.conformance import FAMILIES, Row, arranged_rows
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.laws_arrangement import (
     Options,
     communicators,
+    cuts,
     holds_and_sends_what_is_said,
+    keeps_what_is_said,
     only_sends_what_is_said,
 )
-from helpers.training.laws_language import many_tokens
+from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
 
 from nnmpi import nn
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import Unit
+from nnmpi.parallel.pipeline import stages
+from nnmpi.parallel.pipeline.profile import UnitCost
+
+
+def by_work(model: nn.Module, graph: Graph, units: Sequence[Unit], *_: Any, **__: Any) -> Any:
+    """Costs that no clock measures, so that cuts are the same in each run."""
+    works = (sum(work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units)
+    return [UnitCost(n, 0, 0, 0, 0, 0) for n in works]
+
+
+@pytest.fixture(autouse=True)
+def _cuts_by_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "profile", by_work)
+
 
 ROWS = [
     pytest.param(row, marks=() if is_of_sample else pytest.mark.long, id=row.name)
@@ -30,6 +53,8 @@ def test_a_run_holds_and_sends_what_is_said(row: Row, monkeypatch: pytest.Monkey
 
 
 WIDE = {"build": partial(nn.GPT, 2, 5, 80, 17, 6), "given": many_tokens, "sequence_parallel": True}
+OF_TOKENS = {"given": many_tokens, "pp": 2, "micro_batches": 3}
+EVERYWHERE = {**OF_TOKENS, "build": partial(MODELS["everywhere"], POSITIONS)}
 OTHERS = {
     "long sums of terms": (4, {**WIDE, "dp": 2, "tp": 2}),
     "long sums of terms by shards": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "bucket_mb": 0.05}),
@@ -39,6 +64,18 @@ OTHERS = {
     "a stage that passes on what it got": (
         3,
         {"build": GRAPH_MODELS["residual cnn"], "pp": 3, "micro_batches": 3, "cut": "3,4"},
+    ),
+    "a stage that takes a tensor and a view of it": (
+        2,
+        {"build": BRANCH_MODELS["summed"], "pp": 2, "micro_batches": 3, "cut": "4"},
+    ),
+    "a stage that begins with experts": (
+        4,
+        {**EVERYWHERE, "tp": 2, "sequence_parallel": True, "cut": "8"},
+    ),
+    "a stage that is an embedding": (
+        6,
+        {**EVERYWHERE, "tp": 3, "sequence_parallel": True, "cut": "1"},
     ),
     "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
 }
@@ -50,6 +87,29 @@ def test_a_run_of_another_strategy_does_too(
 ) -> None:
     with communicators(monkeypatch) as made:
         threads.run(ranks, holds_and_sends_what_is_said, made, options)
+
+
+OF_DIGITS = {
+    name: {"pp": 2, "micro_batches": 3, "build": build}
+    for name, build in (GRAPH_MODELS | BRANCH_MODELS).items()
+}
+CUT = OF_DIGITS | {
+    name: {**OF_TOKENS, "build": partial(MODELS[name], POSITIONS)}
+    for name in ("gpt", "mixture", "routed", "everywhere")
+}
+LAYOUTS = {"pp=2": {}, "tp=2": {"tp": 2}, "in parts": {"tp": 2, "sequence_parallel": True}}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [at for at in product(LAYOUTS, CUT) if at[0] != "in parts" or at[1] not in OF_DIGITS],
+)
+def test_stages_keep_what_is_said_for_any_cut(layout: str, name: str) -> None:
+    options = CUT[name] | LAYOUTS[layout]
+    for cut in cuts(options):
+        ranks = 2 * options.get("tp", 1)
+        threads.run(ranks, keeps_what_is_said, {**options, "cut": cut})
 
 
 def test_stages_of_pipedream_send_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
