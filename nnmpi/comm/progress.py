@@ -127,12 +127,14 @@ class Progress:
     def works_in(self, works: "list[Work]") -> Iterator[None]:
         """Keeps works in this list: `append` and `remove`, under the lock, start and end a work."""
         with self.lock:
-            works[:], self.works = self.works, works
+            before, self.works = self.works, works
+            works[:] = before
         try:
             yield
         finally:
             with self.lock:
-                self.works = [*works]
+                self.works = before
+                before[:] = works
 
     def poll(self) -> None:
         """Moves every work as far as it goes without waiting, unless a helper is doing so."""

@@ -26,7 +26,7 @@ EVENT = np.dtype(
         ("step", "i4"),
         ("began", "f8"),
         ("ended", "f8"),
-        ("memory", "i8"),  # bytes of the process, at the end of an operation; 0: not known
+        ("memory", "i8"),  # bytes of the process, at the end of what computes; 0: not known
     ]
 )
 
@@ -50,6 +50,9 @@ sums of sharded layers; parameters that are gathered."""
 
 KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """What is recorded; `exchange` is that of a gradient for parameters with a server."""
+
+PASSES = ("F", "B", "I", "W", "RECOMPUTE")
+COMPUTE = (*PASSES, "UPDATE")
 
 CODES = {kind: code for code, kind in enumerate(KINDS)}
 
@@ -122,7 +125,7 @@ class Recording(Recorder):
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         if self._used < len(self._events):
             what = CODES[name], stage, micro, self._step, began, self.now()
-            self._events[self._used] = *what, 0 if name in WAITS else self._memory()
+            self._events[self._used] = *what, self._memory() if name in COMPUTE else 0
             self._used += 1
 
     def recorded(self, name: str, do: Do) -> Do:
