@@ -52,6 +52,10 @@ class Operation(NamedTuple):
     elements: int
     root: int
 
+    @property
+    def bytes(self) -> int:
+        return 0 if self.dtype is None else self.elements * self.dtype.itemsize
+
 
 # What is kept of a call: the operation, its number, the code that called it, and the instruction
 # there. A LoggedCall is made of it when it is printed, which takes longer than a small message.

@@ -200,6 +200,13 @@ class Comm:
             raise ValueError(f"{why}: use --progress poll")
         return self._progress.thread(pause)
 
+    def works_in(self, works: list[Work]) -> AbstractContextManager[None]:
+        """A context in which the works of this rank, on all its Comms, are kept in this list.
+
+        Its `append` hears of each work that starts, and its `remove` of each that ends.
+        """
+        return self._progress.works_in(works)
+
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
         if color is not None and operator.index(color) < 0:

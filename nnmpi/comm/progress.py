@@ -17,7 +17,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Protocol, TypeAlias
 
-from nnmpi.comm.call_log import CallLog, LoggedCall, Record
+from nnmpi.comm.call_log import CallLog, LoggedCall, Operation, Record
 from nnmpi.comm.transport.base import Receiver, Request, Transport
 
 Steps: TypeAlias = Iterator[list[Request] | None]
@@ -122,6 +122,19 @@ class Progress:
         self.works.append(work)
         for wake in self._wakes:
             wake.set()
+
+    @contextmanager
+    def works_in(self, works: "list[Work]") -> Iterator[None]:
+        """Keeps works in this list: `append` and `remove`, under the lock, start and end a work."""
+        with self.lock:
+            before, self.works = self.works, works
+            works[:] = before
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.works = before
+                before[:] = works
 
     def poll(self) -> None:
         """Moves every work as far as it goes without waiting, unless a helper is doing so."""
@@ -229,6 +242,10 @@ class Work:
                 self._step()
         finally:
             progress.log.leave()
+
+    @property
+    def operation(self) -> Operation:
+        return self._record[0]
 
     @property
     def call(self) -> LoggedCall:

@@ -137,7 +137,8 @@ class Trainer(BetweenSteps):
             {**self.describe(), **environment(self.config, self.comm, self.arrangement)}
         )
         try:
-            metrics = self._epochs()
+            with self._tracer.of_run():
+                metrics = self._epochs()
         except AgreedError:
             self.close()
             raise

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from nnmpi.sim.timeline import Span, Timeline, kinds, style
+from nnmpi.sim.timeline import BACKGROUND, Span, Timeline, kinds, style
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
@@ -75,7 +75,8 @@ def _span(span: Span, chunk: int, top: float, scale: float) -> Iterator[str]:
     details = f"{style(span.kind).name} {label}, stage {span.stage}, {span.start:g} to {span.end:g}"
     border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
     shade = _darker(style(span.kind).colour, 0.82**chunk)
-    yield f"<g><title>{escape(details)}</title>{box(x, top, width, ROW, shade, border)}"
+    at = (x, top + ROW, width, GAP - 2) if span.kind == BACKGROUND else (x, top, width, ROW)
+    yield f"<g><title>{escape(details)}</title>{box(*at, shade, border)}"
     size = min(14.0, (width - 3) / (0.6 * max(len(label), 1)))
     if label and size >= SMALLEST:
         yield text(x + width / 2, top + ROW / 2, label, size, anchor="middle")

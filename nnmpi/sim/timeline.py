@@ -14,6 +14,7 @@ from typing import NamedTuple
 WIDTH = 120  # of a drawing as text, in columns
 IDLE = "."
 COMPUTE = ("F", "B", "I", "W", "STEP")
+BACKGROUND = "background"
 
 
 class Span(NamedTuple):
@@ -28,7 +29,10 @@ class Span(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Spans of several ranks on one clock, which starts at 0; later ones are drawn over others."""
+    """Spans of several ranks on one clock, which starts at 0; later ones are drawn over others.
+
+    Those in the background overlap with others: pictures have them below the row of the rank.
+    """
 
     spans: tuple[Span, ...]
     ranks: int
@@ -61,6 +65,7 @@ KINDS = {
     "send": Style("send", "s", "#e58fb5"),
     "receive": Style("receive", "r", "#f0b7cf"),
     "communicate": Style("communication", "c", "#e58fb5"),
+    BACKGROUND: Style("communication in the background", "b", "#c2447f"),
     "wait": Style("wait", "~", "#f2dede"),
 }
 
@@ -89,6 +94,9 @@ def shortest(timelines: Iterable[Timeline]) -> float:
 
 def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
     """One row a rank, all timelines on one scale, and what the letters mean."""
+    timelines = [
+        t._replace(spans=tuple(s for s in t.spans if s.kind != BACKGROUND)) for t in timelines
+    ]
     margin = len(f"rank {max(t.ranks for t in timelines) - 1}  ")
     scale = _scale(timelines, width - margin)
     whole = shortest(timelines) * scale >= 1

@@ -2,11 +2,12 @@
 
 One process a rank, in order. Operations are complete events, with the waits within them: a part
 of category "wait", then one of category "communicate". An arrow leads from a send to the end of the
-wait for it. `nnmpi.sim.commands.trace` reads the file.
+wait for it. What goes on in the background is on lanes of its own, above which counters tell the
+bytes under way and the memory. `nnmpi.sim.commands.trace` reads the file.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,33 +16,36 @@ import numpy as np
 
 from nnmpi.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
+from nnmpi.run.trace.background import RankWorks, counters, nanoseconds, slices
 from nnmpi.run.trace.recording import KINDS, WAITS
 
 
-def write(path: str, table: np.ndarray, mesh: Mesh, ranks: int, facts: Mapping[str, Any]) -> None:
+def write(
+    path: str,
+    table: np.ndarray,
+    works: Sequence[RankWorks],
+    mesh: Mesh,
+    facts: Mapping[str, Any],
+) -> None:
     """Writes the events of all ranks, or leaves an old file; raises OSError."""
     with replaced(Path(path), "x") as file:
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
         file.write(',\n"traceEvents": [\n')
         comma = ""
-        for event in _events(table, mesh, ranks):
+        for event in _events(table, works, mesh):
             file.write(comma + json.dumps(event, separators=(",", ":")))
             comma = ",\n"
         file.write("\n]}\n")
 
 
-def _events(table: np.ndarray, mesh: Mesh, ranks: int) -> Iterator[dict[str, Any]]:
-    """Names, operations and arrows, rank by rank; times are in whole nanoseconds since the start.
-
-    So what is nested stays nested.
-    """
-    start = table["began"].min(initial=np.inf)
+def _events(table: np.ndarray, works: Sequence[RankWorks], mesh: Mesh) -> Iterator[dict[str, Any]]:
+    """Names, operations, arrows, what is in the background and counters, rank by rank."""
+    start = min(rows["began"].min(initial=np.inf) for rows in (table, *(w.rows for w in works)))
     began, arrived, ended = (
-        np.rint((table[name] - start) * 1e9).astype(np.int64)
-        for name in ("began", "arrived", "ended")
+        nanoseconds(table[name], start) for name in ("began", "arrived", "ended")
     )
-    firsts = np.searchsorted(table["rank"], np.arange(ranks + 1)).tolist()
+    firsts = np.searchsorted(table["rank"], np.arange(len(works) + 1)).tolist()
     for rank, (first, end) in enumerate(pairwise(firsts)):
         known = {"ph": "M", "pid": rank, "tid": 0}
         yield {**known, "name": "process_name", "args": {"name": _name(rank, mesh)}}
@@ -56,6 +60,8 @@ def _events(table: np.ndarray, mesh: Mesh, ranks: int) -> Iterator[dict[str, Any
             sender = int(table["rank"][j])
             yield {"ph": "s", **arrow, "pid": sender, "ts": int(began[j]) / 1000}
             yield {"ph": "f", "bp": "e", **arrow, "pid": rank, "ts": int(ended[i]) / 1000}
+        yield from slices(works[rank], table[own], rank, start)
+        yield from counters(works[rank], table[own], rank, start)
 
 
 def _name(rank: int, mesh: Mesh) -> str:

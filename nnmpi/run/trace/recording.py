@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
+from nnmpi.comm import Comm, Work
 from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.run.trace.memory import resident_bytes, unknown
 from nnmpi.schedules.op import Kind, Op
 
-CAPACITY = 200_000  # events of a rank: about 5 MB
+CAPACITY = 200_000  # events, and works, of a rank: about 7 MB, and 5 MB
 
 EVALUATION = -1
 """The step of what is done between steps."""
@@ -23,8 +26,11 @@ EVENT = np.dtype(
         ("step", "i4"),
         ("began", "f8"),
         ("ended", "f8"),
+        ("memory", "i8"),  # bytes of the process, at the end of what computes; 0: not known
     ]
 )
+
+WORK = np.dtype([("operation", "i4"), ("step", "i4"), ("began", "f8"), ("ended", "f8")])
 
 WAITS = {
     "wait F": "receive F",
@@ -45,6 +51,9 @@ sums of sharded layers; parameters that are gathered."""
 KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """What is recorded; `exchange` is that of a gradient for parameters with a server."""
 
+PASSES = ("F", "B", "I", "W", "RECOMPUTE")
+COMPUTE = (*PASSES, "UPDATE")
+
 CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
@@ -53,20 +62,70 @@ def which(events: np.ndarray, *kinds: str) -> np.ndarray:
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
 
 
+class Works(list[Work]):
+    """The works under way on a rank, which keeps the times of the first ones of all steps.
+
+    A helper thread may remove works, so `Recording` has its events elsewhere.
+    """
+
+    def __init__(self, now: Callable[[], float], capacity: int) -> None:
+        self._now, self.step = now, EVALUATION
+        self.operations: dict[Any, int] = {}
+        self._rows, self._at = np.empty(capacity, WORK), dict[Work, int]()
+        self._used = 0
+
+    def append(self, work: Work) -> None:
+        super().append(work)
+        if self.step != EVALUATION and self._used < len(self._rows):
+            code = self.operations.setdefault(work.operation, len(self.operations))
+            self._rows[self._used] = code, self.step, self._now(), np.nan
+            self._at[work] = self._used
+            self._used += 1
+
+    def remove(self, work: Work) -> None:
+        super().remove(work)
+        at = self._at.pop(work, None)
+        if at is not None:
+            self._rows["ended"][at] = self._now()
+
+    @property
+    def limit(self) -> int:
+        """The steps below are complete."""
+        is_full = self._used == len(self._rows)
+        return int(self._rows["step"][-1]) if is_full else NO_LIMIT
+
+    def ended(self, limit: int) -> np.ndarray:
+        """The works of steps below that have ended, in the order of their starts."""
+        rows = self._rows[: self._used]
+        found: np.ndarray = rows[(rows["step"] < limit) & ~np.isnan(rows["ended"])]
+        return found
+
+
 class Recording(Recorder):
     """Keeps the first events of a run, up to its capacity."""
 
     def __init__(self, now: Callable[[], float], capacity: int = CAPACITY) -> None:
         self.now = now
         self._events, self._used = np.empty(capacity, EVENT), 0
-        self._step = EVALUATION
+        self._step, self._memory = EVALUATION, unknown
+        self.works = Works(now, capacity)
+
+    @contextmanager
+    def of_run(self, comm: Comm) -> Iterator[None]:
+        """Within it works are recorded too, and memory."""
+        with resident_bytes() as self._memory, comm.works_in(self.works):
+            try:
+                yield
+            finally:
+                self._memory, self.works.step = unknown, EVALUATION
 
     def begin(self, step: int) -> None:
-        self._step = step
+        self._step = self.works.step = step
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         if self._used < len(self._events):
-            self._events[self._used] = CODES[name], stage, micro, self._step, began, self.now()
+            what = CODES[name], stage, micro, self._step, began, self.now()
+            self._events[self._used] = *what, self._memory() if name in COMPUTE else 0
             self._used += 1
 
     def recorded(self, name: str, do: Do) -> Do:
@@ -79,7 +138,8 @@ class Recording(Recorder):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        self._step, began = EVALUATION, self.now()
+        self._step = self.works.step = EVALUATION
+        began = self.now()
         yield
         self.add("evaluate", began)
 
@@ -89,7 +149,8 @@ class Recording(Recorder):
         events = self._events[: self._used]
         updates = events["step"][which(events, "UPDATE")]
         is_full = self._used == len(self._events)  # and events may be missing
-        return 1 + int(updates.max(initial=-1)) if is_full else NO_LIMIT
+        own = 1 + int(updates.max(initial=-1)) if is_full else NO_LIMIT
+        return min(own, self.works.limit)
 
     def events(self, limit: int) -> np.ndarray:
         """The events of steps below, in the order of their ends; no wait without its operation."""

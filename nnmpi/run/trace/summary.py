@@ -18,14 +18,12 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
-from nnmpi.run.trace.recording import EVALUATION, KINDS, WAITS, which
+from nnmpi.run.trace.recording import COMPUTE, EVALUATION, KINDS, PASSES, WAITS, which
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, simulate
 
-PASSES = ("F", "B", "I", "W", "RECOMPUTE")
-COMPUTE = (*PASSES, "UPDATE")
 MESSAGES = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
 
 

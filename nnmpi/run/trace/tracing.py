@@ -8,6 +8,7 @@ rank r            t ─┘                   of the fastest round trip; the erro
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import CAPACITY, EVENT, Recording
+from nnmpi.run.trace.recording import CAPACITY, Recording
 from nnmpi.run.trace.summary import bubble, facts
 from nnmpi.run.trace.waits import traced
 
@@ -43,14 +45,21 @@ class Tracer:
         self.recorder = Recording(now, capacity) if config.trace else NO_RECORDER
         self._offsets = offsets(comm, now) if config.trace else np.zeros(comm.size)
 
+    def of_run(self) -> AbstractContextManager[None]:
+        """The context of all steps of a run, in which works and memory are recorded too."""
+        recorder = self.recorder
+        return recorder.of_run(self._comm) if isinstance(recorder, Recording) else nullcontext()
+
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
         """Writes the file; returns what the last event says of it. Every rank calls it."""
         if not isinstance(self.recorder, Recording):
             return {}
-        gathered = gather(self._comm, self.recorder, self._offsets)
-        return all_or_none(self._comm, lambda: self._written(gathered, mesh))
+        gathered, works = gather(self._comm, self.recorder, self._offsets)
+        return all_or_none(self._comm, lambda: self._written(gathered, works, mesh))
 
-    def _written(self, gathered: Sequence[np.ndarray], mesh: Mesh) -> dict[str, Any]:
+    def _written(
+        self, gathered: Sequence[np.ndarray], works: Sequence[RankWorks], mesh: Mesh
+    ) -> dict[str, Any]:
         """On the first rank, which alone has events; the others know nothing."""
         path = self._config.trace
         if not gathered or path is None:
@@ -58,7 +67,7 @@ class Tracer:
         table = traced(gathered, mesh)
         known = {"file": path, **facts(table), **bubble(table, mesh, self._config)}
         try:
-            write(path, table, mesh, len(gathered), known)
+            write(path, table, works, mesh, known)
         except OSError as error:
             raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
@@ -94,26 +103,36 @@ def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, flo
     return ended - began, theirs[0] - (began + ended) / 2
 
 
-def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[np.ndarray]:
-    """The events of the steps that all ranks have recorded; other ranks get an empty list.
+def gather(
+    comm: Comm, recording: Recording, offsets: np.ndarray
+) -> tuple[list[np.ndarray], list[RankWorks]]:
+    """The events and works of the steps that all ranks have recorded; other ranks get empty lists.
 
     Every rank calls it.
     """
-    table = np.zeros((comm.size, 1), np.int64)
-    table[comm.rank] = recording.limit
-    comm.all_gather(table)
-    own = recording.events(int(table.min())).copy()
-    table[comm.rank] = len(own)
-    comm.all_gather(table)
+    works = recording.works
+    operations = [(o.operation, o.algorithm, o.bytes) for o in works.operations]
+    told = gather_objects(comm, (recording.limit, operations))
+    limit = min(limit for limit, _ in told)
+    events = _on_first(comm, recording.events(limit), offsets)
+    rows = _on_first(comm, works.ended(limit), offsets)
+    return events, [RankWorks(own, told[rank][1]) for rank, own in enumerate(rows)]
+
+
+def _on_first(comm: Comm, own: np.ndarray, offsets: np.ndarray) -> list[np.ndarray]:
+    """On rank 0, the rows of each rank, on its clock."""
+    counts = np.zeros((comm.size, 1), np.int64)
+    counts[comm.rank] = len(own)
+    comm.all_gather(counts)
     if comm.rank:
         comm.isend(own.view(np.uint8), 0).wait()
         return []
-    gathered = [own]
+    gathered = [own.copy()]
     for rank in range(1, comm.size):
-        theirs = np.empty(int(table[rank, 0]), EVENT)
+        theirs = np.empty(int(counts[rank, 0]), own.dtype)
         comm.irecv(theirs.view(np.uint8), rank).wait()
         gathered.append(theirs)
-    for events, offset in zip(gathered, offsets.tolist(), strict=True):
-        events["began"] -= offset
-        events["ended"] -= offset
+    for rows, offset in zip(gathered, offsets.tolist(), strict=True):
+        rows["began"] -= offset
+        rows["ended"] -= offset
     return gathered

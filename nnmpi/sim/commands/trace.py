@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.quoting import shown
 from nnmpi.sim.svg import svg
-from nnmpi.sim.timeline import Span, Timeline, draw
+from nnmpi.sim.timeline import BACKGROUND, Span, Timeline, draw
 
 HELP = "steps of a real run"
 
@@ -55,6 +55,7 @@ class TraceFile(NamedTuple):
 
     path: Path
     steps: dict[int, list[Span]]
+    background: dict[int, list[Span]]  # what went on beside those
     ranks: int
 
     @classmethod
@@ -73,10 +74,12 @@ class TraceFile(NamedTuple):
         try:
             events = json.loads(content.decode())["traceEvents"]
             steps = defaultdict[int, list[Span]](list)
+            background = defaultdict[int, list[Span]](list)
             for event in events:
                 if event["ph"] == "X" and "step" in event["args"]:
                     step = _below(LARGEST, event["args"]["step"], "step")
-                    steps[step].append(_event(event, len(events)))
+                    span = _event(event, len(events))
+                    (background if span.kind == BACKGROUND else steps)[step].append(span)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"{name} is not a trace of nnmpi ({type(error).__name__}: {shown(error)}); name a "
@@ -84,8 +87,9 @@ class TraceFile(NamedTuple):
             ) from None
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
-        ranks = 1 + max(span.rank for spans in steps.values() for span in spans)
-        return cls(path, dict(steps), ranks)
+        of_steps = (*steps.values(), *background.values())
+        ranks = 1 + max(span.rank for spans in of_steps for span in spans)
+        return cls(path, dict(steps), dict(background), ranks)
 
     def median_step(self) -> int:
         """The step whose time is in the middle."""
@@ -112,9 +116,12 @@ class TraceFile(NamedTuple):
             for event in self.steps[step]:
                 of_ranks[event.rank].append(event)
         start = min(event.start for step in wanted for event in self.steps[step])
-        spans = tuple(span for events in of_ranks for span in _flat(events, start))
+        end = max(event.end for events in of_ranks for event in events)
+        spans = [span for events in of_ranks for span in _flat(events, start)]
+        for event in (event for step in wanted for event in self.background.get(step, ())):
+            spans += _cut(event, max(event.start, start), min(event.end, end), start)
         what = f"step {first}" if count == 1 else f"{count} steps from step {first}"
-        return Timeline(spans, self.ranks, f"{what} of {shown(self.path.name)}", "ms")
+        return Timeline(tuple(spans), self.ranks, f"{what} of {shown(self.path.name)}", "ms")
 
 
 def _event(event: dict[str, Any], ranks: int) -> Span:

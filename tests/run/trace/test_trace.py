@@ -36,8 +36,8 @@ def trace(ranks: int, path: Path, **options: Any) -> tuple[list[Event], list[dic
 
 
 def complete(events: list[dict[str, Any]], rank: int) -> list[dict[str, Any]]:
-    """The complete events of a rank."""
-    return [e for e in events if e["ph"] == "X" and e["pid"] == rank]
+    """The complete events of a rank, without those in the background."""
+    return [e for e in events if e["ph"] == "X" and e["pid"] == rank and e["tid"] == 0]
 
 
 # ---- runs

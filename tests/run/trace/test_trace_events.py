@@ -9,13 +9,15 @@ from nnmpi import Config
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
+from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import EVENT, Recording
+from nnmpi.run.trace.recording import EVENT, WORK, Recording
 from nnmpi.run.trace.summary import Seconds, bubble, facts, seconds
 from nnmpi.run.trace.tracing import gather, offsets
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
 
+NO_WORKS = RankWorks(np.empty(0, WORK), [])
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
 
 
@@ -170,7 +172,7 @@ def test_the_events_of_all_ranks_are_on_the_clock_of_the_first() -> None:
 
     def run(comm: Comm) -> list[np.ndarray]:
         rank = Rank().add("F", ahead[comm.rank] + 1, ahead[comm.rank] + 2, comm.rank)
-        return gather(comm, rank.recording, ahead)
+        return gather(comm, rank.recording, ahead)[0]
 
     everything, *others = threads.run(3, run)
     assert others == [[], []]
@@ -197,7 +199,8 @@ def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
     first = Rank().add("F", 0, 2, 0).add("SEND_F", 2, 2.5, 0).add("UPDATE", 2.5, 3)
     second = Rank().add("wait F", 0.5, 4, 0, 1).add("F", 0, 5, 0, 1).add("UPDATE", 5, 6)
     path = tmp_path / "t.json"
-    write(str(path), traced([first.events, second.events], TWO), TWO, 2, {})
+    table = traced([first.events, second.events], TWO)
+    write(str(path), table, [NO_WORKS, NO_WORKS], TWO, {})
     timeline = TraceFile.read(path).timeline(0)
     spans = [(s.rank, s.kind, s.micro, s.start / 1e3, s.end / 1e3) for s in timeline.spans]
     assert spans == [
@@ -216,6 +219,6 @@ def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> N
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(TypeError):
-        write(str(path), traced([Rank().events], ONE), ONE, 1, {"no JSON": object()})
+        write(str(path), traced([Rank().events], ONE), [NO_WORKS], ONE, {"no JSON": object()})
     assert path.read_text() == "old"
     assert [*tmp_path.iterdir()] == [path]

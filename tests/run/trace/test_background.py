@@ -1,0 +1,217 @@
+"""Communication in the background: lanes of their own, counters, and how they are drawn."""
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from helpers.runs import fit
+
+from nnmpi import Config, Trainer, simulate
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.mesh import Mesh
+from nnmpi.run.trace.background import RankWorks
+from nnmpi.run.trace.chrome import write
+from nnmpi.run.trace.memory import resident_bytes
+from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording
+from nnmpi.run.trace.waits import traced
+from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.svg import svg
+
+RANKS = 2
+
+
+def trace(path: Path, **options: Any) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """The events of a run on two ranks, and the bytes of the buckets of each."""
+    given = {"model": "mlp:64-96-96-96-10", "epochs": 1, "batch_size": 360, "trace": str(path)}
+
+    def run(comm: Comm) -> list[int]:
+        trainer = Trainer(Config(**given, **options), comm=comm)
+        fit(trainer)
+        a = trainer.arrangement
+        return [(b.stop - b.start) * a.dtype.itemsize for b in a.held(comm.rank).buckets]
+
+    buckets = threads.run(RANKS, run)
+    return json.loads(path.read_text())["traceEvents"], buckets
+
+
+def chosen(events: list[dict[str, Any]], rank: int, category: str) -> list[dict[str, Any]]:
+    return [e for e in events if e["pid"] == rank and e.get("cat") == category]
+
+
+def counted(events: list[dict[str, Any]], rank: int, name: str) -> list[tuple[float, int]]:
+    """The times and values of a counter."""
+    own = [e for e in events if e["ph"] == "C" and e["pid"] == rank and e["name"] == name]
+    return [(e["ts"], e["args"]["bytes"]) for e in own]
+
+
+def end(event: dict[str, Any]) -> float:
+    """To the nanosecond."""
+    return round(event["ts"] + event["dur"], 3)
+
+
+def test_sums_of_buckets_are_shown_beside_the_backward_pass(tmp_path: Path) -> None:
+    events, buckets = trace(tmp_path / "t.json", allreduce="ring", bucket_mb=0.03)
+    for rank in range(RANKS):
+        assert len(buckets[rank]) >= 3
+        works = chosen(events, rank, "background")
+        for step, backward in enumerate(chosen(events, rank, "B")):
+            own = [e for e in works if e["args"]["step"] == step]
+            assert [e["args"]["bytes"] for e in own] == buckets[rank]
+            for e in own:
+                assert backward["ts"] <= e["ts"] <= end(e)
+                assert e["ts"] < end(backward)
+                assert (e["name"], e["args"]["algorithm"]) == ("all_reduce", "ring")
+        for lane in {e["tid"] for e in works}:
+            assert lane > 0
+            own = [e for e in works if e["tid"] == lane]
+            assert all(end(a) <= b["ts"] for a, b in pairwise(own))
+        named = [e for e in events if e["name"] == "thread_name" and e["pid"] == rank]
+        assert {e["tid"] for e in named} == {e["tid"] for e in works}
+
+
+def test_no_byte_is_under_way_at_the_end_of_a_step(tmp_path: Path) -> None:
+    events, buckets = trace(tmp_path / "t.json", allreduce="ring", bucket_mb=0.03)
+    for rank in range(RANKS):
+        values = counted(events, rank, "bytes under way")
+        assert len(values) == 2 * len(buckets[rank]) * 4  # steps
+        assert values == sorted(values, key=lambda pair: pair[0])
+        assert 0 < max(n for _, n in values) <= sum(buckets[rank])
+        for update in chosen(events, rank, "UPDATE"):
+            assert [n for ts, n in values if ts <= end(update)][-1] == 0
+
+
+def test_what_is_waited_for_at_once_is_not_in_the_background(tmp_path: Path) -> None:
+    events, _ = trace(tmp_path / "t.json", allreduce="ring", overlap=False)
+    assert chosen(events, 0, "F")
+    assert not chosen(events, 0, "background")
+    assert counted(events, 0, "bytes under way")
+
+
+def test_messages_of_a_pipeline_are_in_the_background(tmp_path: Path) -> None:
+    events, _ = trace(tmp_path / "t.json", pp=2, micro_batches=3)
+    works = [e for rank in range(RANKS) for e in chosen(events, rank, "background")]
+    received = {e["args"]["bytes"] for e in works if e["name"] == "irecv"}
+    assert received
+    assert received <= {samples * 96 * 4 for samples in (119, 120)}  # of a micro-batch
+
+
+# ---- by hand
+
+
+def works(*spans: tuple[float, float], nbytes: int = 8) -> RankWorks:
+    """All-reduces of step 0."""
+    rows = np.array([(0, 0, *span) for span in spans], WORK)
+    return RankWorks(rows, [("all_reduce", "ring", nbytes)])
+
+
+def recording(*events: tuple[str, float, float]) -> Recording:
+    """Step 0 of a rank."""
+    times = iter([ended for *_, ended in events])
+    made = Recording(lambda: next(times))
+    made.begin(0)
+    for name, began, _ in events:
+        made.add(name, began)
+    return made
+
+
+def written(path: Path, known: RankWorks) -> list[dict[str, Any]]:
+    """The events of a step from 1 to 9 s, with a wait from 6 to 8 s, beside these works."""
+    own = recording(("F", 1, 2), ("B", 2, 6), ("sums", 6, 8), ("UPDATE", 6, 9))
+    mesh = Mesh({"dp": 1, "pp": 1, "tp": 1})
+    write(str(path), traced([own.events(NO_LIMIT)], mesh), [known], mesh, {})
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+def test_works_that_overlap_have_lanes_and_those_within_a_wait_none(tmp_path: Path) -> None:
+    events = written(tmp_path / "t.json", works((3, 5), (4, 7), (5, 9), (6.5, 7.5)))
+    found = [(e["tid"], e["ts"], end(e)) for e in chosen(events, 0, "background")]
+    assert found == [(1, 2e6, 4e6), (2, 3e6, 6e6), (1, 4e6, 8e6)]
+    assert counted(events, 0, "bytes under way") == [
+        *((2e6, 8), (3e6, 16), (4e6, 24), (4e6, 16), (5.5e6, 24), (6e6, 16), (6.5e6, 8), (8e6, 0))
+    ]
+    assert not counted(events, 0, "memory")  # none was recorded
+
+
+def test_the_background_is_drawn_below_its_rank_until_the_step_ends(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    written(path, works((3, 5), (8, 20)))
+    timeline = TraceFile.read(path).timeline(0)
+    found = [(s.start, s.end) for s in timeline.spans if s.kind == "background"]
+    assert found == [(2e3, 4e3), (7e3, 8e3)]
+    with_works, text = svg([timeline]), simulate.main(["trace", str(path)])
+    written(path, works())
+    assert text == simulate.main(["trace", str(path)])
+    without = svg([TraceFile.read(path).timeline(0)])
+    name = "communication in the background"
+    assert (with_works.count(f">{name} "), without.count(name)) == (2, 0)
+
+
+def test_a_file_of_the_background_alone_has_no_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = {"ph": "X", "pid": 0, "ts": 0, "dur": 1, "cat": "background", "args": {"step": 0}}
+    path = tmp_path / "t.json"
+    for wrong, why in (({}, "no complete step"), ({"pid": 9}, "rank 9"), ({"dur": -1}, "for -1")):
+        path.write_text(json.dumps({"traceEvents": [{**event, **wrong}]}))
+        assert simulate.main(["trace", str(path)]) == 2
+        assert why in capsys.readouterr().err
+
+
+# ---- what is recorded
+
+
+def test_works_are_recorded_within_a_run_and_its_steps() -> None:
+    """Those that were under way before, or are after it, complete all the same."""
+
+    def run(comm: Comm) -> list[tuple[int, int]]:
+        made, arrays = Recording(iter(range(99)).__next__, capacity=3), np.ones((7, 4))
+        before = comm.start(arrays[0], "ring")
+        with made.of_run(comm):
+            comm.start(arrays[1], "ring").wait()  # before the first step
+            made.begin(0)
+            comm.start(arrays[2], "ring").wait()
+            before.wait()
+            made.begin(1)
+            comm.start(arrays[3], "ring").wait()
+            with made.evaluation():
+                comm.start(arrays[4], "ring").wait()
+            assert made.limit == NO_LIMIT
+            made.begin(2)
+            after = comm.start(arrays[5], "ring")
+        comm.start(arrays[6], "ring").wait()
+        after.wait()
+        assert (arrays == RANKS).all()
+        assert [(o.algorithm, o.bytes) for o in made.works.operations] == [("ring", 32)]
+        assert made.limit == 2  # there may have been more works in step 2
+        assert (made.works.ended(2)["began"] < made.works.ended(2)["ended"]).all()
+        return made.works.ended(2)["step"].tolist()
+
+    assert threads.run(RANKS, run) == [[0, 1]] * RANKS
+
+
+def test_memory_is_counted_after_each_operation(tmp_path: Path) -> None:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("needs /proc")
+    events, _ = trace(tmp_path / "t.json")
+    values = dict(counted(events, 0, "memory"))
+    assert {end(e) for e in chosen(events, 0, "B")} <= values.keys()
+    assert all(1 << 22 < n < 1 << 40 for n in values.values())
+    with resident_bytes() as memory:
+        before = memory()
+        held = np.ones(1 << 24, np.uint8)
+        assert memory() >= before + held.nbytes // 2
+
+
+def test_memory_is_unknown_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: Any) -> NoReturn:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", absent)
+    with resident_bytes() as memory:
+        assert memory() == 0
