@@ -4,18 +4,18 @@ Each field is a flag of `python -m nnmpi.train` and a key of a TOML file; its me
 text, the choices and the bounds of both.
 """
 
-import math
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from itertools import permutations
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, Self, get_args
 
 from nnmpi import dtypes, terms, user_code
 from nnmpi.backend import DEVICES
 from nnmpi.quoting import nearest, quoted, shown
+from nnmpi.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0, Range
 from nnmpi.terms import check_text as check_text
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -34,20 +34,6 @@ EPOCHS, LEAST_STEPS = 10, 300
 """A run that names no number of epochs has so many, or more where batches are few."""
 LARGEST = 2**63 - 1  # integer; larger ones fit no counter
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
-
-
-class Range(NamedTuple):
-    """Numbers that an option may have, in words and as a function."""
-
-    words: str
-    has: Callable[[float], bool]
-
-
-FROM_0 = Range("at least 0", lambda x: 0 <= x < math.inf)
-FROM_1 = Range("at least 1", lambda x: 1 <= x < math.inf)
-NUMBER_FROM_0 = FROM_0._replace(words="a number of at least 0")
-ABOVE_0 = Range("a number above 0", lambda x: 0 < x < math.inf)
-FROM_0_BELOW_1 = Range("a number of at least 0 and less than 1", lambda x: 0 <= x < 1)
 
 
 def _option(

@@ -9,7 +9,7 @@ from typing import Any
 
 from nnmpi import backend, blas, cli, native
 from nnmpi.comm import Comm
-from nnmpi.config import FROM_1, Config, Range, check_text
+from nnmpi.config import Config
 from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.parallel.agreement import all_or_none
@@ -21,6 +21,7 @@ from nnmpi.run.files import loading
 from nnmpi.run.generation import generated, texts, tokenizer_for, tokens_of_prompt
 from nnmpi.run.models import saved_sizes
 from nnmpi.run.sampling import RANGES, Sampling
+from nnmpi.terms import FROM_1, Range, check_text
 
 PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from nnmpi import keyed
-from nnmpi.config import ABOVE_0, FROM_0, NUMBER_FROM_0, Range
+from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Range
 
 UP_TO_1 = Range("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
 RANGES = {"temperature": NUMBER_FROM_0, "top_k": FROM_0, "top_p": UP_TO_1, "seed": FROM_0}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from helpers.commands import IRIS, Command
 
-from nnmpi import Config, Trainer, blas, generate
+from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, thread_ranks
-from nnmpi.run import threads
+from nnmpi.run import generate_command, threads
 
 LARGE = {"model": "mlp:64-1024-1024-10", "batch_size": 128}
 
@@ -111,5 +111,5 @@ def test_threads_beside_other_programs_are_told_of(
 def test_a_generator_takes_one_thread(
     numbers: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert generate.main(["--load", str(tmp_path / "none"), "--prompt", "a"]) == 2
+    assert generate_command.main(["--load", str(tmp_path / "none"), "--prompt", "a"]) == 2
     assert numbers == [1]

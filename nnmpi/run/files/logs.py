@@ -63,12 +63,13 @@ def _check_content(log: str, appends: bool) -> int:
         head = file.read(len(DRY))
         if head[: len(FIRST)] != FIRST[: len(head)]:
             raise OSError(errno.EEXIST, log)
-        if len(head) <= len(FIRST) or head == DRY:
+        if not head or head == DRY:
             return 0
-        if not appends:
-            raise OSError(errno.ENOTEMPTY, log)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.rfind(b"\n") + 1  # a run that was killed may have cut off its last line
+            whole = content.rfind(b"\n") + 1  # a run that was killed may have cut off its last line
+        if whole and not appends:
+            raise OSError(errno.ENOTEMPTY, log)
+        return whole
 
 
 def _refusal(log: str, error: OSError) -> ValueError:

@@ -42,7 +42,6 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "instance": ("--model own_package.models:instance", ("is an nn.Module", "function")),
     "arguments": ("--model own_package.models:wide", ("without arguments", "'width'")),
     "no module": ("--model own_package.models:none", ("must return an nn.Module", "[1, 2]")),
-    "too large": ("--model mlp:10000000-10000000", ("out of memory", "smaller model")),
     # data
     "data": ("--data cifar", ("'cifar'", "iris", "FILE.npz")),
     "no npz": ("--data none.npz", ("none.npz is not a file",)),
@@ -93,6 +92,16 @@ def test_unusable_arguments_are_a_one_line_error(
     assert line.startswith("nnmpi.train: ")
     assert len(line.splitlines()) == 1
     assert [word for word in words if word not in line] == [], line
+
+
+def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) -> None:
+    model = "--model", "mlp:64-10000000-10000000", "--data", "digits"
+    (figures,) = command(*model, "--dry-run").events
+    assert figures["kinds"][0]["parameters_bytes"] == 400_002_640_000_000
+    completed = command(*model)
+    assert (completed.status, completed.out) == (2, "")
+    assert completed.err.startswith("nnmpi.train: out of memory: ")
+    assert completed.err.endswith("; take a smaller model or less data\n")
 
 
 def test_help_shows_no_list_of_lists(command: Command) -> None:
