@@ -1,9 +1,8 @@
 """Communication in the background: works that go on while their rank computes, and counters.
 
-                 step k        F ──────── B ──────────────────── sums ─ UPDATE ──
-    lane 1                                     ├─ all_reduce ─┤ ├─ all_reduce ─┤
-    lane 2                                            ├─ all_reduce ─┤
-    bytes under way                       ───╭─╌╌─────╭─╌╌────╰───╌╌─╰─╌╌──────╰──
+    rank      F0 ─────── B0 ──────────────────────── UPDATE ───
+    lane 1                   ├─ all_reduce ─┤  ├─ all_reduce ─┤
+    lane 2                          ├─ all_reduce ─┤
 
 A slice leads from the start of a work to when it was found complete.
 """

@@ -63,9 +63,9 @@ def which(events: np.ndarray, *kinds: str) -> np.ndarray:
 
 
 class Works(list[Work]):
-    """The works under way on a rank, which keeps the times of the first ones of all steps.
+    """The works under way on a rank; it notes when those of steps begin and end, up to a capacity.
 
-    A helper thread may remove works, so `Recording` has its events elsewhere.
+    A helper thread may end them, so they are not among the events of a Recording.
     """
 
     def __init__(self, now: Callable[[], float], capacity: int) -> None:
