@@ -37,14 +37,7 @@ from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Progress, Stage, Steps, Work, staged
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
-from nnmpi.comm.transport.base import (
-    TAGS,
-    Ledger,
-    NoRoomError,
-    Request,
-    Transport,
-    pieces,
-)
+from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
 
 
 class Comm:
