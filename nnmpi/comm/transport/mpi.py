@@ -297,11 +297,12 @@ def _end_launcher() -> None:
     It then ends with status 1, and without the 14 lines that MPI_Abort makes it print below the
     message of this rank. Returns where there is no such launcher, or if it does not end.
     """
-    with suppress(OSError), open(f"/proc/{os.getppid()}/comm") as name:
+    launcher = os.getppid()  # once: if it ends meanwhile, the parent is another process
+    with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
         if name.read() == "prterun\n":
             with suppress(BlockingIOError):  # another rank ends it: a second signal gets a message
                 fcntl.flock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.kill(os.getppid(), signal.SIGTERM)
+                os.kill(launcher, signal.SIGTERM)
             time.sleep(5.0)
 
 
