@@ -48,7 +48,7 @@ def test_a_rank_that_ends_ends_all(name: str, message: str) -> None:
     assert ended.status != 0
     assert message in ended.err
     assert "interrupted" not in ended.err or "Traceback" not in ended.err
-    assert "----" not in ended.err or name == "interrupted"  # rules around what Open MPI says
+    assert "----" not in ended.err or "interrupted" in name  # rules around what Open MPI says
     assert "Abort is in progress" not in ended.err  # what it says to a second signal
 
 
