@@ -134,6 +134,12 @@ def aborts(comm: Comm) -> None:
     comm.barrier()
 
 
+def all_abort(comm: Comm) -> None:
+    comm.barrier()
+    time.sleep(0.03 * comm.rank)  # signals that come at once are one
+    comm.abort("this goes nowhere")
+
+
 def leaves(comm: Comm) -> None:
     comm.all_reduce(ones(), "ring")
     if comm.rank == 1:

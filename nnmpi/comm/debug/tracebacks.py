@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
 
+import numpy as np
+
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
 RUNPY = "<frozen runpy>"  # the frames of `python -m`
+DECORATOR = np.errstate.__call__.__code__.co_filename  # between those of training
 
 
 def traceback_text(error: BaseException) -> str:
@@ -33,4 +36,4 @@ def _chain(error: TracebackException | None) -> Iterator[TracebackException]:
 
 
 def _is_ours(frame: FrameSummary) -> bool:
-    return frame.filename == RUNPY or frame.filename.startswith(PACKAGE)
+    return frame.filename in (RUNPY, DECORATOR) or frame.filename.startswith(PACKAGE)

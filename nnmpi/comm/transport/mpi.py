@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import errno
+import fcntl
 import gc
 import mmap
 import os
@@ -296,10 +297,12 @@ def _end_launcher() -> None:
     It then ends with status 1, and without the 14 lines that MPI_Abort makes it print below the
     message of this rank. Returns where there is no such launcher, or if it does not end.
     """
-    launcher = os.getppid()
-    with suppress(OSError):
-        if Path(f"/proc/{launcher}/comm").read_text() == "prterun\n":
-            os.kill(launcher, signal.SIGTERM)
+    launcher = os.getppid()  # once: if it ends meanwhile, the parent is another process
+    with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
+        if name.read() == "prterun\n":
+            with suppress(BlockingIOError):  # another rank ends it: a second signal gets a message
+                fcntl.flock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.kill(launcher, signal.SIGTERM)
             time.sleep(5.0)
 
 
