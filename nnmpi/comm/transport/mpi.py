@@ -3,17 +3,13 @@
 import atexit
 import ctypes
 import errno
-import fcntl
 import gc
 import mmap
 import os
-import signal
 import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -35,6 +31,7 @@ import mpi4py
 from mpi4py import MPI
 
 from nnmpi.comm.stderr import flush_output, print_error
+from nnmpi.comm.transport import launcher
 from nnmpi.comm.transport.base import Bytes, Ledger, MessageLengthError, SharedWindow, pieces
 from nnmpi.comm.transport.gate import LINE, Gate
 
@@ -286,40 +283,15 @@ def abort_job(status: int) -> None:
     """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
     time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
     if status == 1:
-        _end_launcher()
+        launcher.end()
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
 
 
-def _end_launcher() -> None:
-    """Ends all ranks by a SIGTERM to the launcher of Open MPI 5, if this rank is its child.
-
-    It then ends with status 1, and without the 14 lines that MPI_Abort makes it print below the
-    message of this rank. Returns where there is no such launcher, or if it does not end.
-    """
-    launcher = os.getppid()  # once: if it ends meanwhile, the parent is another process
-    with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
-        if name.read() == "prterun\n":
-            with suppress(BlockingIOError):  # another rank ends it: a second signal gets a message
-                fcntl.flock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.kill(launcher, signal.SIGTERM)
-            time.sleep(5.0)
-
-
 def end_last() -> None:
-    """Ends MPI, and returns when the other ranks of this node have ended, or after 2 seconds.
-
-    Below an exit status that is not 0 the launcher of Open MPI 5 prints seven lines, but for a rank
-    that ends after all others.
-    """
+    """Ends MPI, and returns when the other ranks of this node have ended: see `launcher`."""
     MPI.Finalize()
-    launcher, until = os.getppid(), time.monotonic() + 2.0
-    time.sleep(0.1)  # for ranks of other nodes, and where there is no /proc
-    with suppress(OSError):
-        children = Path(f"/proc/{launcher}/task/{launcher}/children")
-        while len(children.read_text().split()) > 1 and time.monotonic() < until:
-            time.sleep(0.02)
-    time.sleep(0.1)
+    launcher.wait_for_other_ranks()
 
 
 def before_finalize(f: Callable[[], None]) -> None:

@@ -1,0 +1,43 @@
+"""The launcher of Open MPI 5, which prints lines of its own below what a rank has said last, unless
+
+a SIGTERM ends it      by it a rank ends the job with status 1
+the last rank to end   is the only one whose exit status is not 0
+"""
+
+import fcntl
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+NAME = "prterun\n"
+
+
+def end() -> None:
+    """Ends all ranks, with status 1, by a SIGTERM to the launcher if this rank is its child.
+
+    MPI_Abort would make it print 14 lines. Returns where there is no such launcher, or if it does
+    not end.
+    """
+    launcher = os.getppid()  # once: if it ends meanwhile, the parent is another process
+    with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
+        if name.read() == NAME:
+            with suppress(BlockingIOError):  # another rank ends it: a second signal gets a message
+                fcntl.flock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.kill(launcher, signal.SIGTERM)
+            time.sleep(5.0)
+
+
+def wait_for_other_ranks() -> None:
+    """Returns when the other ranks of this node have ended, or after 2 seconds.
+
+    Below an exit status of a rank that does not end last the launcher prints seven lines.
+    """
+    launcher, until = os.getppid(), time.monotonic() + 2.0
+    time.sleep(0.1)  # for ranks of other nodes, and where there is no /proc
+    with suppress(OSError):
+        children = Path(f"/proc/{launcher}/task/{launcher}/children")
+        while len(children.read_text().split()) > 1 and time.monotonic() < until:
+            time.sleep(0.02)
+    time.sleep(0.1)
