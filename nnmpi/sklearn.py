@@ -70,7 +70,7 @@ class Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     def fit(self, x: Any, y: Any) -> Self:
         """Train a new model; y is (N,) or (N, outputs)."""
         self.shape_ = np.shape(y)[1:]
-        return self._fit(np.asarray(x), np.asarray(y, "float32").reshape(len(y), -1), MSELoss())
+        return self._fit(np.asarray(x), np.asarray(y, "float64").reshape(len(y), -1), MSELoss())
 
     def predict(self, x: Any) -> np.ndarray:
         """The outputs of the model, in the shape of y."""

@@ -44,6 +44,7 @@ _INSTEAD = {
     "broadcast_to": "nnmpi.broadcast_to(t, shape)",
     "clamp": "nnmpi.clip(t, low, high)",
     "clip": "nnmpi.clip(t, low, high)",
+    "chunk": "nnmpi.split(t, sizes)",
     "clone": "t.copy()",
     "concatenate": "nnmpi.concatenate([a, b])",
     "copy_": _IN_PLACE,
@@ -56,6 +57,7 @@ _INSTEAD = {
     "dot": "the operator @",
     "double": "t.astype('float64')",
     "einsum": "nnmpi.einsum(equation, a, b)",
+    "eq": "a == b",
     "expand": "nnmpi.broadcast_to(t, shape)",
     "fill_": _IN_PLACE,
     "float": "t.astype('float32')",
@@ -75,6 +77,7 @@ _INSTEAD = {
     "pow": "t ** n",
     "ravel": "t.reshape(-1)",
     "register_hook": _NO_HOOKS,
+    "repeat": "nnmpi.broadcast_to or nnmpi.concatenate",
     "requires_grad_": "t.requires_grad = True",
     "retain_grad": "loss.backward(until=t) for the gradient of t",
     "sort": "nnmpi.sort(t)",
@@ -95,13 +98,22 @@ _INSTEAD = {
 """By the name of the method or function; t, a and b are tensors."""
 
 
+_ALIASES = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+}
+_TYPES = {**{name: name for name in _ALIASES.values()}, **_ALIASES}
+"""NumPy's types by PyTorch's names."""
+
 _INSTEAD_OF_FUNCTIONS = {
     **_INSTEAD,
-    **{name: _TYPE.format(name) for name in ("float16", "float32", "float64", "int32", "int64")},
+    **{name: _TYPE.format(kind) for name, kind in _TYPES.items()},
     "DataLoader": _DATA,
     "arange": "nnmpi.tensor(numpy.arange(n))",
     "as_tensor": "nnmpi.from_numpy(array), or nnmpi.tensor(x), which copies",
-    "chunk": "nnmpi.split(t, sizes)",
     "eye": "nnmpi.tensor(numpy.eye(n, dtype='float32'))",
     "full_like": "nnmpi.full(t.shape, value, dtype=t.dtype)",
     "inference_mode": "nnmpi.no_grad()",

@@ -304,7 +304,7 @@ class Tensor(Shaped):
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """The axes in another order, reversed by default."""
-        if axes in ((0, 1), (-2, -1)) and self.ndim == 2:
+        if self.ndim == 2 and axes in ((0, 1), (-2, -1), (0, -1), (-2, 1)):
             raise ValueError(
                 f"transpose{axes} of 2 axes changes nothing in NumPy, and exchanges them in "
                 f"PyTorch: write t.T or nnmpi.swapaxes(t, 0, 1), or leave it out"

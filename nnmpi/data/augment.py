@@ -10,14 +10,21 @@ from nnmpi.data.dataset import Split
 from nnmpi.terms import Augment
 
 
-def check_images(split: Split) -> None:
-    """Raises ValueError unless samples are images, with labels that stay true of moved ones."""
+def check_images(split: Split, how: Augment) -> None:
+    """Raises ValueError unless samples are images, with labels that stay true of moved ones, and
+    larger than the way that they are moved."""
     if not isinstance(split.x, np.ndarray) or split.x.ndim != 4 or split.y.ndim > 2:
         shape = getattr(split.x, "shape", "several inputs")
         raise ValueError(
             f"augment is for images (N, C, H, W) with labels of whole images, and samples are "
             f"{shape} with labels {split.y.shape}: leave it out, or draw by nnmpi.random in the "
             "model's forward"
+        )
+    height, width = split.x.shape[2:]
+    if how.crop >= min(height, width):
+        raise ValueError(
+            f"augment crop:{how.crop} would move images of {height} x {width} pixels out of sight: "
+            f"take fewer than {min(height, width)}"
         )
 
 

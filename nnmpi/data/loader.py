@@ -124,7 +124,7 @@ class Loader:
                     "it needs as many labels as samples, and at least one"
                 )
         if augment:
-            check_images(split)
+            check_images(split, augment)
         x = each(_contiguous, split.x)
         self.split = Split(x, _contiguous(split.y))
         self.standardiser = standardiser.shaped_for(x)

@@ -8,7 +8,7 @@ option that there is not, or that would mean something else, is refused.
 
 from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -323,8 +323,10 @@ binary_cross_entropy = _of_loss(BCELoss)
 binary_cross_entropy_with_logits = _of_loss(BCEWithLogitsLoss)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(
-        f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, or "
-        "write it with operations of tensors"
-    )
+if not TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise AttributeError(
+            f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, "
+            "or write it with operations of tensors"
+        )

@@ -17,7 +17,7 @@ from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
 from nnmpi.sim.draw import check_ranks, span
 from nnmpi.sim.svg import IDLE, INK, QUIET, box, page, text
 
-COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 70.0, 84.0  # in pixels
+COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 80.0, 84.0  # in pixels
 OFF, HEAD = 16.0, 9.0  # from the middle of a box to where arrows begin and end; of an arrow
 ADDED, REPLACED = "#2f6fd0", "#d5700a"
 LIGHT, DARK = (0xDC, 0xE8, 0xFB), (0x1F, 0x4E, 0x9C)  # of a chunk of one rank, and of all
@@ -79,7 +79,7 @@ def _held(
             edge = ' stroke="#ffffff" stroke-width="1"'
             yield box(left + c * width, y, width, HEIGHT, _shade(n, p) if n else IDLE, edge)
             if n and width >= 9:
-                ink = "#ffffff" if 2 * n > p else INK
+                ink = "#ffffff" if 2 * n > p + 1 else INK
                 yield text(left + (c + 0.5) * width, y + HEIGHT / 2, f"{n}", 11, ink, "middle")
 
 

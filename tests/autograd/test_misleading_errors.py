@@ -109,6 +109,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("changes nothing in NumPy", "t.T or nnmpi.swapaxes(t, 0, 1)"),
     ),
+    "transpose two of two axes, one from the end": (
+        lambda: t().transpose(0, -1),
+        ValueError,
+        ("changes nothing in NumPy",),
+    ),
     "transpose two of three axes": (
         lambda: t()[None].transpose(1, 2),
         ValueError,
@@ -135,6 +140,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
             "arange": "nnmpi.tensor(numpy.arange(n))",
             "clamp": "nnmpi.clip(t, low, high)",
             "float32": "numpy.float32 or 'float32'",
+            "long": "numpy.int64",
             "max": "t.max()",
             "randn": "rng.standard_normal",
             "utils": "nnmpi.Trainer",

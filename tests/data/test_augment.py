@@ -102,3 +102,6 @@ def test_samples_that_are_no_images_are_refused() -> None:
     masks = Split(X, np.zeros((400, 5, 4), "int64"))
     with refused("labels (400, 5, 4)"):
         Loader(masks, 8, standardiser=Standardiser.of(masks), augment=Augment(1))
+    images = Split(X, SAMPLES % 3)
+    with refused("crop:4", "5 x 4 pixels", "fewer than 4"):
+        Loader(images, 8, standardiser=Standardiser.of(images), augment=Augment(4))

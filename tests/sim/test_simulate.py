@@ -23,7 +23,9 @@ from nnmpi.sim import collective, show
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
 from nnmpi.sim.draw import LEGEND, MAX_RANKS, draw
+from nnmpi.sim.rounds_svg import as_svg
 from nnmpi.sim.show import Record
+from nnmpi.sim.svg import INK
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "collectives.md").read_text(encoding="utf-8")
@@ -204,6 +206,17 @@ def test_a_picture_has_an_arrow_for_each_message_and_a_number_for_each_chunk(
     assert len(heads) == 6 * 4
     assert sum(word in ("0", "1", "2", "3", "4") for word in words) == boxes + len(heads)
     assert words[-16:] == ["4"] * 16
+
+
+def test_words_of_a_picture_are_within_it_and_differ_from_their_boxes() -> None:
+    for ranks in (1, 7):  # of 7 ranks the last round is 11
+        root = ElementTree.fromstring(as_svg(ALGORITHMS["ring"], ranks, ""))
+        words = [e for e in root.iter() if e.tag.endswith("text") and e.text]
+        for e in (e for e in words if e.get("text-anchor") == "end"):
+            width = 0.62 * float(e.get("font-size", "")) * len(e.text or "")
+            assert float(e.get("x", "")) - width >= 0
+        last = words[-1]
+        assert (last.text, last.get("fill")) == (f"{ranks}", "#ffffff" if ranks > 1 else INK)
 
 
 def test_an_incorrect_plan_is_not_drawn() -> None:
