@@ -112,7 +112,7 @@ class BetweenSteps(Resumable):
                 raise ValueError(f"no text is generated with {why}")
             models.check_stages(self.model, self.config.pp)
             how = Sampling(temperature, top_k, top_p, seed).checked()
-            return checked_prompt(tokens, max_new_tokens), how
+            return checked_prompt(tokens, max_new_tokens, self.model), how
 
         prompt, how = all_or_none(self.comm, checked)
         what = "the tokens and options of generate"

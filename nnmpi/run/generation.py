@@ -44,7 +44,7 @@ def generate(
     if model._together is not None:
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
     how = Sampling(temperature, top_k, top_p, seed).checked()
-    prompt = checked_prompt(tokens, max_new_tokens)
+    prompt = checked_prompt(tokens, max_new_tokens, model)
     room = sizes_of(model).positions if isinstance(model, GPT) else NO_LIMIT
     if context is not None and not 1 <= context <= room:
         raise ValueError(f"context {context} must be at least 1 and at most the {room:,} positions")
@@ -67,8 +67,9 @@ def evaluating(model: Module) -> Iterator[None]:
             object.__setattr__(m, "training", training)
 
 
-def checked_prompt(tokens: Iterable[int], count: int) -> list[int]:
-    """The tokens behind which `count` are generated; raises ValueError if there are none."""
+def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int]:
+    """The tokens behind which `count` are generated; raises ValueError if there are none, or if a
+    GPT lacks one, which in a pipeline the ranks of its first stage alone would see."""
     array = np.asarray(list(tokens))
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
@@ -78,6 +79,14 @@ def checked_prompt(tokens: Iterable[int], count: int) -> list[int]:
     if not isinstance(count, int | np.integer) or count < 1:
         raise ValueError(f"max_new_tokens {count!r:.60} must be a whole number of at least 1")
     found: list[int] = array.tolist()
+    if not isinstance(model, GPT):
+        return found
+    size = sizes_of(model).vocabulary
+    if not 0 <= array.min() <= array.max() < size:
+        raise ValueError(
+            f"tokens from {array.min():,} to {array.max():,}: the model has those from 0 to "
+            f"{size - 1:,}; give these alone"
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import EMBEDDING, GPT2, POSITIONS, Sizes, check_sources, sizes_of
+from nnmpi.nn.gpt2 import EMBEDDING, GPT2, POSITIONS, PREFIX, Sizes, check_sources, sizes_of
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.stored import PLAIN
 from nnmpi.nn.tensor_files import sources_in
@@ -142,6 +142,11 @@ def saved_sizes(path: str) -> Sizes:
     name = loading.read_metadata(path).get("model", "")
     numbers = _named(name)
     sources = sources_in(Path(path), PLAIN)
+    if PREFIX + EMBEDDING in sources:
+        raise ValueError(
+            f"cannot load {shown(path)}: it is the file of a folder of GPT-2, which has the sizes "
+            "in another one; give the folder"
+        )
     if not numbers or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "

@@ -11,7 +11,7 @@ from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, tokenize
-from nnmpi.comm import Comm, comm_self, thread_ranks
+from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.messages import as_text
@@ -171,6 +171,17 @@ def test_what_generates_no_text(text: str) -> None:
 
     with refused("rank 1 differs from rank 0 in the tokens and options of generate"):
         thread_ranks.run(2, differing)
+
+    def beyond(comm: Comm) -> None:
+        """The second stage has no embedding, and is refused as well."""
+        words = "tokens from 3 to 19: the model has those from 0 to 18"
+        with (
+            Trainer(Config(**options(text, pp=2)), comm=comm) as trainer,
+            pytest.raises((ValueError, OtherRankError), match=words),
+        ):
+            trainer.generate([3, 19])
+
+    thread_ranks.run(2, beyond)
 
 
 def test_a_text_begins_where_others_end(tmp_path: Path) -> None:

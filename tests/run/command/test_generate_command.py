@@ -111,6 +111,10 @@ REFUSED = {
     "no file": ("--load none", "cannot load none: no such file"),
     "no gpt": ("--load iris.safetensors", "its model is not named, and text is made by a gpt"),
     "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
+    "a file in a folder": (
+        "--load small/model.safetensors",
+        "it is the file of a folder of GPT-2, which has the sizes in another one; give the folder",
+    ),
     "no tokens": ("--load small", "small does not say what its tokens are; give --tokenizer"),
     "a character": ("--load few --prompt abz", "prompt: character 'z' at place 2 of the text"),
     "too many tokens": ("--load many", "the tokenizer has 4 tokens, and the model of many only 3"),
