@@ -63,7 +63,7 @@ _make_venv() {
     # Without bytecode, of which most is never needed, and Python makes the rest, unless it must
     # not. The variable also holds for the environment in which pip builds.
     NNMPI_BUILD="${NNMPI_BUILD-$sets}" _venv_step \
-        "installing nnmpi${extras:+[$extras]} into .venv, and compiling its kernels" \
+        "installing nnmpi${extras:+[$extras]} into .venv, with kernels" \
         env PIP_COMPILE=0 .venv/bin/python -m pip install --disable-pip-version-check \
         --no-input ${PYTHONDONTWRITEBYTECODE:+--compile} --editable ".${extras:+[$extras]}"
     if [ "${found%% *}" = "$key" ]; then
@@ -128,7 +128,7 @@ _find_python() {
 }
 
 # Runs the command behind the words, whose output is shown only if it fails; on a terminal the
-# words are followed by the seconds that it takes.
+# words are followed by the seconds that it takes, on one line if both fit 80 columns.
 _venv_step() {
     local words="$1" output status=0 clock="" start=$SECONDS
     shift

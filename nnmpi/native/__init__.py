@@ -55,11 +55,14 @@ def kernel(name: str) -> Callable[..., Any] | None:
 
 def lack() -> str:
     """Where compiled kernels are missing and what to do; empty if they, or nobody, is wanted."""
-    if _module is not None or os.environ.get("NNMPI_NATIVE") == "0":
+    wanted = os.environ.get("NNMPI_NATIVE")
+    if _module is not None or wanted == "0":
         return ""
     folder = Path(__file__).parent
     others = ", ".join(sorted(path.name for path in folder.glob("_*.so")))
     what = f"not built in {folder}" if not others else f"{others} of {folder} do not run here"
+    if wanted in NEEDS:
+        what = f"none in {folder} for NNMPI_NATIVE={wanted}"
     remedy = "install nnmpi again"
     if (folder / "module.c").exists():  # the sources
         remedy = (

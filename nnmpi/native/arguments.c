@@ -63,13 +63,24 @@ static int take_turns(const Arguments *a, int i, int j) {
     return 0;
 }
 
+/* Whether an array meets no other one; without branches, which pays where there are many. */
+static int is_alone(const Arguments *a, int i) {
+    npy_intp start = (npy_intp)a->at[i], end = a->end[i];
+    int meets = 0; /* itself too */
+    for (int j = 0; j < a->arrays; j++)
+        meets += (start < a->end[j]) & ((npy_intp)a->at[j] < end);
+    return meets == 1;
+}
+
+#define MANY 12
+
 static int are_apart(const Arguments *a) {
     for (int i = 0; i < a->arrays; i++) {
         if (!a->at[i] || !a->array[i].is_written) continue;
-        npy_uintp start = (npy_uintp)a->at[i], end = a->array[i].end;
+        if (a->arrays > MANY && is_alone(a, i)) continue;
+        npy_intp start = (npy_intp)a->at[i], end = a->end[i];
         for (int j = 0; j < a->arrays; j++)
-            if (start < a->array[j].end && (npy_uintp)a->at[j] < end && j != i &&
-                !take_turns(a, i, j))
+            if (start < a->end[j] && (npy_intp)a->at[j] < end && j != i && !take_turns(a, i, j))
                 return 0;
     }
     return 1;
@@ -113,8 +124,8 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
         if (dims[k] > NPY_MAX_INT32 && q->layout != '@') return 0;
     }
     a->at[i] = PyArray_DATA(x);
-    npy_uintp end = (npy_uintp)a->at[i] + last + itemsize;
-    a->array[i] = (Array){end, a->used, axes, itemsize, q->is_written};
+    a->end[i] = (npy_intp)a->at[i] + last + itemsize;
+    a->array[i] = (Array){a->used, axes, itemsize, q->is_written};
     if (n << shift > a->bytes) a->bytes = n << shift;
     if (q->layout == '@' && a->alike >= 0) {
         const Array *first = a->array + a->alike;
@@ -153,7 +164,7 @@ ALWAYS_INLINE int argument(Arguments *a, const Argument *q, PyObject *o) {
     case 'o': return 1;
     }
     if (o != Py_None || !q->may_be_none) return array(a, q, o);
-    a->at[a->arrays] = NULL, a->array[a->arrays++].end = 0;
+    a->at[a->arrays] = NULL, a->end[a->arrays++] = 0;
     return 1;
 }
 

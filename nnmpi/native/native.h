@@ -39,7 +39,7 @@
 #define MAX_ARRAYS 514 /* of 256 ranks: counts, parts of an array, and their sum */
 #define MAX_NUMBERS 16
 #define MOST_ARGUMENTS 13
-#define ROOM 320
+#define ROOM 520 /* for the counts of 256 ranks too */
 
 /* An axis: factor times the sizes of two letters, or of one, or of none. */
 typedef struct {
@@ -55,7 +55,6 @@ typedef struct {
 } Argument;
 
 typedef struct {
-    npy_uintp end;   /* the address behind it */
     npy_int16 sizes; /* where in `room` the sizes of its axes are, and then their steps */
     npy_int8 axes, itemsize, is_written;
 } Array;
@@ -65,12 +64,13 @@ typedef struct {
     int items[MOST_ARGUMENTS]; /* of each tuple */
     int alike, rests;          /* the first array @, and how many axes * is; -1 before */
     const npy_intp *rest;
-    npy_intp n, bytes;      /* numbers of an array @; bytes of the largest array */
-    PyThreadState *thread;  /* whose GIL was given back, or NULL */
-    npy_intp size[64];      /* of each letter */
+    npy_intp n, bytes;            /* numbers of an array @; bytes of the largest array */
+    PyThreadState *thread;        /* whose GIL was given back, or NULL */
+    npy_intp size['z' - '@' + 1]; /* of each letter */
     double number[MAX_NUMBERS];
     npy_intp room[ROOM];
-    void *at[MAX_ARRAYS]; /* in the order of arguments; NULL for None */
+    void *at[MAX_ARRAYS];     /* in the order of arguments; NULL for None */
+    npy_intp end[MAX_ARRAYS]; /* the addresses behind them; 0 for None */
     Array array[MAX_ARRAYS];
 } Arguments;
 

@@ -223,6 +223,16 @@ def test_a_thread_with_a_short_stack_runs_them() -> None:
     assert found == [None] * len(calls)
 
 
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_256_ranks_of_a_node_meet(module: ModuleType) -> None:
+    own, *others = np.ones((256, 1), np.int64)
+    here, array, parts = np.zeros(1, np.int64), np.ones(3, np.float32), np.ones((256, 3), "float32")
+    meet = [own, here, 1, 1, 0, int, tuple(others), array, *parts]
+    assert module.meet_loop(*meet) is None
+    assert here[0] == 1
+    assert array.tolist() == [256] * 3
+
+
 def spoilt(args: list[Any], rng: Rng) -> list[Any]:
     """Arguments of which one array is of another kind: the twin has to take them."""
     arrays = [i for i, a in enumerate(args) if isinstance(a, np.ndarray)]

@@ -92,6 +92,8 @@ def test_missing_kernels_are_told_of(
     monkeypatch.setattr(native, "_module", None)
     assert says.format(tmp_path) in native.lack()
     assert "\n" not in native.lack()
+    monkeypatch.setenv("NNMPI_NATIVE", "avx2")
+    assert f": none in {tmp_path} for NNMPI_NATIVE=avx2, so NumPy computes" in native.lack()
     monkeypatch.setenv("NNMPI_NATIVE", "0")
     assert native.lack() == ""
 
