@@ -23,14 +23,7 @@ from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
 from nnmpi.dtypes import wide
 from nnmpi.kernels.window import Size
-from nnmpi.nn.element_losses import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    HuberLoss,
-    L1Loss,
-    MSELoss,
-    SmoothL1Loss,
-)
+from nnmpi.nn import element_losses
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
 from nnmpi.nn.layers.basic import check_probability, padding_row, rows_of
 from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
@@ -315,12 +308,12 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 cross_entropy = _of_loss(CrossEntropyLoss)
 nll_loss = _of_loss(NLLLoss)
-mse_loss = _of_loss(MSELoss)
-l1_loss = _of_loss(L1Loss)
-smooth_l1_loss = _of_loss(SmoothL1Loss)
-huber_loss = _of_loss(HuberLoss)
-binary_cross_entropy = _of_loss(BCELoss)
-binary_cross_entropy_with_logits = _of_loss(BCEWithLogitsLoss)
+mse_loss = _of_loss(element_losses.MSELoss)
+l1_loss = _of_loss(element_losses.L1Loss)
+smooth_l1_loss = _of_loss(element_losses.SmoothL1Loss)
+huber_loss = _of_loss(element_losses.HuberLoss)
+binary_cross_entropy = _of_loss(element_losses.BCELoss)
+binary_cross_entropy_with_logits = _of_loss(element_losses.BCEWithLogitsLoss)
 
 
 if not TYPE_CHECKING:  # so that type checkers still know which names there are
