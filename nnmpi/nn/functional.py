@@ -249,34 +249,26 @@ def group_norm(
 # ---- pooling, sizes, labels
 
 
-def max_pool1d(
-    input: Any,
-    kernel_size: Size,
-    stride: Size | None = None,
-    padding: Size = 0,
-    dilation: Size = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The maximum of each window of sequences (N, C, L)."""
-    sizes = (kernel_size, stride, padding, dilation)
-    return _made(MaxPool1d, *sizes, return_indices, ceil_mode).forward(input)
+def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
+    """The function of a max-pool, whose last two options PyTorch has in another order."""
+
+    def function(
+        input: Any,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        sizes = (kernel_size, stride, padding, dilation)
+        return _made(layer, *sizes, return_indices, ceil_mode).forward(input)
+
+    return function
 
 
-def max_pool2d(
-    input: Any,
-    kernel_size: Size,
-    stride: Size | None = None,
-    padding: Size = 0,
-    dilation: Size = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The maximum of each window of images (N, C, H, W)."""
-    sizes = (kernel_size, stride, padding, dilation)
-    return _made(MaxPool2d, *sizes, return_indices, ceil_mode).forward(input)
-
-
+max_pool1d = _max_pool(MaxPool1d)
+max_pool2d = _max_pool(MaxPool2d)
 avg_pool1d = _of(AvgPool1d)
 avg_pool2d = _of(AvgPool2d)
 adaptive_avg_pool2d = _of(AdaptiveAvgPool2d)

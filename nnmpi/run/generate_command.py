@@ -25,6 +25,12 @@ from nnmpi.terms import FROM_1, Range, check_text
 
 PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")
+SAMPLING: tuple[tuple[str, type, float, str], ...] = (
+    ("temperature", float, 1, "what scores are divided by; 0: always the best token"),
+    ("top-k", int, 0, "draw from so many; 0: all"),
+    ("top-p", float, 1, "draw from the best that together have this probability"),
+    ("seed", int, 0, "of the draws"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,27 +61,9 @@ def parser() -> argparse.ArgumentParser:
     )
     count = number(int, FROM_1)
     p.add_argument("--tokens", type=count, default=200, help="to be generated (default 200)")
-    p.add_argument(
-        "--temperature",
-        type=number(float, RANGES["temperature"]),
-        default=1.0,
-        help="what scores are divided by; 0: always the best token (default 1)",
-    )
-    p.add_argument(
-        "--top-k",
-        type=number(int, RANGES["top_k"]),
-        default=0,
-        help="draw from so many; 0: all (default 0)",
-    )
-    p.add_argument(
-        "--top-p",
-        type=number(float, RANGES["top_p"]),
-        default=1.0,
-        help="draw from the best that together have this probability (default 1)",
-    )
-    p.add_argument(
-        "--seed", type=number(int, RANGES["seed"]), default=0, help="of the draws (default 0)"
-    )
+    for name, kind, default, text in SAMPLING:
+        has = number(kind, RANGES[name.replace("-", "_")])
+        p.add_argument(f"--{name}", type=has, default=default, help=f"{text} (default {default})")
     p.add_argument(
         "--tokenizer",
         default=None,

@@ -100,20 +100,7 @@ def set_up(
         objectives.check_labels(criterion, dataset)
         plan.check_batch(config, len(dataset.train.y))
         standardiser = standardiser_of(config, dataset, comm)
-        loader = partial(
-            Loader,
-            batch_size=config.batch_size,
-            standardiser=standardiser,
-            dtype=config.dtype,
-            seed=config.seed,
-            divisor=criterion.divisor,
-        )
-        lengths = None
-        if config.bucket_by_length:
-            lengths = lengths_of(dataset.train.x, dataset.name)
-        varied = terms.augment(config.augment) if config.augment else None
-        train = loader(dataset.train, shuffle=True, lengths=lengths, augment=varied)
-        test = loader(dataset.test, shuffle=False)
+        train, test = _loaders(config, dataset, standardiser, criterion)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, own_schedule)
         schedules(steps)(0)  # raises ValueError for what is no factor
@@ -130,6 +117,26 @@ def set_up(
         consistency.check_weights(comm, config.load)
     consistency.check_functions(comm, [*metrics], [*setup.own])
     return setup
+
+
+def _loaders(
+    config: Config, dataset: Dataset, standardiser: Standardiser, criterion: Criterion
+) -> tuple[Loader, Loader]:
+    """The batches of the training samples, and those of the test samples."""
+    loader = partial(
+        Loader,
+        batch_size=config.batch_size,
+        standardiser=standardiser,
+        dtype=config.dtype,
+        seed=config.seed,
+        divisor=criterion.divisor,
+    )
+    lengths = None
+    if config.bucket_by_length:
+        lengths = lengths_of(dataset.train.x, dataset.name)
+    varied = terms.augment(config.augment) if config.augment else None
+    train = loader(dataset.train, shuffle=True, lengths=lengths, augment=varied)
+    return train, loader(dataset.test, shuffle=False)
 
 
 def _name_of(function: object) -> str:
