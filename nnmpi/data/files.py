@@ -39,7 +39,8 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
     except Exception as error:  # decoders raise all kinds of errors for damaged files
         is_whole = getattr(error, "errno", None) or type(error) is RuntimeError  # has a password
         fault = "cannot be read" if is_whole else "is damaged"
-        reason = shown(" ".join(str(error).split())) or type(error).__name__
+        text = getattr(error, "strerror", None) or str(error)  # else the file is named twice
+        reason = shown(" ".join(text.split())) or type(error).__name__
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 
 

@@ -96,7 +96,9 @@ def gpt_of(argument: str, dataset: Dataset, dropout: float = 0.0) -> Module:
             "gpt:4x4x128, three numbers from 1 on and below 10^9"
         )
     layers, heads, width = sizes
-    return GPT(layers, heads, width, dataset.classes, _window(dataset, f"gpt:{argument}"), dropout)
+    return GPT(
+        layers, heads, width, dataset.classes, _window(dataset, f"model gpt:{argument}"), dropout
+    )
 
 
 def _split(argument: str) -> tuple[int, ...]:
@@ -115,11 +117,11 @@ def _named(model: str) -> tuple[int, ...]:
 
 
 def _window(dataset: Dataset, model: str) -> int:
-    """The tokens of a window; raises ValueError if the data has none."""
+    """The tokens of a window; raises ValueError if the data has none. `model`: how to name it."""
     x = dataset.train.x
     if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
         raise ValueError(
-            f"model {model} takes windows of tokens, and data {dataset.name} has none: use "
+            f"{model} takes windows of tokens, and data {dataset.name} has none: use "
             "--data text, text:FILE or tokens:FILE.npy"
         )
     return int(x.shape[1])
@@ -163,15 +165,15 @@ def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
     """Raises ValueError if a gpt has fewer positions than a window, or fewer tokens than data."""
     if not isinstance(model, GPT):
         return
-    sizes, window = sizes_of(model), _window(dataset, config.model)
+    sizes, window = sizes_of(model), _window(dataset, "it")
     if window > sizes.positions:
         raise ValueError(
-            f"model {config.model} has {sizes.positions:,} positions, and data {dataset.name} "
+            f"it has {sizes.positions:,} positions, and data {dataset.name} "
             f"windows of {window:,} tokens; give --context {sizes.positions} or less"
         )
     if dataset.classes > sizes.vocabulary:
         raise ValueError(
-            f"model {config.model} has a vocabulary of {sizes.vocabulary:,}, and data "
+            f"it has a vocabulary of {sizes.vocabulary:,}, and data "
             f"{dataset.name} has {dataset.classes:,} tokens; use the tokenizer of the model"
         )
 

@@ -125,7 +125,7 @@ def _measured(e: Event) -> Iterator[str]:
 def _rates(e: Event, of: str = "") -> Iterator[str]:
     """Samples a second, and tokens where these are counted."""
     for what in ("samples", "tokens"):
-        if (rate := e.get(f"{of}{what}_per_second")) is not None:
+        if rate := e.get(f"{of}{what}_per_second"):  # 0 before a second step is timed
             yield f"{rate:,.0f} {what}/s"
 
 
@@ -142,10 +142,10 @@ def _differences(e: Event) -> str:
 
 def _result(e: Event) -> str:
     """The metrics, and a line for each of the other results."""
-    skipped = e["skipped_steps"]
+    skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
+    loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
     lines = [
-        f"{e['event']}: {', '.join([*_measured(e), ''])}loss {e['loss']:.4f} after {e['steps']:,} "
-        f"steps in {e['seconds']:.1f} s, {', '.join(_rates(e))}",
+        f"{e['event']}: {', '.join([*_measured(e), loss, *_rates(e)])}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
     ]
