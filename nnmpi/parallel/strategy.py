@@ -34,7 +34,7 @@ from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.scaling import ScaledUpdate
 from nnmpi.parallel.step.update import Outcome, Update
-from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.stores.local import LocalStore
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 

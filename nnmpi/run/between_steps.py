@@ -16,7 +16,7 @@ from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
-from nnmpi.parallel.stores import reading, stores_of
+from nnmpi.parallel.stores.reading import reading, stores_of
 from nnmpi.run import consistency, models
 from nnmpi.run.decoder import Decoder
 from nnmpi.run.files import saving

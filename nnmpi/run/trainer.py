@@ -15,7 +15,7 @@ from nnmpi.nn import Module
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.stores import stores_of
+from nnmpi.parallel.stores.reading import stores_of
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.between_steps import BetweenSteps

@@ -16,6 +16,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.metrics import Sums
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
+from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
@@ -27,7 +28,9 @@ from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.outputs import Measured
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
-from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -103,10 +106,8 @@ def store_and_sync(
     where = spans_of([p.room for p in parameters], scalars)
     cut = [CommBucket(b.start, b.stop, dp) for b in cut_buckets(where, 0)]
     buckets = Buckets(where, cut, users or [frozenset([0])] * len(parameters), kind)
-    if dp.size > 1 and kind == "shared":
-        node = NodeStore(parameters, "float64", scalars, buckets, dp)
-        return node, BucketedSync(node, overlap=True)
-    store = LocalStore(parameters, "float64", CPU, scalars, buckets)
+    make = NodeStore if dp.size > 1 and kind == "shared" else LocalStore
+    store = make(StoreSpec(parameters, "float64", CPU, dp, scalars, buckets))
     return store, BucketedSync(store, overlap=True)
 
 

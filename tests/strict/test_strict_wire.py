@@ -18,7 +18,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import staging, wire
 from nnmpi.parallel.pipeline import profile
-from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import wire_of
 from nnmpi.run.report import NullReport
 from nnmpi.run.report.messages import as_text

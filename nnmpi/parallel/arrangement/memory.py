@@ -33,6 +33,7 @@ from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import over, owned
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
+from nnmpi.parallel.arrangement.flat_buffer import piece_of
 from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
@@ -40,7 +41,6 @@ from nnmpi.parallel.arrangement.traffic_tp import (
     rows_of_loss,
     sums_of,
 )
-from nnmpi.parallel.stores import piece_of
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import highest, moves, owners_of
 

@@ -33,9 +33,9 @@ from nnmpi.parallel.arrangement.collectives import (
     carried_out,
     over,
 )
+from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.program import forward, gathered, micro_batches, passes_of
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
-from nnmpi.parallel.stores import scalar_count
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)

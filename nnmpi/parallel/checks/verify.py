@@ -35,7 +35,8 @@ from nnmpi.parallel.checks.difference import Difference, difference, largest, sc
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.stores import LocalStore, values_of
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.reading import values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")

@@ -5,7 +5,7 @@ from typing import Any
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import LocalStore, fill_unused
+from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.wire import Transfer
 
 

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from nnmpi.backend import Backend
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
 from nnmpi.mesh import REPLICAS
 from nnmpi.nn.passes import LOCAL
-from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
@@ -17,16 +15,14 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.data.scattered_sync import ScatteredSync
 from nnmpi.parallel.data.term_sums import SummedTerms
 from nnmpi.parallel.layout import Layout, duplicate
-from nnmpi.parallel.masters import MIXED_SHARDED, MixedNodeStore, MixedStore, freeze
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.stores.masters import freeze
+from nnmpi.parallel.stores.table import STORES
+from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
-from nnmpi.parallel.wire import Wire, wire_of
-from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
-from nnmpi.parallel.zero.store import ShardedStore
-
-SCATTERED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
-"""The stores whose gradients are scattered, as arrangements name them."""
+from nnmpi.parallel.wire import wire_of
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
@@ -36,7 +32,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
-        store, sync, comms = _store_and_sync(layout, spec, tied)
+        store, sync = _store_and_sync(layout, spec, tied)
         sync = _with_terms(layout, spec, store, sync)
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
@@ -60,7 +56,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         describe=described,
         sync=sync,
         batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
-        comms=[*stats, *tied.values(), *comms],
+        comms=[*stats, *tied.values()],
         progress=replicas.progress_thread if progress == "thread" else nullcontext,
     )
 
@@ -83,40 +79,23 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
 
 def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
-) -> tuple[LocalStore, GradientSync, list[Comm]]:
-    """The store of the arrangement, to which the parameters move, what sums their gradients, and
-    Comms made for it."""
-    a, dp, on = spec.arrangement, layout.replicas, spec.task.on
+) -> tuple[LocalStore, GradientSync]:
+    """The store of the arrangement, to which the parameters move, and what sums their gradients."""
+    a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
-    options = a.config.overlap, spec.recorder
-    if spec.task.scaler is not None:
-        mixed, comms = _mixed(layout, spec, buckets, spec.task.scaler)
-        if isinstance(mixed, ShardedGradientStore):
-            return mixed, ScatteredSync(mixed, *options, _by_bucket(tied, buckets, on)), comms
-        return mixed, BucketedSync(mixed, *options), comms
-    if a.store == "node":
-        node = NodeStore(parameters, a.dtype, held.scalars, buckets, dp)
-        return node, BucketedSync(node, *options), []
-    buckets.set_up(a.dtype, on)
-    if a.store in ("local", "replica"):
-        store = LocalStore(parameters, a.dtype, on, held.scalars, buckets)
-        return store, BucketedSync(store, *options), []
-    gathers = duplicate(dp)
-    if a.store == "zero 1":
-        sharded = ShardedStore(parameters, a.dtype, on, buckets, dp, gathers)
-        return sharded, BucketedSync(sharded, *options), [gathers]
-    scattered = SCATTERED[a.store](parameters, a.dtype, on, buckets, dp, gathers)
-    return scattered, ScatteredSync(scattered, *options, _by_bucket(tied, buckets, on)), [gathers]
-
-
-def _by_bucket(tied: Mapping[int, Comm], buckets: Buckets, on: Backend) -> dict[int, Wire]:
-    """The ranks that sum each bucket of one parameter that other stages have too."""
-    return {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
+    if scaler is not None:
+        freeze(spec.part.parameters, parameters, a.dtype)
+    made_from = StoreSpec(parameters, a.dtype, on, dp, held.scalars, buckets, scaler)
+    store, options = STORES[a.store](made_from), (a.config.overlap, spec.recorder)
+    if not (a.scatters and isinstance(store, ZeroStore)):
+        return store, BucketedSync(store, *options)
+    by_bucket = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
+    return store, ScatteredSync(store, *options, by_bucket)
 
 
 def _with_terms(
@@ -126,19 +105,3 @@ def _with_terms(
     a = spec.arrangement
     terms = a.held(layout.all.rank).stretches(a.sharding.terms)
     return SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync
-
-
-def _mixed(
-    layout: Layout, spec: TrainSpec, buckets: Buckets, scaler: Scaler
-) -> tuple[LocalStore, list[Comm]]:
-    """The store of parameters in 16 bits, and Comms made for it."""
-    a, dp, on, parameters = spec.arrangement, layout.replicas, spec.task.on, spec.parameters
-    freeze(spec.part.parameters, parameters, a.dtype)
-    if a.store == "node":
-        return MixedNodeStore(parameters, a.dtype, buckets, dp, scaler), []
-    buckets.set_up(a.dtype, on)
-    if a.store in ("local", "replica"):
-        return MixedStore(parameters, a.dtype, on, buckets, dp, scaler), []
-    gathers = duplicate(dp)
-    made = MIXED_SHARDED[a.store](parameters, a.dtype, on, buckets, dp, gathers, scaler)
-    return made, [gathers]

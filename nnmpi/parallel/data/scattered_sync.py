@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from nnmpi.parallel.arrangement.flat_buffer import USED
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.recorder import Recorder
-from nnmpi.parallel.stores import USED, fill_unused
+from nnmpi.parallel.stores.local import fill_unused
+from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.parallel.wire import Wire
-from nnmpi.parallel.zero.slots import ShardedGradientStore
 
 
 class ScatteredSync(BucketedSync):
@@ -21,11 +22,11 @@ class ScatteredSync(BucketedSync):
     """
 
     every_pass = True
-    _store: ShardedGradientStore
+    _store: ZeroStore
 
     def __init__(
         self,
-        store: ShardedGradientStore,
+        store: ZeroStore,
         overlap: bool,
         recorder: Recorder,
         tied: Mapping[int, Wire],
@@ -65,5 +66,6 @@ class ScatteredSync(BucketedSync):
                 store.scalars[USED + p.index] = 1
             p.has_grad = False
         work = store.start(b)
+        assert work is not None  # several ranks scatter
         if self._waits:
             work.wait()

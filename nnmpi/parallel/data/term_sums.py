@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
+from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import LocalStore, Stretch
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.tensor.ops import all_reduce
 
 

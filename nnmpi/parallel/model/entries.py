@@ -28,7 +28,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, Tensors, everything
-from nnmpi.parallel.stores import values_of
+from nnmpi.parallel.stores.reading import values_of
 
 
 class Entry(NamedTuple):

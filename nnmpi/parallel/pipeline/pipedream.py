@@ -34,7 +34,6 @@ from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
-from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import (
@@ -46,7 +45,8 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores import fill_unused
+from nnmpi.parallel.stores.local import StoreSpec, fill_unused
+from nnmpi.parallel.stores.versions import VersionStore
 from nnmpi.parallel.strategy import Composed, Evaluation, NotFiniteError, StrategyParts, TrainSpec
 from nnmpi.schedules.lowering import stream
 from nnmpi.schedules.op import Kind, Op
@@ -72,8 +72,9 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
         )
     config, control = spec.arrangement.config, spec.control
     vertical = config.vertical_sync
-    store = VersionStore(spec.parameters, spec.parameters[0].data.dtype, spec.task.on)
-    optimizer = spec.optimizer(spec.parameters)
+    parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
+    store = VersionStore(StoreSpec(parameters, dtype, spec.task.on, layout.axis["dp"]))
+    optimizer = spec.optimizer(parameters)
     executor = AsynchronousExecutor(layout, spec, store, optimizer)
     parts = StrategyParts(
         store,

@@ -27,7 +27,7 @@ from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores import LocalStore, fill_unused
+from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, executor_of
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]

@@ -17,7 +17,7 @@ import numpy as np
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
 
 REQUEST, REPLY, GRADIENT, PARAMETERS = range(4)  # tags

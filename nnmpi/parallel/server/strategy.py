@@ -7,12 +7,10 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
-from nnmpi.backend import Array, Backend
 from nnmpi.collectives.step import cut
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
+from nnmpi.nn.store import spans_of
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
@@ -20,33 +18,10 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import Position, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.stores.local import StoreSpec
+from nnmpi.parallel.stores.served import ServedStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
-
-
-class ServedStore(LocalStore):
-    """Whole buffers, of which the optimizer updates `own`: a server's slice; for a worker, nothing.
-
-    `gradient` is the gradient of that slice for the next step.
-    """
-
-    def __init__(self, parameters: Sequence[Parameter], on: Backend, own: slice) -> None:
-        super().__init__(parameters, parameters[0].data.dtype, on)
-        self.own, self.shards = own, shards_of([(own.start, own.stop)])
-        self.gradient = self.flat_grad[own]
-
-    def shard_gradient(self, shard: Shard) -> Array:
-        return self.gradient[shard.packed]
-
-    def gradient_bytes(self) -> int:
-        """The whole gradient of a worker, or the gradient of a server's slice."""
-        return self.gradient.nbytes or super().gradient_bytes()
-
-    def close(self) -> None:
-        """Parameters move to a store of which any optimizer updates all."""
-        self.begin()
-        FlatStore(self.parameters, self.flat.dtype, self.on)
 
 
 class ServerStrategy:
@@ -67,7 +42,8 @@ class ServerStrategy:
         ends = [cut(n, layout.servers, k) for k in range(layout.servers + 1)]
         self._slices = [slice(*both) for both in pairwise(ends)]  # that servers update
         own = self._slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
-        self._store = ServedStore(trained, spec.task.on, own)
+        dtype, on = trained[0].data.dtype, spec.task.on
+        self._store = ServedStore(StoreSpec(trained, dtype, on, layout.axis["dp"]), own)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server

@@ -10,8 +10,8 @@ from nnmpi import Config, Trainer, tensor
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.passes import Pass
-from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.step.ports import forward
+from nnmpi.parallel.stores.versions import VersionStore
 from nnmpi.run.report import NullReport
 
 CUTS = {

@@ -24,11 +24,11 @@ from nnmpi.parallel.arrangement.memory import memory, of_stage
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Traffic, traffic
-from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
-from nnmpi.parallel.stores import NodeStore
-from nnmpi.parallel.zero.store import ShardedStore
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores.zero import ZeroStore
 
 Options = dict[str, Any]
 
@@ -185,7 +185,7 @@ def is_routed(a: Arrangement) -> bool:
 
 def _complete(trainer: Trainer) -> None:
     store = trainer.optimizer.parameters[0].store
-    if isinstance(store, ShardedStore):
+    if isinstance(store, ZeroStore):
         store.wait()
 
 
@@ -197,7 +197,7 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
         "parameters": store.parameter_bytes(),
         "gradients": store.gradient_bytes(),
         "optimizer": sum(a.nbytes for a in trainer.optimizer.state.values())
-        + (store.masters.nbytes if isinstance(store, MasterStore) else 0),
+        + (store.masters.nbytes if isinstance(store, LocalStore) else 0),
         "slots": store.slot_bytes(),
         "buffers": sum(
             np.asarray(b).nbytes

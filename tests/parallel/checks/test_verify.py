@@ -17,9 +17,8 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
-from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import Composed
 from nnmpi.run.report import NullReport, Report
 from nnmpi.run.trainer import DivergedError
@@ -128,7 +127,7 @@ def test_a_layout_of_16_bits_that_never_makes_a_step(
     dtype: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float16 one of the two may skip some steps alone, while its scale falls."""
-    gradient = MasterStore.shard_gradient
+    gradient = LocalStore.shard_gradient
 
     def spoilt(self: Any, shard: Any) -> Any:
         found = gradient(self, shard)
@@ -136,7 +135,7 @@ def test_a_layout_of_16_bits_that_never_makes_a_step(
             found[0] = np.nan
         return found
 
-    monkeypatch.setattr(MasterStore, "shard_gradient", spoilt)
+    monkeypatch.setattr(LocalStore, "shard_gradient", spoilt)
     config = Config(verify=True, batch_size=14, dtype=dtype, allreduce="ring", epochs=2)
 
     def rank(comm: Comm) -> None:

@@ -21,16 +21,10 @@ from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
+from nnmpi.parallel.arrangement.flat_buffer import USED, scalar_count
 from nnmpi.parallel.data.gradient_sync import BucketedSync
-from nnmpi.parallel.stores import (
-    BLOCK,
-    USED,
-    Buckets,
-    CommBucket,
-    LocalStore,
-    scalar_count,
-    squares,
-)
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores.local import BLOCK, LocalStore, StoreSpec, squares
 from nnmpi.run.report import Event, NullReport
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -103,7 +97,7 @@ def recorded(parameters: list[nn.Parameter], numbers: float, overlap: bool = Tru
         def start(self, b: int) -> None:
             started.append(b)
 
-    store = Noted(parameters, "float32", CPU, scalars, buckets)
+    store = Noted(StoreSpec(parameters, "float32", CPU, COMM, scalars, buckets))
     sync = BucketedSync(store, overlap)
     sync.begin(0)
     sync.begin_pass(0)

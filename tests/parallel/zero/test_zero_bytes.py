@@ -12,8 +12,8 @@ from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.arrangement.memory import memory
-from nnmpi.parallel.stores import LocalStore
-from nnmpi.parallel.zero.store import ShardedStore
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.zero import ZeroStore
 
 LAYERS = 9
 MODEL = "mlp:" + "-".join(["128"] * LAYERS + ["16"])
@@ -61,7 +61,7 @@ def held(comm: Comm, zero: int) -> Bytes:
     n = sum(p.size for p in store.parameters)
     state = sum(array.nbytes for array in t.optimizer.state.values())
     total = store.parameter_bytes() + store.gradient_bytes() + state
-    buckets = store.buckets if isinstance(store, ShardedStore) else []
+    buckets = store.buckets if isinstance(store, ZeroStore) else []
     longest = max((bucket.stop - bucket.start for bucket in buckets), default=0)
     found = Bytes(n, total, store.slot_bytes(), 4 * longest)
     t.close()
@@ -138,7 +138,7 @@ class Sent(NamedTuple):
 def sent(comm: Comm, zero: int, micro_batches: int) -> Sent:
     t = trainer(comm, zero, micro_batches=micro_batches)
     store, dp = store_of(t), t.strategy.layout.axis["dp"]
-    assert isinstance(store, ShardedStore)
+    assert isinstance(store, ZeroStore)
     gathers = store.gathers
     steps = t.strategy.steps(t.train, t.state)
     next(steps)

@@ -9,8 +9,8 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.store import spans_of, within
-from nnmpi.parallel.stores import Buckets, CommBucket
-from nnmpi.parallel.zero.store import ShardedStore
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.run.report import NullReport
 
 COMM = threads.comm_self()
@@ -67,7 +67,7 @@ def test_the_gradient_of_a_step_is_whole_where_all_ranks_ask_for_it(zero: int) -
             if comm.size == 1:
                 found[name] = p.grad.copy()
                 continue
-            assert isinstance(p.store, ShardedStore)
+            assert isinstance(p.store, ZeroStore)
             with pytest.raises(ValueError, match=f"{name}: after a step the gradient is in parts"):
                 _ = p.grad
             found[name] = p.store.whole_gradient(p.index).copy()

@@ -10,13 +10,12 @@ buffer, which is free again when no micro-batch needs it. A version that nobody 
 place. There is one buffer of gradients: each backward pass is followed by its update.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from nnmpi.backend import Array, Backend
-from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.stores import LocalStore
+from nnmpi.backend import Array
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 
 class Weights(NamedTuple):
@@ -29,8 +28,8 @@ class Weights(NamedTuple):
 class VersionStore(LocalStore):
     """`flat` is the newest version; `newest` counts the updates that it has seen."""
 
-    def __init__(self, parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
-        super().__init__(parameters, dtype, on)
+    def __init__(self, spec: StoreSpec) -> None:
+        super().__init__(spec)
         self.newest = 0
         self._weights = {0: Weights(self.flat, self.values)}
         self._free: list[Weights] = []

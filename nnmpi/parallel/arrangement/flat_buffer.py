@@ -1,0 +1,28 @@
+"""What plans and stores both know of flat buffers: the scalars in front, and the length of pieces.
+
+Scalars that are summed together with the gradients cost no message:
+
+    flat_grad   [ loss | stop | used 0 | used 1 | ... | gradients ... ]
+
+`used i` counts the ranks on which parameter i got a gradient.
+"""
+
+from collections.abc import Sequence
+
+from nnmpi.backend import Backend
+
+LOSS, STOP, USED = 0, 1, 2
+"""Where the scalars are."""
+
+Stretch = tuple[int, int]
+"""(start, stop) in a flat buffer."""
+
+
+def scalar_count(parameters: Sequence[object]) -> int:
+    """How many scalars there are: the loss, the request to stop, and one number a parameter."""
+    return USED + len(parameters)
+
+
+def piece_of(on: Backend) -> int:
+    """How many gradients of 16 bits become float32 at a time, for the optimizer."""
+    return on.chunk_bytes // 64

@@ -1,0 +1,77 @@
+"""Buckets: the stretches of a flat buffer whose gradients are summed in one operation each."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nnmpi.backend import CPU, Backend
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
+from nnmpi.nn.store import Shard, shards_of
+from nnmpi.parallel.wire import Wire
+
+
+class CommBucket(NamedTuple):
+    """A stretch of gradients that is summed in one operation, over the ranks of `comm`."""
+
+    start: int
+    stop: int
+    comm: Wire
+
+
+class Buckets:
+    """All buckets in the order of memory, and so of a forward pass; one may be empty.
+
+    flat      [ bucket 0     | bucket 1        | bucket 2 ]
+    rank 0    [ ##..         | ###...          | ##..     ]      shard r of each bucket is rank r's
+    rank 1    [ ..##         | ...###          | ..##     ]
+    packed    [ ## | ### | ## ]                                  on each rank
+
+    of         the bucket of each parameter
+    members    the parameters of each bucket
+    users      the stages of this rank that use each parameter
+    stages     the stages of this rank that use each bucket
+    algorithm  the all-reduce that sums them
+    """
+
+    def __init__(
+        self,
+        spans: Sequence[tuple[int, int]],
+        buckets: Sequence[CommBucket],
+        users: Sequence[frozenset[int]],
+        algorithm: str,
+    ) -> None:
+        self.algorithm = algorithm
+        self.users, self._all = users, sorted(buckets, key=lambda bucket: bucket[:2])
+        numbers = range(len(buckets))
+        last = len(buckets) - 1  # an empty parameter may begin where it ends
+        self.of = [
+            next((b for b in numbers if start < self._all[b].stop), last) for start, _ in spans
+        ]
+        self.members = [[i for i, own in enumerate(self.of) if own == b] for b in numbers]
+        self.stages = [frozenset[int]().union(*(users[i] for i in own)) for own in self.members]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, b: int) -> CommBucket:
+        return self._all[b]
+
+    def __iter__(self) -> Iterator[CommBucket]:
+        return iter(self._all)
+
+    def shards(self, over: Wire | None = None) -> list[Shard]:
+        """This rank's shard of each bucket, among the ranks of its Comm, or of another one."""
+        own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self._all)
+        return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in own)
+
+    def set_up(self, dtype: Any, on: Backend = CPU) -> None:
+        """Comm chooses its ways and takes its memory now, or finds no room.
+
+        The longest first, in an order that all ranks of all comms share.
+        """
+        for b in sorted(self._all, key=lambda b: (b.start - b.stop, b.comm.name)):
+            if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # which take no memory
+                b.comm.all_reduce(on.xp.zeros(b.stop - b.start, dtype), self.algorithm)
+
+
+NO_BUCKETS = Buckets((), (), (), "")
+"""Gradients are not summed in buckets."""

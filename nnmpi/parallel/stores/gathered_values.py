@@ -1,0 +1,95 @@
+"""GatheredValues: the values of ZeRO 1 and 2, whole on each rank.
+
+After an update each rank has new values in its shards, and all ranks gather those of all. The
+gathers start in the order of the next forward pass, few at a time, and go on during it: a parameter
+waits for its bucket when it is used. They have a Comm of their own, on which each rank may start
+the next one when it finds the time.
+"""
+
+from collections import deque
+
+from nnmpi.backend import Array
+from nnmpi.nn.store import Shard
+from nnmpi.parallel.stores.sharded_buffers import GATHER, ShardedBuffers, wait_for_gather
+from nnmpi.parallel.wire import Transfer, Wire
+
+AT_ONCE = 4  # gathers
+
+
+class GatheredValues:
+    """`flat` has all values; a bucket is complete when its gather is."""
+
+    rotates, order = False, 0
+    slot_bytes = 0
+
+    def __init__(self, buffers: ShardedBuffers) -> None:
+        self._buckets, self._sums = buffers.buckets, buffers.sums
+        self._gathers = buffers.gathers
+        self.flat = buffers.on.xp.zeros(buffers.length, buffers.dtype)
+        self._values = buffers.views(self.flat)
+        self._due = deque[int]()  # buckets that are to be gathered next
+        self._works: dict[int, Transfer] = {}
+        self._is_complete = True
+
+    def take(self, i: int, values: Array) -> None:
+        """Copies the values of parameter i from elsewhere."""
+        self._values[i][...] = values
+
+    def own(self, shard: Shard) -> Array:
+        """The memory of the values of a shard."""
+        return self.flat[shard.start : shard.stop]
+
+    def value(self, i: int) -> Array:
+        """The values of parameter i, as soon as they are complete; other buckets progress."""
+        if not self._is_complete:
+            self._wait_for(self._buckets.of[i])
+            self.poll()
+        return self._values[i]
+
+    def refresh(self, i: int, made: int) -> None:
+        """Values stay where they are."""
+
+    def written(self, i: int) -> None:
+        """The values of parameter i were written where they stay."""
+
+    def gather(self) -> None:
+        """All ranks have updated their shards: the values of the others come."""
+        for b, (_, _, comm) in enumerate(self._buckets):
+            if comm is self._sums:
+                self._due.append(b)
+            else:  # at once, since the next sum on its Comm may start before a use
+                self._works[b] = self._gather(b, comm)
+        self._is_complete = False
+        self.poll()
+
+    def poll(self) -> None:
+        """The next gathers start when others are complete."""
+        while self._works:
+            b, work = next(iter(self._works.items()))
+            if not work.poll():
+                break
+            del self._works[b]
+        while self._due and len(self._works) < AT_ONCE:
+            self._start_next()
+        self._is_complete = not self._works
+
+    def wait(self) -> None:
+        """No gather is due or under way."""
+        for b in range(len(self._buckets)):
+            self._wait_for(b)
+        self._is_complete = True
+
+    def _wait_for(self, b: int) -> None:
+        while b in self._due:
+            self._start_next()
+        work = self._works.pop(b, None)
+        if work is not None:
+            wait_for_gather(work)
+
+    def _start_next(self) -> None:
+        b = self._due.popleft()
+        self._works[b] = self._gather(b, self._gathers)
+
+    def _gather(self, b: int, comm: Wire) -> Transfer:
+        start, stop, _ = self._buckets[b]
+        return comm.start_all_gather(self.flat[start:stop], GATHER)

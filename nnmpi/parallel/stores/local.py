@@ -1,0 +1,216 @@
+"""LocalStore: a whole copy of the parameters on this rank, and the base of the stores of training.
+
+In front of the gradients are scalars that are summed together with them
+(`arrangement/flat_buffer.py`); or there are none, and scalars are summed apart.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.backend import Array, Backend
+from nnmpi.comm import Comm
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore, Shard, within
+from nnmpi.optim.loss_scale import Scaler
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch, scalar_count
+from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
+from nnmpi.parallel.stores.masters import Masters, NoMasters
+from nnmpi.parallel.wire import Transfer
+
+BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
+
+NOTHING = Shard(0, 0, 0)
+"""A shard without numbers."""
+
+
+class StoreSpec(NamedTuple):
+    """What any store is made from.
+
+    dp        the ranks that have the same parameters
+    scalars   the numbers in front of the gradients, with padding; 0: scalars are summed apart
+    scaler    the loss scale of parameters in 16 bits, which have masters
+    """
+
+    parameters: Sequence[Parameter]
+    dtype: Any
+    on: Backend
+    dp: Comm
+    scalars: int = 0
+    buckets: Buckets = NO_BUCKETS
+    scaler: Scaler | None = None
+
+
+class ScalarsApart:
+    """Loss, stop flag and uses on the host: one short all-reduce sums them, not the gradients'."""
+
+    loss: Any = 0.0
+    """That of this rank, on its device."""
+
+    def __init__(self, count: int) -> None:
+        self.row = np.zeros(count)
+
+    def fetch(self, on: Backend, squares: Sequence[Array]) -> list[float]:
+        """Brings the loss into the row, and returns the squares; one copy from the device."""
+        numbers = [on.xp.asarray(x, np.float64) for x in (self.loss, *squares)]
+        found: list[float] = backend.to_host(on.xp.stack(numbers)).tolist()
+        self.row[LOSS] = found[0]
+        return found[1:]
+
+
+class LocalStore(FlatStore):
+    """A whole copy on this rank.
+
+    masters   what the optimizer updates instead of values in 16 bits
+    """
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
+        self._scalars = spec.scalars
+        self._apart = None if spec.scalars else ScalarsApart(scalar_count(spec.parameters))
+        super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
+
+    def allocate(self) -> None:
+        self.buckets.set_up(self.dtype, self.on)
+        super().allocate()
+        self.allocate_masters()
+
+    def allocate_masters(self) -> None:
+        """Takes the memory of masters, when it is known what this rank updates."""
+        scaler, shards = self._scaler, self.shards
+        masters = NoMasters(self.dtype) if scaler is None else Masters(shards, self.on, scaler)
+        self.masters, self.updated_dtype = masters, masters.dtype
+
+    # ---- values
+
+    def take(self, i: int, p: Parameter) -> None:
+        super().take(i, p)
+        self.masters.take(self.spans[i][0], p)
+
+    def readable(self, i: int) -> list[Stretch]:
+        return super().readable(i) if self.masters.array is None else self.own_stretches(i)
+
+    def own_stretches(self, i: int) -> list[Stretch]:
+        """The stretches of parameter i, in the order of its memory, that this rank updates."""
+        start, size = self.spans[i][0], self.parameters[i].size
+        own = within(self.shards, start, start + size)
+        return [(shard.start - start, shard.stop - start) for shard in own] or [(0, 0)]
+
+    def numbers(self, i: int, lo: int, hi: int) -> Array:
+        return self.masters.of(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
+
+    def own_shard(self, i: int, lo: int, hi: int) -> Shard:
+        """Numbers lo to hi - 1 of parameter i, in the order of its memory, if they are readable."""
+        start = self.spans[i][0]
+        return next(within(self.shards, start + lo, start + hi), NOTHING)
+
+    # ---- scalars
+
+    @property
+    def scalars(self) -> Array:
+        """Loss, stop flag and uses: of this rank, or, after a sum, of all ranks of dp."""
+        return self.flat_grad[: self._scalars] if self._apart is None else self._apart.row
+
+    def note_loss(self, loss: Any, stop: bool) -> None:
+        """Writes into the scalars the loss of this rank, and whether it wants to stop."""
+        self.scalars[STOP] = stop
+        if self._apart is None:
+            self.scalars[LOSS] = loss
+        else:
+            self._apart.loss = loss
+
+    def note_used(self) -> None:
+        """Writes into the scalars which parameters have a gradient."""
+        scalars = self.scalars
+        flags = np.array([p.has_grad for p in self.parameters], scalars.dtype)
+        scalars[USED : USED + len(flags)] = backend.of(scalars).asarray(flags)
+
+    def totals(self, counted: Sequence[Stretch]) -> Array:
+        """The scalars summed over dp, and behind them the sum of the squares of the gradients in
+        the stretches that this rank counts."""
+        own = self.squares(counted)
+        if self._apart is None:
+            xp = backend.xp_of(self.flat_grad)
+            return xp.concatenate((self.scalars, xp.asarray(own).reshape(1)))
+        row = np.array([*self.scalars, *self._apart.fetch(self.on, [own])])
+        self.dp.all_reduce(row[:-1], "doubling")
+        return row
+
+    def squares(self, counted: Sequence[Stretch]) -> Array:
+        """The sum of the squares of the summed gradients there; the same bits on every rank."""
+        return sum(squares(g) for lo, hi in counted for *_, g in self.owned(lo, hi))
+
+    # ---- a step
+
+    def begin(self) -> None:
+        """Starts a step: no parameter has a gradient."""
+        for p in self.parameters:
+            p.grad = None
+        self.masters.begin(self.flat)
+
+    def start(self, b: int) -> Transfer | None:
+        """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
+        start, stop, comm = self.buckets[b]
+        if comm.size == 1:
+            return None
+        return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
+
+    def show_sums(self) -> None:
+        """All sums are complete: from here on `flat_grad` holds them."""
+
+    def owned(self, start: int, end: int) -> Iterator[tuple[Shard, Array, Array]]:
+        for shard in self.masters.pieces(self.own_shards(start, end)):
+            yield shard, self.shard_values(shard), self.shard_gradient(shard)
+
+    def shard_values(self, shard: Shard) -> Array:
+        return self.masters.updated(shard, self.own_values(shard))
+
+    def own_values(self, shard: Shard) -> Array:
+        """The memory of the values of a shard, in the type of parameters."""
+        return self.flat[shard.start : shard.stop]
+
+    def shard_gradient(self, shard: Shard) -> Array:
+        return self.masters.gradient(self.summed(shard))
+
+    def summed(self, shard: Shard) -> Array:
+        """The memory of the summed gradients of a shard, in the type in which they are summed."""
+        return self.flat_grad[shard.start : shard.stop]
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiplies all summed gradients that this rank updates by."""
+        every = self.owned(self.spans[0][0], self.spans[-1][1])
+        self.masters.scale(factor, (gradient for *_, gradient in every))
+
+    def whole_gradient(self, i: int) -> Array:
+        """The summed gradient of parameter i after a step; every rank of dp calls it."""
+        return self.masters.unscaled(self.slots[i])
+
+    def settle(self) -> None:
+        """Returns when every rank has updated the parameters that it owns."""
+        self.masters.round_to(self.flat)
+
+    def slot_bytes(self) -> int:
+        return self.masters.scratch_bytes
+
+    def close(self) -> None:
+        """Frees shared memory; parameters move to memory of this rank. Every rank calls it."""
+
+
+def fill_unused(parameters: Iterable[Parameter]) -> None:
+    """Writes zeros where there is no gradient."""
+    for p in parameters:
+        if not p.has_grad:
+            p.slot[...] = 0
+
+
+def squares(g: Array) -> Array:
+    """The sum of squares, in blocks that are too short for BLAS to share out among threads.
+
+    So ranks with different numbers of threads get the same bits.
+    """
+    xp = backend.xp_of(g)
+    if not backend.of(g).is_host:
+        return xp.dot(g, g)
+    return xp.array(sum(float(b @ b) for b in (g[i : i + BLOCK] for i in range(0, len(g), BLOCK))))

@@ -1,0 +1,159 @@
+"""Masters: float32 values that the optimizer updates, of which parameters of 16 bits are the
+rounding; NoMasters: it updates the values themselves.
+
+    step begins   masters whose rounding is not the value any more take the value
+    F, B          values and gradients in 16 bits; losses, and so gradients, times the loss scale
+    sum           in 16 bits, with partial sums in float32
+    update        the optimizer moves masters, by gradients in float32: unscaled, clipped
+    settle        values = masters, rounded
+
+A store has one of the two, and a rank has the masters of what it updates: all of them in replicas,
+a part on a node that shares its parameters and in ZeRO. Files, digests and snapshots have masters.
+Values that are written from outside win over masters of which they are not the rounding.
+
+bytes a parameter (Adam)    values   gradients   masters and sums
+replicas                    2        2           12
+zero 1                      2        2           12 / d
+zero 2                      2        4 / d       12 / d
+zero 3                      -        4 / d       12 / d
+
+Zero 3 keeps masters alone between steps, and rounds them where it gathers them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.backend import Array, Backend
+from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.single_store import SingleStore
+from nnmpi.nn.store import Shard, within
+from nnmpi.optim.loss_scale import Scaler
+from nnmpi.parallel.arrangement.flat_buffer import piece_of
+
+MASTER = np.dtype(np.float32)
+
+
+def merged(masters: Array, values: Array) -> Array:
+    """The masters, but for those of which these values are not the rounding."""
+    same = masters.astype(values.dtype) == values
+    return backend.xp_of(values).where(same, masters, values.astype(MASTER))
+
+
+class NoMasters:
+    """The optimizer updates the values themselves, by the gradients as they were summed."""
+
+    array: Array | None = None
+    nbytes = scratch_bytes = 0
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+
+    def begin(self, flat: Array) -> None:
+        """A step begins."""
+
+    def take(self, start: int, p: Parameter) -> None:
+        """The parameter that begins there in the flat buffer has values from elsewhere."""
+
+    def round_to(self, flat: Array) -> None:
+        """All updates are made."""
+
+    def of(self, shard: Shard, values: Array) -> Array:
+        """What the optimizer is to update, where a shard has these values."""
+        return values
+
+    def updated(self, shard: Shard, values: Array) -> Array:
+        """The memory that the optimizer updates for a shard, whose values are in `values`."""
+        return values
+
+    def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
+        """The shards, in pieces of which `gradient` takes one at a time."""
+        return shards
+
+    def gradient(self, summed: Array) -> Array:
+        """What the optimizer reads as the gradient of a piece."""
+        return summed
+
+    def unscaled(self, summed: Array) -> Array:
+        """The gradient for a sum of any shape."""
+        return summed
+
+    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
+        """Multiplies all gradients that the optimizer reads."""
+        for gradient in gradients:
+            gradient *= factor
+
+
+class Masters:
+    """The masters of the shards of this rank, packed.
+
+    factor    what gradients are multiplied by when they are read
+    """
+
+    dtype = MASTER
+
+    def __init__(self, shards: Sequence[Shard], on: Backend, scaler: Scaler) -> None:
+        self._shards, self._on, self._scaler = shards, on, scaler
+        n = shards[-1].packed.stop if shards else 0
+        self.array: Array = on.xp.zeros(n, MASTER)
+        self._scratch = on.xp.zeros(max(min(n, piece_of(on)), 1), MASTER)
+        self.nbytes, self.scratch_bytes = int(self.array.nbytes), int(self._scratch.nbytes)
+        self.factor = 1.0
+
+    def begin(self, flat: Array) -> None:
+        """Takes over what was written into values since they were rounded."""
+        self.factor = 1.0 / self._scaler.now.scale
+        if flat is not self.array:  # else who writes values tells the store
+            for shard in self.pieces(self._shards):
+                self.array[shard.packed] = self.of(shard, flat[shard.start : shard.stop])
+
+    def take(self, start: int, p: Parameter) -> None:
+        """Takes over the values of p, of any type."""
+        values = memory_order(p, self._on.asarray(p.data))
+        for shard in within(self._shards, start, start + p.size):
+            own = values[shard.start - start : shard.stop - start]
+            self.array[shard.packed] = self.of(shard, own)
+
+    def round_to(self, flat: Array) -> None:
+        """Writes the values of what this rank updates."""
+        if flat is not self.array:
+            for shard in self._shards:
+                flat[shard.start : shard.stop] = self.array[shard.packed]
+
+    def of(self, shard: Shard, values: Array) -> Array:
+        """The masters of a shard, but for those of which these values are not the rounding."""
+        return merged(self.array[shard.packed], values)
+
+    def updated(self, shard: Shard, values: Array) -> Array:
+        """The memory of the masters of a shard."""
+        return self.array[shard.packed]
+
+    def pieces(self, shards: Iterable[Shard]) -> Iterator[Shard]:
+        """The shards, in pieces that fit into the memory of `gradient`."""
+        most = len(self._scratch)
+        for start, stop, at in shards:
+            for lo in range(start, stop, most):
+                yield Shard(lo, min(lo + most, stop), at + lo - start)
+
+    def gradient(self, summed: Array) -> Array:
+        """The gradients of a piece, in memory that the next one takes."""
+        own = self._scratch[: len(summed)]
+        own[...] = summed
+        own *= self.factor
+        return own
+
+    def unscaled(self, summed: Array) -> Array:
+        """The gradient for a sum of any shape."""
+        return summed.astype(MASTER) * self.factor
+
+    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
+        """Gradients are multiplied when they are read."""
+        self.factor *= factor
+
+
+def freeze(parameters: Iterable[Parameter], trained: Iterable[Parameter], dtype: Any) -> None:
+    """Gives parameters that are not trained the type of the others; they have no masters."""
+    for p in {*parameters} - {*trained}:
+        p.move(SingleStore(p.data.astype(dtype)), 0)

@@ -1,0 +1,100 @@
+"""NodeStore: one memory of parameters for all ranks of a node, and one for the sums of gradients.
+
+rank 0   flat_grad  [ a0 | b0 ]──┐    total            flat
+rank 1   flat_grad  [ a1 | b1 ]──┴──► [ a | b ] ─────► [ A | B ]
+                                       0   1            0   1      summed and updated by rank
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from nnmpi.backend import CPU, Array
+from nnmpi.comm import NoRoomError
+from nnmpi.nn.store import FlatStore, shards_of
+from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.wire import Transfer
+
+
+class NodeStore(LocalStore):
+    """All buckets are summed over the ranks of dp, through a window that its nodes share."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        node = spec.dp.node()
+        self._first_node, self._is_first_of_node = 0 in node, node[0] == spec.dp.rank
+        self._is_apart = False
+        super().__init__(spec)
+        self._parameters.barrier()
+
+    def allocate(self) -> None:
+        self._window = self.dp.shared(self.length, self.dtype)
+        try:
+            self._parameters = self.dp.node_memory(self.length, self.dtype)
+        except NoRoomError:
+            self._window.free()
+            raise
+        own = (self._window.own(start, stop) for start, stop, _ in self.buckets)
+        self.shards = shards_of(sorted((s.start, s.stop) for s in own))
+        self._mine = self._window.mine, self.views(self._window.mine)
+        self._total = self._window.total, self.views(self._window.total)
+        self.flat, (self.flat_grad, self.slots) = self._parameters.array, self._mine
+        self.values = self.views(self.flat)
+        self.allocate_masters()
+
+    def parameter_bytes(self) -> int:
+        return super().parameter_bytes() * self._is_first_of_node
+
+    def gradient_bytes(self) -> int:
+        """The memory of this rank's gradients, and on the first rank that of the node's sums."""
+        return super().gradient_bytes() * (1 + self._is_first_of_node)
+
+    def begin(self) -> None:
+        if self._is_apart:
+            raise ValueError("leave trainer.gathered_parameters() before the next step")
+        self.flat_grad, self.slots = self._mine
+        super().begin()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Within it each rank has a copy of its own; that of a node's first rank is kept."""
+        if self._is_apart:  # within another one
+            yield
+            return
+        shared, self._is_apart = self.flat, True
+        try:
+            self.flat = shared.copy()
+            self.values = self.views(self.flat)
+            self._parameters.barrier()
+            yield
+            if self._is_first_of_node:
+                shared[...] = self.flat
+            self._parameters.barrier()
+        finally:
+            self.flat, self.values, self._is_apart = shared, self.views(shared), False
+
+    def start(self, b: int) -> Transfer:
+        start, stop, _ = self.buckets[b]
+        return self._window.start(start, stop)
+
+    def show_sums(self) -> None:
+        self.flat_grad, self.slots = self._total
+
+    def squares(self, counted: Sequence[Stretch]) -> Array:
+        """Each rank adds up what it owns; only the first node counts, since all hold the same."""
+        own = super().squares(counted) if self._first_node else 0
+        total = np.array([own], "float64")
+        self.dp.all_reduce(total, "doubling")
+        return total[0]
+
+    def settle(self) -> None:
+        super().settle()
+        self._parameters.barrier()
+
+    def close(self) -> None:
+        FlatStore(self.parameters, self.flat.dtype, CPU)
+        self._parameters.barrier()
+        # of this store and its optimizer there are arrays that nobody uses any more
+        self._parameters.free(check=False)
+        self._window.free(check=False)

@@ -1,0 +1,116 @@
+"""WeightSlots: the values of ZeRO 3, whole in slots for two buckets, which gather them when used.
+
+Bucket b is always in slot b mod 2 (see `SlotWalk`), so its memory is always at the same place. So
+an array that a vjp keeps is right whenever the bucket is there, and the tape sees to that: it calls
+`refresh` before the vjps of a node.
+"""
+
+from nnmpi.backend import Array
+from nnmpi.nn.parameter import memory_order
+from nnmpi.nn.store import Shard, within
+from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
+from nnmpi.parallel.stores.sharded_buffers import GATHER, ShardedBuffers, wait_for_gather
+from nnmpi.parallel.wire import Transfer
+
+ORDERS = 1_000_003  # checksums of orders; the sum of their squares over many ranks is exact
+
+
+class WeightSlots:
+    """`flat` has the values of this rank's shards, packed: where there are masters, these.
+
+    order   a checksum of what was gathered, in which order; all ranks have the same
+    """
+
+    rotates, order = True, 0
+
+    def __init__(self, buffers: ShardedBuffers) -> None:
+        self._buffers, xp, dtype = buffers, buffers.on.xp, buffers.dtype
+        masters = buffers.masters.array
+        self.flat = xp.zeros(buffers.own_length, dtype) if masters is None else masters
+        lengths = [stop - start for start, stop, _ in buffers.buckets]
+        longest = [max(lengths[s::SLOTS]) for s in range(min(SLOTS, len(lengths)))]
+        slots = [xp.zeros(n, dtype) for n in longest]
+        self.slot_bytes = sum(int(slot.nbytes) for slot in slots)
+        self._weights = [slots[b % SLOTS][:n] for b, n in enumerate(lengths)]
+        views = [buffers.bucket_views(bucket, b) for b, bucket in enumerate(self._weights)]
+        self._of = buffers.buckets.of
+        self._values = [views[b][i] for i, b in enumerate(self._of)]
+        self._walk = SlotWalk(buffers.buckets.stages)
+        self._arriving: dict[int, Transfer] = {}  # by slot, the newest last
+        self._node, self._bucket_of_node = 0, NONE
+
+    def take(self, i: int, values: Array) -> None:
+        """Copies this rank's shards of parameter i from its values."""
+        row, start = memory_order(self._buffers.parameters[i], values), self._buffers.spans[i][0]
+        for shard in within(self._buffers.shards, start, start + row.size):
+            own = row[shard.start - start : shard.stop - start]
+            self.flat[shard.packed] = self._buffers.masters.of(shard, own)
+
+    def own(self, shard: Shard) -> Array:
+        """The memory of the values of a shard."""
+        return self.flat[shard.packed]
+
+    def value(self, i: int) -> Array:
+        """The values of parameter i, in its slot."""
+        self._bring(self._of[i], FORWARD)
+        return self._values[i]
+
+    def refresh(self, i: int, made: int) -> None:
+        """The bucket of parameter i is in its slot again, for the vjps of node number `made`."""
+        b = self._of[i]
+        if made == self._node and b != self._bucket_of_node:
+            self._refuse(i)
+        self._node, self._bucket_of_node = made, b
+        self._bring(b, BACKWARD)
+
+    def written(self, i: int) -> None:
+        """The values of parameter i were written from outside, in its slot."""
+        assert self._walk.holds(self._of[i])
+        self.take(i, self._values[i])
+
+    def gather(self) -> None:
+        """All ranks have updated their shards. The bucket that was used first comes again."""
+        self.wait()
+        for b in self._walk.updated():
+            self._start(b)
+
+    def poll(self) -> None:
+        """Gathers progress."""
+        if self._arriving:
+            next(reversed(self._arriving.values())).poll()  # which moves the others too
+
+    def wait(self) -> None:
+        """No gather is under way."""
+        for work in self._arriving.values():
+            work.wait()
+
+    def _bring(self, b: int, towards: int) -> None:
+        """Bucket b is in its slot; the next one in this direction is on its way."""
+        due = self._walk.use(b, towards)
+        if b in due:
+            self._start(b)
+        work = self._arriving.pop(b % SLOTS, None)
+        if work is not None:
+            wait_for_gather(work)
+        for other in due:
+            if other != b:
+                self._start(other)
+
+    def _start(self, b: int) -> None:
+        """Starts to gather bucket b, when its slot is free."""
+        before = self._arriving.pop(b % SLOTS, None)
+        if before is not None:
+            before.wait()
+        buffers, weights = self._buffers, self._weights[b]
+        weights[buffers.in_bucket[b]] = self.flat[buffers.shards[b].packed]
+        self.order = (31 * self.order + b + 1) % ORDERS
+        self._arriving[b % SLOTS] = buffers.gathers.start_all_gather(weights, GATHER)
+
+    def _refuse(self, i: int) -> None:
+        members = self._buffers.buckets.members[self._bucket_of_node]
+        one, other = (self._buffers.parameters[k].place.path for k in (members[0], i))
+        raise ValueError(
+            f"zero 3 gathers the parameters of one layer at a time, and one operation uses {other} "
+            f"and a parameter of another layer, which is gathered with {one}: give both to one "
+            "module, or use --zero 2"
+        )

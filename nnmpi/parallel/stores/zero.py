@@ -1,0 +1,234 @@
+"""ZeroStore: the store of ZeRO. Each rank along dp updates its shards of the parameters.
+
+                           values            gradients        optimizer state    bytes a parameter
+                                                                                 (float32, Adam)
+LocalStore   --zero 0      whole             whole            whole              16
+ZeroStore           1      GatheredValues    WholeGradients   shards             8 + 8/d
+                    2      GatheredValues    GradientSlots    shards             4 + 12/d
+                    3      WeightSlots       GradientSlots    shards             16/d
+
+The store calls the two, and neither calls the store or the other one. The scalars are summed last,
+with the squares, in one short all-reduce.
+
+Values can be read where all ranks along dp read together: in a step, in an evaluation, in
+`reading`. A rank that reads alone, between steps, is refused: it would wait for ranks that may wait
+for it. In `gathered` each has all.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+
+from nnmpi.backend import Array
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore, Shard, within
+from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.layout import duplicate
+from nnmpi.parallel.stores.gathered_values import GatheredValues
+from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
+from nnmpi.parallel.stores.reading import stores_of
+from nnmpi.parallel.stores.sharded_buffers import ShardedBuffers
+from nnmpi.parallel.stores.weight_slots import WeightSlots
+from nnmpi.parallel.wire import wire_of
+
+Values: TypeAlias = GatheredValues | WeightSlots
+Gradients: TypeAlias = WholeGradients | GradientSlots
+
+
+class ZeroStore(LocalStore):
+    """Parameters of which each rank updates a part.
+
+    Buckets are summed over the ranks of dp, but for parameters that other stages have too.
+    `gathers` has the same ranks as dp.
+    """
+
+    def __init__(self, values: type[Values], gradients: type[Gradients], spec: StoreSpec) -> None:
+        for p in spec.parameters:
+            p.grad = None
+        for store in stores_of(spec.parameters):
+            if {*store.parameters} <= {*spec.parameters}:  # no gradients while values move
+                store.flat_grad, store.slots = store.on.xp.zeros(0, store.dtype), []
+        self._kinds = values, gradients
+        self._is_reading, self._has_sums, self._whole = False, False, list[Array]()
+        super().__init__(spec)
+
+    def allocate(self) -> None:
+        buckets, on, sums = self.buckets, self.on, wire_of(self.dp, self.on)
+        self.shards = buckets.shards()
+        # a bucket of several stages is counted in shards of its own, once in each stage
+        self._counted = buckets.shards(sums)
+        buckets.set_up(self.dtype, on)
+        self.allocate_masters()
+        self.gathers = duplicate(self.dp)
+        pairs = zip(self.shards, buckets, strict=True)
+        buffers = ShardedBuffers(
+            self.parameters,
+            self.spans,
+            buckets,
+            self.shards,
+            [slice(own.start - whole.start, own.stop - whole.start) for own, whole in pairs],
+            self.dtype,
+            on,
+            sums,
+            wire_of(self.gathers, on),
+            self.masters,
+        )
+        values, gradients = self._kinds
+        self._values, self._gradients = values(buffers), gradients(buffers)
+        self.flat, self.flat_grad = self._values.flat, self._gradients.flat
+        self.rotates = self._values.rotates
+        self.start = self._gradients.start  # type: ignore[method-assign]
+
+    # ---- values
+
+    def take(self, i: int, p: Parameter) -> None:
+        self._values.take(i, self.on.asarray(p.data))
+        self.masters.take(self.spans[i][0], p)
+
+    def value(self, i: int) -> Array:
+        if self._whole:
+            return self._whole[i]
+        if not self._is_reading:
+            self._refuse_reading(i)
+        return self._values.value(i)
+
+    def refresh(self, i: int, made: int) -> None:
+        if not self._is_reading:
+            self._refuse_reading(i)
+        self._values.refresh(i, made)
+
+    def written(self, i: int) -> None:
+        if not self._whole:
+            self._values.written(i)
+
+    def own_values(self, shard: Shard) -> Array:
+        return self._values.own(shard)
+
+    def readable(self, i: int) -> list[Stretch]:
+        return self.own_stretches(i)
+
+    def numbers(self, i: int, lo: int, hi: int) -> Array:
+        if self._whole:
+            return super().numbers(i, lo, hi)
+        return self.shard_values(self.own_shard(i, lo, hi))
+
+    def parameter_bytes(self) -> int:
+        """The memory of values, if it is not that of masters."""
+        return 0 if self.flat is self.masters.array else int(self.flat.nbytes)
+
+    def gradient_bytes(self) -> int:
+        return int(self.flat_grad.nbytes)
+
+    def slot_bytes(self) -> int:
+        return super().slot_bytes() + self._values.slot_bytes + self._gradients.slot_bytes
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        before, self._is_reading = self._is_reading, True
+        try:
+            yield
+        finally:
+            self._is_reading = before
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        if self._whole:  # within another one
+            yield
+            return
+        whole = self.views(self.on.xp.zeros(self.length, self.dtype))
+        for i, array in enumerate(whole):
+            array[...] = self._values.value(i)
+        self.wait()
+        self._whole, self.rotates = whole, False
+        try:
+            yield
+            for i, p in enumerate(self.parameters):
+                self.take(i, p)
+        finally:
+            self._whole, self.rotates = [], self._values.rotates
+        self._values.gather()
+
+    # ---- gradients
+
+    def slot(self, i: int) -> Array:
+        if self._has_sums:
+            self._refuse_gradient(i)
+        return self._gradients.slot(i)
+
+    def summed(self, shard: Shard) -> Array:
+        return self._gradients.own(shard)
+
+    def whole_gradient(self, i: int) -> Array:
+        return self.masters.unscaled(self._gradients.whole(i))
+
+    def totals(self, counted: Sequence[Stretch]) -> Array:
+        assert self._apart is not None
+        order = float(self._values.order)
+        shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
+        own = [squares(self.shard_gradient(one)) for one in self.masters.pieces(shards)]
+        total = sum(self._apart.fetch(self.on, own))
+        row = np.array([*self.scalars, total, order, order**2])
+        self.dp.all_reduce(row, "doubling")
+        *_, orders, squared = row.tolist()
+        if orders**2 != self.dp.size * squared:  # as it is if, and only if, all orders are equal
+            self._refuse_orders()
+        return row[:-2]
+
+    # ---- a step
+
+    def begin(self) -> None:
+        if self._whole:
+            raise ValueError("leave trainer.gathered_parameters() before the next step")
+        self._has_sums, self._is_reading = False, True
+        super().begin()
+        self._gradients.begin()
+
+    def poll(self) -> None:
+        """Messages of this store progress."""
+        self._values.poll()
+        self._gradients.poll()
+
+    def wait(self) -> None:
+        """No message of this store is under way."""
+        self._gradients.wait()
+        self._values.wait()
+
+    def show_sums(self) -> None:
+        """From here on the gradients are sums, in shards; no values are sent when they change."""
+        self.wait()
+        self._has_sums = True
+
+    def settle(self) -> None:
+        super().settle()
+        self._values.gather()
+        self._is_reading = False
+
+    def close(self) -> None:
+        self.wait()
+        self.begin()
+        FlatStore(self.parameters, self.dtype, self.on)
+        self.wait()
+        self.gathers.free()
+
+    def _refuse_reading(self, i: int) -> NoReturn:
+        raise ValueError(
+            f"{self.parameters[i].place.path}: between steps its values are in parts on "
+            f"{self.dp.size} ranks along dp; enter `with trainer.gathered_parameters():` on "
+            "every rank, and read or write them in it"
+        )
+
+    def _refuse_orders(self) -> NoReturn:
+        raise ValueError(
+            f"zero 3 gathers parameters when they are used, and {self.dp.size} ranks have used "
+            "them in different orders, so that some had wrong values: run layers and read "
+            "parameters in one order on all ranks, or use --zero 2"
+        )
+
+    def _refuse_gradient(self, i: int) -> NoReturn:
+        raise ValueError(
+            f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
+            f"{self.dp.size} ranks; all of them get it by store.whole_gradient({i})"
+        )

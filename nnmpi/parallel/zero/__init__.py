@@ -1,1 +1,0 @@
-"""ZeRO: optimizer state, gradients and parameters in parts on the ranks of data parallelism."""
