@@ -1,7 +1,7 @@
 """FlatStore: all parameters in one flat buffer, all gradients in another of the same layout."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,16 +59,8 @@ class FlatStore(Store):
 
     def allocate(self) -> None:
         """Takes the memory of values and gradients."""
-        self.allocate_values()
-        self.allocate_gradients()
-
-    def allocate_values(self) -> None:
-        """Takes the memory of values."""
         self.flat = self.on.xp.zeros(self.length, self.dtype)
         self.values = self.views(self.flat)
-
-    def allocate_gradients(self) -> None:
-        """Takes the memory of gradients."""
         self.flat_grad = self.on.xp.zeros(self.length, self.dtype)
         self.slots = self.views(self.flat_grad)
 
@@ -161,6 +153,28 @@ class FlatStore(Store):
     def view(flat: Array, p: Parameter, start: int) -> Array:
         """A view of the shape of p; the order of the axes in memory is `p.layout`."""
         return in_shape(flat[start : start + p.size], p.shape, p.layout)
+
+
+def stores_of(parameters: Iterable[Parameter]) -> list[FlatStore]:
+    """The flat stores that hold these parameters, each once."""
+    stores = dict.fromkeys(p.store for p in parameters)
+    return [store for store in stores if isinstance(store, FlatStore)]
+
+
+@contextmanager
+def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
+    """Within it these parameters are read between steps, by all ranks that have parts of
+    their values, in one order."""
+    with ExitStack() as stack:
+        for store in stores_of(parameters):
+            stack.enter_context(store.reading())
+        yield
+
+
+def values_of(p: Parameter) -> Array:
+    """The values of p between steps; all ranks that have parts of them call it, in one order."""
+    with reading([p]):
+        return p.data
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:

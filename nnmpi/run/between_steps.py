@@ -12,11 +12,11 @@ from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Sums
 from nnmpi.nn import GPT
 from nnmpi.nn.gpt2 import sizes_of
+from nnmpi.nn.store import reading, stores_of
 from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
-from nnmpi.parallel.stores.reading import reading, stores_of
 from nnmpi.run import consistency, models
 from nnmpi.run.decoder import Decoder
 from nnmpi.run.files import saving

@@ -12,10 +12,10 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums, mean
 from nnmpi.nn import Module
+from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.stores.reading import stores_of
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.between_steps import BetweenSteps

@@ -29,14 +29,13 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
-from nnmpi.nn.store import FlatStore
+from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.stores.reading import values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")

@@ -20,7 +20,6 @@ from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.masters import freeze
 from nnmpi.parallel.stores.table import STORES
-from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 from nnmpi.parallel.wire import wire_of
 
@@ -33,7 +32,6 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     tied = _tied(layout, spec)
     try:
         store, sync = _store_and_sync(layout, spec, tied)
-        sync = _with_terms(layout, spec, store, sync)
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(replicas)] if p > 1 else []
@@ -80,7 +78,8 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
 def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, GradientSync]:
-    """The store of the arrangement, to which the parameters move, and what sums their gradients."""
+    """The store of the arrangement, to which the parameters move, and what sums their gradients:
+    where ranks along tp have terms of them, over tp, too."""
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
@@ -92,16 +91,7 @@ def _store_and_sync(
         freeze(spec.part.parameters, parameters, a.dtype)
     made_from = StoreSpec(parameters, a.dtype, on, dp, held.scalars, buckets, scaler)
     store, options = STORES[a.store](made_from), (a.config.overlap, spec.recorder)
-    if not (a.scatters and isinstance(store, ZeroStore)):
-        return store, BucketedSync(store, *options)
-    by_bucket = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
-    return store, ScatteredSync(store, *options, by_bucket)
-
-
-def _with_terms(
-    layout: Layout, spec: TrainSpec, store: LocalStore, sync: GradientSync
-) -> GradientSync:
-    """The sync, and behind it sums over tp, where ranks have terms of gradients."""
-    a = spec.arrangement
-    terms = a.held(layout.all.rank).stretches(a.sharding.terms)
-    return SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync
+    wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
+    sync = ScatteredSync(store, *options, wires) if a.scatters else BucketedSync(store, *options)
+    terms = held.stretches(a.sharding.terms)
+    return store, SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync

@@ -9,9 +9,8 @@ these parameters over tp, in one all-reduce. So ZeRO sends its shards only.
                       [ norm.weight | norm.bias              | c_proj.bias ]  ─► all-reduce
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.step.executor import GradientSync
@@ -33,17 +32,14 @@ class SummedTerms(GradientSync):
 
     def finish(self) -> None:
         self._sync.finish()
-        pieces = [*self._pieces()]
+        store, stretches = self._store, self._terms
+        own = (shard for stretch in stretches for shard in store.own_shards(*stretch))
+        pieces = [*map(store.summed, own)]  # on all ranks of tp as many numbers
         if not pieces:
             return
-        row = self._store.on.xp.concatenate(pieces)
+        row = store.on.xp.concatenate(pieces)
         all_reduce(row, self._tp)
         at = 0
         for piece in pieces:
             piece[...] = row[at : at + len(piece)]
             at += len(piece)
-
-    def _pieces(self) -> Iterator[Array]:
-        """The gradients that this rank updates in these stretches: on all ranks of tp as many."""
-        for start, stop in self._terms:
-            yield from map(self._store.summed, self._store.own_shards(start, stop))

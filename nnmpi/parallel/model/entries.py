@@ -23,12 +23,11 @@ from nnmpi.dtypes import is_float, wide
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Place
-from nnmpi.nn.store import FlatStore
+from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, Tensors, everything
-from nnmpi.parallel.stores.reading import values_of
 
 
 class Entry(NamedTuple):

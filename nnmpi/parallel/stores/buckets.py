@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nnmpi.backend import CPU, Backend
+from nnmpi.backend import CPU, Array, Backend
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.nn.store import Shard, shards_of
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore, Shard, shards_of
 from nnmpi.parallel.wire import Wire
 
 
@@ -25,6 +26,7 @@ class Buckets:
     rank 1    [ ..##         | ...###          | ..##     ]
     packed    [ ## | ### | ## ]                                  on each rank
 
+    spans      where each parameter is, with its padding
     of         the bucket of each parameter
     members    the parameters of each bucket
     users      the stages of this rank that use each parameter
@@ -39,7 +41,7 @@ class Buckets:
         users: Sequence[frozenset[int]],
         algorithm: str,
     ) -> None:
-        self.algorithm = algorithm
+        self.spans, self.algorithm = spans, algorithm
         self.users, self._all = users, sorted(buckets, key=lambda bucket: bucket[:2])
         numbers = range(len(buckets))
         last = len(buckets) - 1  # an empty parameter may begin where it ends
@@ -62,6 +64,12 @@ class Buckets:
         """This rank's shard of each bucket, among the ranks of its Comm, or of another one."""
         own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self._all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in own)
+
+    def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
+        """A view for each parameter of bucket b, which is at the start of this memory."""
+        origin, spans = self._all[b].start, self.spans
+        view = FlatStore.view
+        return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
 
     def set_up(self, dtype: Any, on: Backend = CPU) -> None:
         """Comm chooses its ways and takes its memory now, or finds no room.

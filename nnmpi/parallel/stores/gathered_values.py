@@ -10,10 +10,12 @@ from collections import deque
 
 from nnmpi.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.stores.sharded_buffers import GATHER, ShardedBuffers, wait_for_gather
-from nnmpi.parallel.wire import Transfer, Wire
+from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 AT_ONCE = 4  # gathers
+GATHER = "ring"
 
 
 class GatheredValues:
@@ -22,18 +24,14 @@ class GatheredValues:
     rotates, order = False, 0
     slot_bytes = 0
 
-    def __init__(self, buffers: ShardedBuffers) -> None:
-        self._buckets, self._sums = buffers.buckets, buffers.sums
-        self._gathers = buffers.gathers
-        self.flat = buffers.on.xp.zeros(buffers.length, buffers.dtype)
-        self._values = buffers.views(self.flat)
+    def __init__(self, store: LocalStore, gathers: Wire) -> None:
+        self._buckets, self._gathers = store.buckets, gathers
+        self._sums = wire_of(store.dp, store.on)
+        self.flat = store.on.xp.zeros(store.length, store.dtype)
+        self._values = store.views(self.flat)
         self._due = deque[int]()  # buckets that are to be gathered next
         self._works: dict[int, Transfer] = {}
         self._is_complete = True
-
-    def take(self, i: int, values: Array) -> None:
-        """Copies the values of parameter i from elsewhere."""
-        self._values[i][...] = values
 
     def own(self, shard: Shard) -> Array:
         """The memory of the values of a shard."""
@@ -49,8 +47,9 @@ class GatheredValues:
     def refresh(self, i: int, made: int) -> None:
         """Values stay where they are."""
 
-    def written(self, i: int) -> None:
-        """The values of parameter i were written where they stay."""
+    def here(self, i: int) -> Array:
+        """The values of parameter i as they are."""
+        return self._values[i]
 
     def gather(self) -> None:
         """All ranks have updated their shards: the values of the others come."""
@@ -58,7 +57,7 @@ class GatheredValues:
             if comm is self._sums:
                 self._due.append(b)
             else:  # at once, since the next sum on its Comm may start before a use
-                self._works[b] = self._gather(b, comm)
+                self._start(b, comm)
         self._is_complete = False
         self.poll()
 
@@ -70,7 +69,7 @@ class GatheredValues:
                 break
             del self._works[b]
         while self._due and len(self._works) < AT_ONCE:
-            self._start_next()
+            self._start(self._due.popleft(), self._gathers)
         self._is_complete = not self._works
 
     def wait(self) -> None:
@@ -81,15 +80,19 @@ class GatheredValues:
 
     def _wait_for(self, b: int) -> None:
         while b in self._due:
-            self._start_next()
+            self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)
         if work is not None:
             wait_for_gather(work)
 
-    def _start_next(self) -> None:
-        b = self._due.popleft()
-        self._works[b] = self._gather(b, self._gathers)
-
-    def _gather(self, b: int, comm: Wire) -> Transfer:
+    def _start(self, b: int, comm: Wire) -> None:
         start, stop, _ = self._buckets[b]
-        return comm.start_all_gather(self.flat[start:stop], GATHER)
+        self._works[b] = comm.start_all_gather(self.flat[start:stop], GATHER)
+
+
+def wait_for_gather(work: Transfer) -> None:
+    """Waits for a gather, and notes how long."""
+    recorder = current_recorder.get()
+    began = recorder.now()
+    work.wait()
+    recorder.add("gather", began)

@@ -20,8 +20,9 @@ from nnmpi.dtypes import wide
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.arrangement.program import SLOTS
-from nnmpi.parallel.stores.sharded_buffers import GATHER, ShardedBuffers
-from nnmpi.parallel.wire import Transfer
+from nnmpi.parallel.stores.gathered_values import GATHER
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.wire import Transfer, wire_of
 
 
 class WholeGradients:
@@ -29,10 +30,10 @@ class WholeGradients:
 
     slot_bytes = 0
 
-    def __init__(self, buffers: ShardedBuffers) -> None:
-        self._buckets, self._wire = buffers.buckets, buffers.sums
-        self.flat = buffers.on.xp.zeros(buffers.length, buffers.dtype)
-        self._slots = buffers.views(self.flat)
+    def __init__(self, store: LocalStore) -> None:
+        self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
+        self.flat = store.on.xp.zeros(store.length, store.dtype)
+        self._slots = store.views(self.flat)
 
     def begin(self) -> None:
         """Starts a step."""
@@ -79,23 +80,22 @@ class ScatteredSum(NamedTuple):
 class GradientSlots:
     """`flat` has the sums over ranks and micro-batches of this rank's shards, packed."""
 
-    def __init__(self, buffers: ShardedBuffers) -> None:
-        self._buffers, xp = buffers, buffers.on.xp
-        self.flat = xp.zeros(buffers.own_length, wide(buffers.dtype))
-        self._longest = max(bucket.stop - bucket.start for bucket in buffers.buckets)
-        self._of, self._count, self._free = buffers.buckets.of, 0, list[Array]()
+    def __init__(self, store: LocalStore) -> None:
+        self._parameters, self._buckets = store.parameters, store.buckets
+        self._wire, self._on, self._dtype = wire_of(store.dp, store.on), store.on, store.dtype
+        self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, wide(store.dtype))
+        self._shards = [self.flat[shard.packed] for shard in store.shards]
+        lengths = [stop - start for start, stop, _ in self._buckets]
+        self._own = [self._wire.chunk(n) for n in lengths]  # of each bucket
+        self._longest, self._of = max(lengths), self._buckets.of
+        self.slot_bytes, self._free = 0, list[Array]()
+        self._views: dict[int, list[dict[int, Array]]] = {}  # of each slot, for each bucket
         for _ in range(SLOTS):
             self._add_slot()
         self._open: dict[int, Array] = {}
         self._in_flight = deque[ScatteredSum]()
         self._has_sum = set[int]()
-        self._views: dict[tuple[int, int], dict[int, Array]] = {}
-        self._padding = [self._padding_of(b) for b in range(len(buffers.buckets))]
-
-    @property
-    def slot_bytes(self) -> int:
-        """The memory of all slots."""
-        return int(self._count * self._longest * self._buffers.dtype.itemsize)
+        self._padding = [self._padding_of(b) for b in range(len(lengths))]
 
     def begin(self) -> None:
         """Starts a step: there are no sums."""
@@ -110,7 +110,7 @@ class GradientSlots:
         slot = self._open.get(b)
         if slot is None:
             slot = self._take_slot(b)
-        return self._views[id(slot), b][i]
+        return self._views[id(slot)][b][i]
 
     def own(self, shard: Shard) -> Array:
         """The memory of the sums of a shard."""
@@ -118,9 +118,9 @@ class GradientSlots:
 
     def start(self, b: int) -> Transfer:
         """The gradients of a bucket are final: starts to sum them."""
-        slot, buckets = self._open.pop(b), self._buffers.buckets
-        start, stop, _ = buckets[b]
-        work = self._buffers.sums.start_reduce_scatter(slot[: stop - start], buckets.algorithm)
+        slot = self._open.pop(b)
+        start, stop, _ = self._buckets[b]
+        work = self._wire.start_reduce_scatter(slot[: stop - start], self._buckets.algorithm)
         self._in_flight.append(ScatteredSum(b, slot, work))
         return work
 
@@ -136,29 +136,30 @@ class GradientSlots:
 
     def whole(self, i: int) -> Array:
         """The sum of parameter i; every rank of dp calls it."""
-        buffers, b = self._buffers, self._of[i]
-        start, stop, _ = buffers.buckets[b]
-        array = buffers.on.xp.zeros(stop - start, self.flat.dtype)
-        array[buffers.in_bucket[b]] = self.own(buffers.shards[b])
-        buffers.sums.all_gather(array, GATHER)
-        return buffers.view(array, i, start)
+        b = self._of[i]
+        start, stop, _ = self._buckets[b]
+        array = self._on.xp.zeros(stop - start, self.flat.dtype)
+        array[self._own[b]] = self._shards[b]
+        self._wire.all_gather(array, GATHER)
+        return self._buckets.views(array, b, self._parameters)[i]
 
     def _take_slot(self, b: int) -> Array:
         """A slot for bucket b, whose padding is zero."""
-        while not self._free and self._in_flight and self._count >= SLOTS:
+        while not self._free and self._in_flight:
             self._wait_for_first()
         if not self._free:
             self._add_slot()
         slot = self._open[b] = self._free.pop()
-        if (id(slot), b) not in self._views:
-            self._views[id(slot), b] = self._buffers.bucket_views(slot, b)
         for lo, hi in self._padding[b]:
             slot[lo:hi] = 0
         return slot
 
     def _add_slot(self) -> None:
-        self._free.append(self._buffers.on.xp.zeros(self._longest, self._buffers.dtype))
-        self._count += 1
+        slot, buckets = self._on.xp.zeros(self._longest, self._dtype), self._buckets
+        views = (buckets.views(slot, b, self._parameters) for b in range(len(buckets)))
+        self._views[id(slot)] = [*views]
+        self._free.append(slot)
+        self.slot_bytes += int(slot.nbytes)
 
     def _wait_for_first(self) -> None:
         self._in_flight[0].work.wait()
@@ -167,8 +168,7 @@ class GradientSlots:
     def _add(self) -> None:
         """Adds the shard of the oldest sum, which is complete."""
         b, slot, _ = self._in_flight.popleft()
-        buffers = self._buffers
-        new, own = slot[buffers.in_bucket[b]], self.flat[buffers.shards[b].packed]
+        new, own = slot[self._own[b]], self._shards[b]
         if b in self._has_sum:
             own += new
         else:
@@ -178,11 +178,7 @@ class GradientSlots:
 
     def _padding_of(self, b: int) -> list[Stretch]:
         """Where in a slot no parameter of bucket b is."""
-        buffers, found = self._buffers, list[Stretch]()
-        origin = buffers.buckets[b].start
-        for i in buffers.buckets.members[b]:
-            start, end = buffers.spans[i]
-            lo, hi = start + buffers.parameters[i].size - origin, end - origin
-            if lo < hi:
-                found.append((lo, hi))
-        return found
+        origin, spans = self._buckets[b].start, self._buckets.spans
+        sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
+        found = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)
+        return [(lo, hi) for lo, hi in found if lo < hi]

@@ -12,8 +12,9 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, Shard, within
+from nnmpi.dtypes import wide
+from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.store import FlatStore, Shard, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
@@ -43,23 +44,6 @@ class StoreSpec(NamedTuple):
     scaler: Scaler | None = None
 
 
-class ScalarsApart:
-    """Loss, stop flag and uses on the host: one short all-reduce sums them, not the gradients'."""
-
-    loss: Any = 0.0
-    """That of this rank, on its device."""
-
-    def __init__(self, count: int) -> None:
-        self.row = np.zeros(count)
-
-    def fetch(self, on: Backend, squares: Sequence[Array]) -> list[float]:
-        """Brings the loss into the row, and returns the squares; one copy from the device."""
-        numbers = [on.xp.asarray(x, np.float64) for x in (self.loss, *squares)]
-        found: list[float] = backend.to_host(on.xp.stack(numbers)).tolist()
-        self.row[LOSS] = found[0]
-        return found[1:]
-
-
 class LocalStore(FlatStore):
     """A whole copy on this rank.
 
@@ -68,8 +52,9 @@ class LocalStore(FlatStore):
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
-        self._scalars = spec.scalars
-        self._apart = None if spec.scalars else ScalarsApart(scalar_count(spec.parameters))
+        # in front of the gradients, or apart, on the host, but for the loss
+        self._in_front, self._apart = spec.scalars, np.zeros(scalar_count(spec.parameters))
+        self._loss: Any = 0.0
         super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
 
     def allocate(self) -> None:
@@ -80,23 +65,28 @@ class LocalStore(FlatStore):
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
         scaler, shards = self._scaler, self.shards
-        masters = NoMasters(self.dtype) if scaler is None else Masters(shards, self.on, scaler)
-        self.masters, self.updated_dtype = masters, masters.dtype
+        self.masters = NoMasters() if scaler is None else Masters(shards, self.on, scaler)
+        self.updated_dtype = wide(self.dtype)
+        self._readable = shards_of([(0, self.length)]) if scaler is None else shards
 
     # ---- values
 
     def take(self, i: int, p: Parameter) -> None:
         super().take(i, p)
-        self.masters.take(self.spans[i][0], p)
+        if self.masters.array is not None:
+            self.keep(i, p.data)
+
+    def keep(self, i: int, values: Array) -> None:
+        """Copies values of parameter i, of any type, into what this rank updates of it."""
+        row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
+        for shard in within(self.shards, start, start + row.size):
+            own = row[shard.start - start : shard.stop - start]
+            self.shard_values(shard)[...] = self.masters.of(shard, own)
 
     def readable(self, i: int) -> list[Stretch]:
-        return super().readable(i) if self.masters.array is None else self.own_stretches(i)
-
-    def own_stretches(self, i: int) -> list[Stretch]:
-        """The stretches of parameter i, in the order of its memory, that this rank updates."""
         start, size = self.spans[i][0], self.parameters[i].size
-        own = within(self.shards, start, start + size)
-        return [(shard.start - start, shard.stop - start) for shard in own] or [(0, 0)]
+        here = within(self._readable, start, start + size)
+        return [(shard.start - start, shard.stop - start) for shard in here] or [(0, 0)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         return self.masters.of(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
@@ -111,15 +101,13 @@ class LocalStore(FlatStore):
     @property
     def scalars(self) -> Array:
         """Loss, stop flag and uses: of this rank, or, after a sum, of all ranks of dp."""
-        return self.flat_grad[: self._scalars] if self._apart is None else self._apart.row
+        return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def note_loss(self, loss: Any, stop: bool) -> None:
         """Writes into the scalars the loss of this rank, and whether it wants to stop."""
-        self.scalars[STOP] = stop
-        if self._apart is None:
+        self._loss, self.scalars[STOP] = loss, stop
+        if self._in_front:
             self.scalars[LOSS] = loss
-        else:
-            self._apart.loss = loss
 
     def note_used(self) -> None:
         """Writes into the scalars which parameters have a gradient."""
@@ -131,12 +119,18 @@ class LocalStore(FlatStore):
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in
         the stretches that this rank counts."""
         own = self.squares(counted)
-        if self._apart is None:
+        if self._in_front:
             xp = backend.xp_of(self.flat_grad)
             return xp.concatenate((self.scalars, xp.asarray(own).reshape(1)))
-        row = np.array([*self.scalars, *self._apart.fetch(self.on, [own])])
+        row = np.array(self.on_host([own]))
         self.dp.all_reduce(row[:-1], "doubling")
         return row
+
+    def on_host(self, squares: Sequence[Array]) -> list[float]:
+        """The scalars that are apart, and the sum of these squares; one copy from the device."""
+        numbers = [self.on.xp.asarray(x, np.float64) for x in (self._loss, *squares)]
+        self.scalars[LOSS], *found = backend.to_host(self.on.xp.stack(numbers)).tolist()
+        return [*self.scalars, sum(found)]
 
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
@@ -156,6 +150,9 @@ class LocalStore(FlatStore):
         if comm.size == 1:
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
+
+    def poll(self) -> None:
+        """Messages that this store has started progress."""
 
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
@@ -185,7 +182,11 @@ class LocalStore(FlatStore):
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""
-        return self.masters.unscaled(self.slots[i])
+        return self.unscaled(self.slots[i])
+
+    def unscaled(self, summed: Array) -> Array:
+        """The gradient, as the optimizer reads it, for sums of any shape."""
+        return summed.astype(self.updated_dtype, copy=False) * self.masters.factor
 
     def settle(self) -> None:
         """Returns when every rank has updated the parameters that it owns."""

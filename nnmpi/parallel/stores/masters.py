@@ -27,9 +27,9 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
-from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.nn.store import Shard, within
+from nnmpi.nn.store import Shard
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import piece_of
 
@@ -46,16 +46,10 @@ class NoMasters:
     """The optimizer updates the values themselves, by the gradients as they were summed."""
 
     array: Array | None = None
-    nbytes = scratch_bytes = 0
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
+    scratch_bytes, factor = 0, 1.0
 
     def begin(self, flat: Array) -> None:
         """A step begins."""
-
-    def take(self, start: int, p: Parameter) -> None:
-        """The parameter that begins there in the flat buffer has values from elsewhere."""
 
     def round_to(self, flat: Array) -> None:
         """All updates are made."""
@@ -76,10 +70,6 @@ class NoMasters:
         """What the optimizer reads as the gradient of a piece."""
         return summed
 
-    def unscaled(self, summed: Array) -> Array:
-        """The gradient for a sum of any shape."""
-        return summed
-
     def scale(self, factor: float, gradients: Iterable[Array]) -> None:
         """Multiplies all gradients that the optimizer reads."""
         for gradient in gradients:
@@ -92,14 +82,12 @@ class Masters:
     factor    what gradients are multiplied by when they are read
     """
 
-    dtype = MASTER
-
     def __init__(self, shards: Sequence[Shard], on: Backend, scaler: Scaler) -> None:
-        self._shards, self._on, self._scaler = shards, on, scaler
+        self._shards, self._scaler = shards, scaler
         n = shards[-1].packed.stop if shards else 0
         self.array: Array = on.xp.zeros(n, MASTER)
         self._scratch = on.xp.zeros(max(min(n, piece_of(on)), 1), MASTER)
-        self.nbytes, self.scratch_bytes = int(self.array.nbytes), int(self._scratch.nbytes)
+        self.scratch_bytes = int(self._scratch.nbytes)
         self.factor = 1.0
 
     def begin(self, flat: Array) -> None:
@@ -108,13 +96,6 @@ class Masters:
         if flat is not self.array:  # else who writes values tells the store
             for shard in self.pieces(self._shards):
                 self.array[shard.packed] = self.of(shard, flat[shard.start : shard.stop])
-
-    def take(self, start: int, p: Parameter) -> None:
-        """Takes over the values of p, of any type."""
-        values = memory_order(p, self._on.asarray(p.data))
-        for shard in within(self._shards, start, start + p.size):
-            own = values[shard.start - start : shard.stop - start]
-            self.array[shard.packed] = self.of(shard, own)
 
     def round_to(self, flat: Array) -> None:
         """Writes the values of what this rank updates."""
@@ -143,10 +124,6 @@ class Masters:
         own[...] = summed
         own *= self.factor
         return own
-
-    def unscaled(self, summed: Array) -> Array:
-        """The gradient for a sum of any shape."""
-        return summed.astype(MASTER) * self.factor
 
     def scale(self, factor: float, gradients: Iterable[Array]) -> None:
         """Gradients are multiplied when they are read."""

@@ -6,11 +6,11 @@ an array that a vjp keeps is right whenever the bucket is there, and the tape se
 """
 
 from nnmpi.backend import Array
-from nnmpi.nn.parameter import memory_order
-from nnmpi.nn.store import Shard, within
+from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
-from nnmpi.parallel.stores.sharded_buffers import GATHER, ShardedBuffers, wait_for_gather
-from nnmpi.parallel.wire import Transfer
+from nnmpi.parallel.stores.gathered_values import GATHER, wait_for_gather
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.wire import Transfer, Wire
 
 ORDERS = 1_000_003  # checksums of orders; the sum of their squares over many ranks is exact
 
@@ -23,28 +23,23 @@ class WeightSlots:
 
     rotates, order = True, 0
 
-    def __init__(self, buffers: ShardedBuffers) -> None:
-        self._buffers, xp, dtype = buffers, buffers.on.xp, buffers.dtype
-        masters = buffers.masters.array
-        self.flat = xp.zeros(buffers.own_length, dtype) if masters is None else masters
-        lengths = [stop - start for start, stop, _ in buffers.buckets]
+    def __init__(self, store: LocalStore, gathers: Wire) -> None:
+        self._parameters, buckets = store.parameters, store.buckets
+        self._buckets, self._gathers, self._of = buckets, gathers, buckets.of
+        xp, dtype, masters = store.on.xp, store.dtype, store.masters.array
+        self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
+        self._shards = [self.flat[shard.packed] for shard in store.shards]
+        lengths = [stop - start for start, stop, _ in buckets]
         longest = [max(lengths[s::SLOTS]) for s in range(min(SLOTS, len(lengths)))]
         slots = [xp.zeros(n, dtype) for n in longest]
         self.slot_bytes = sum(int(slot.nbytes) for slot in slots)
         self._weights = [slots[b % SLOTS][:n] for b, n in enumerate(lengths)]
-        views = [buffers.bucket_views(bucket, b) for b, bucket in enumerate(self._weights)]
-        self._of = buffers.buckets.of
+        self._own = [weights[gathers.chunk(len(weights))] for weights in self._weights]
+        views = [buckets.views(array, b, self._parameters) for b, array in enumerate(self._weights)]
         self._values = [views[b][i] for i, b in enumerate(self._of)]
-        self._walk = SlotWalk(buffers.buckets.stages)
+        self._walk = SlotWalk(buckets.stages)
         self._arriving: dict[int, Transfer] = {}  # by slot, the newest last
         self._node, self._bucket_of_node = 0, NONE
-
-    def take(self, i: int, values: Array) -> None:
-        """Copies this rank's shards of parameter i from its values."""
-        row, start = memory_order(self._buffers.parameters[i], values), self._buffers.spans[i][0]
-        for shard in within(self._buffers.shards, start, start + row.size):
-            own = row[shard.start - start : shard.stop - start]
-            self.flat[shard.packed] = self._buffers.masters.of(shard, own)
 
     def own(self, shard: Shard) -> Array:
         """The memory of the values of a shard."""
@@ -59,14 +54,20 @@ class WeightSlots:
         """The bucket of parameter i is in its slot again, for the vjps of node number `made`."""
         b = self._of[i]
         if made == self._node and b != self._bucket_of_node:
-            self._refuse(i)
+            members = self._buckets.members[self._bucket_of_node]
+            one, other = (self._parameters[k].place.path for k in (members[0], i))
+            raise ValueError(
+                f"zero 3 gathers the parameters of one layer at a time, and one operation uses "
+                f"{other} and a parameter of another layer, which is gathered with {one}: give "
+                "both to one module, or use --zero 2"
+            )
         self._node, self._bucket_of_node = made, b
         self._bring(b, BACKWARD)
 
-    def written(self, i: int) -> None:
-        """The values of parameter i were written from outside, in its slot."""
+    def here(self, i: int) -> Array:
+        """The values of parameter i, which are in its slot."""
         assert self._walk.holds(self._of[i])
-        self.take(i, self._values[i])
+        return self._values[i]
 
     def gather(self) -> None:
         """All ranks have updated their shards. The bucket that was used first comes again."""
@@ -101,16 +102,6 @@ class WeightSlots:
         before = self._arriving.pop(b % SLOTS, None)
         if before is not None:
             before.wait()
-        buffers, weights = self._buffers, self._weights[b]
-        weights[buffers.in_bucket[b]] = self.flat[buffers.shards[b].packed]
+        self._own[b][...] = self._shards[b]
         self.order = (31 * self.order + b + 1) % ORDERS
-        self._arriving[b % SLOTS] = buffers.gathers.start_all_gather(weights, GATHER)
-
-    def _refuse(self, i: int) -> None:
-        members = self._buffers.buckets.members[self._bucket_of_node]
-        one, other = (self._buffers.parameters[k].place.path for k in (members[0], i))
-        raise ValueError(
-            f"zero 3 gathers the parameters of one layer at a time, and one operation uses {other} "
-            f"and a parameter of another layer, which is gathered with {one}: give both to one "
-            "module, or use --zero 2"
-        )
+        self._arriving[b % SLOTS] = self._gathers.start_all_gather(self._weights[b], GATHER)

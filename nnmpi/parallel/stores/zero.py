@@ -7,8 +7,8 @@ ZeroStore           1      GatheredValues    WholeGradients   shards            
                     2      GatheredValues    GradientSlots    shards             4 + 12/d
                     3      WeightSlots       GradientSlots    shards             16/d
 
-The store calls the two, and neither calls the store or the other one. The scalars are summed last,
-with the squares, in one short all-reduce.
+The store calls its two parts, which know neither each other nor, once they are made, the store. The
+scalars are summed last, with the squares, in one short all-reduce.
 
 Values can be read where all ranks along dp read together: in a step, in an evaluation, in
 `reading`. A rank that reads alone, between steps, is refused: it would wait for ranks that may wait
@@ -23,14 +23,12 @@ import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, Shard, within
+from nnmpi.nn.store import FlatStore, Shard, stores_of, within
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
-from nnmpi.parallel.stores.reading import stores_of
-from nnmpi.parallel.stores.sharded_buffers import ShardedBuffers
 from nnmpi.parallel.stores.weight_slots import WeightSlots
 from nnmpi.parallel.wire import wire_of
 
@@ -51,33 +49,20 @@ class ZeroStore(LocalStore):
         for store in stores_of(spec.parameters):
             if {*store.parameters} <= {*spec.parameters}:  # no gradients while values move
                 store.flat_grad, store.slots = store.on.xp.zeros(0, store.dtype), []
-        self._kinds = values, gradients
+        self._values_of, self._gradients_of = values, gradients
         self._is_reading, self._has_sums, self._whole = False, False, list[Array]()
         super().__init__(spec)
 
     def allocate(self) -> None:
-        buckets, on, sums = self.buckets, self.on, wire_of(self.dp, self.on)
-        self.shards = buckets.shards()
+        self.shards = self.buckets.shards()
         # a bucket of several stages is counted in shards of its own, once in each stage
-        self._counted = buckets.shards(sums)
-        buckets.set_up(self.dtype, on)
+        self._counted = self.buckets.shards(wire_of(self.dp, self.on))
+        self.buckets.set_up(self.dtype, self.on)
         self.allocate_masters()
+        self._readable = self.shards
         self.gathers = duplicate(self.dp)
-        pairs = zip(self.shards, buckets, strict=True)
-        buffers = ShardedBuffers(
-            self.parameters,
-            self.spans,
-            buckets,
-            self.shards,
-            [slice(own.start - whole.start, own.stop - whole.start) for own, whole in pairs],
-            self.dtype,
-            on,
-            sums,
-            wire_of(self.gathers, on),
-            self.masters,
-        )
-        values, gradients = self._kinds
-        self._values, self._gradients = values(buffers), gradients(buffers)
+        self._values = self._values_of(self, wire_of(self.gathers, self.on))
+        self._gradients = self._gradients_of(self)
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
         self.start = self._gradients.start  # type: ignore[method-assign]
@@ -85,8 +70,10 @@ class ZeroStore(LocalStore):
     # ---- values
 
     def take(self, i: int, p: Parameter) -> None:
-        self._values.take(i, self.on.asarray(p.data))
-        self.masters.take(self.spans[i][0], p)
+        values = self.on.asarray(p.data)
+        if not self._values.rotates:
+            self._values.here(i)[...] = values
+        self.keep(i, values)
 
     def value(self, i: int) -> Array:
         if self._whole:
@@ -101,14 +88,11 @@ class ZeroStore(LocalStore):
         self._values.refresh(i, made)
 
     def written(self, i: int) -> None:
-        if not self._whole:
-            self._values.written(i)
+        if self.rotates:
+            self.keep(i, self._values.here(i))
 
     def own_values(self, shard: Shard) -> Array:
         return self._values.own(shard)
-
-    def readable(self, i: int) -> list[Stretch]:
-        return self.own_stretches(i)
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
@@ -155,26 +139,31 @@ class ZeroStore(LocalStore):
 
     def slot(self, i: int) -> Array:
         if self._has_sums:
-            self._refuse_gradient(i)
+            raise ValueError(
+                f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
+                f"{self.dp.size} ranks; all of them get it by store.whole_gradient({i})"
+            )
         return self._gradients.slot(i)
 
     def summed(self, shard: Shard) -> Array:
         return self._gradients.own(shard)
 
     def whole_gradient(self, i: int) -> Array:
-        return self.masters.unscaled(self._gradients.whole(i))
+        return self.unscaled(self._gradients.whole(i))
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
-        assert self._apart is not None
         order = float(self._values.order)
         shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
         own = [squares(self.shard_gradient(one)) for one in self.masters.pieces(shards)]
-        total = sum(self._apart.fetch(self.on, own))
-        row = np.array([*self.scalars, total, order, order**2])
+        row = np.array([*self.on_host(own), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
         if orders**2 != self.dp.size * squared:  # as it is if, and only if, all orders are equal
-            self._refuse_orders()
+            raise ValueError(
+                f"zero 3 gathers parameters when they are used, and {self.dp.size} ranks have used "
+                "them in different orders, so that some had wrong values: run layers and read "
+                "parameters in one order on all ranks, or use --zero 2"
+            )
         return row[:-2]
 
     # ---- a step
@@ -187,7 +176,6 @@ class ZeroStore(LocalStore):
         self._gradients.begin()
 
     def poll(self) -> None:
-        """Messages of this store progress."""
         self._values.poll()
         self._gradients.poll()
 
@@ -218,17 +206,4 @@ class ZeroStore(LocalStore):
             f"{self.parameters[i].place.path}: between steps its values are in parts on "
             f"{self.dp.size} ranks along dp; enter `with trainer.gathered_parameters():` on "
             "every rank, and read or write them in it"
-        )
-
-    def _refuse_orders(self) -> NoReturn:
-        raise ValueError(
-            f"zero 3 gathers parameters when they are used, and {self.dp.size} ranks have used "
-            "them in different orders, so that some had wrong values: run layers and read "
-            "parameters in one order on all ranks, or use --zero 2"
-        )
-
-    def _refuse_gradient(self, i: int) -> NoReturn:
-        raise ValueError(
-            f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
-            f"{self.dp.size} ranks; all of them get it by store.whole_gradient({i})"
         )

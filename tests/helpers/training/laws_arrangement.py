@@ -193,11 +193,12 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
     said = memory(trainer.arrangement, comm.rank, trainer.config.batch_size)
     stores = {p.store for p in trainer.optimizer.parameters}
     (store,) = (s for s in stores if isinstance(s, FlatStore))
+    masters = store.masters.array if isinstance(store, LocalStore) else None
     held = {
         "parameters": store.parameter_bytes(),
         "gradients": store.gradient_bytes(),
         "optimizer": sum(a.nbytes for a in trainer.optimizer.state.values())
-        + (store.masters.nbytes if isinstance(store, LocalStore) else 0),
+        + (0 if masters is None else masters.nbytes),
         "slots": store.slot_bytes(),
         "buffers": sum(
             np.asarray(b).nbytes

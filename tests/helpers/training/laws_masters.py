@@ -9,7 +9,7 @@ from helpers.training.pipelined import Options, contents, digits
 import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
-from nnmpi.parallel.stores.reading import values_of
+from nnmpi.nn.store import values_of
 from nnmpi.run.report import Event, NullReport
 
 LAYOUTS: dict[str, Options] = {
