@@ -18,8 +18,8 @@ from nnmpi.drawing.tables import plural
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
-from nnmpi.run.files.tokens import write_tokens
 from nnmpi.run.report import Event
+from nnmpi.run.tokens import write_tokens
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from nnmpi.kernels import Vjp
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store
-
-if TYPE_CHECKING:
-    from nnmpi.nn.module import Module
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
@@ -103,7 +100,7 @@ class Parameter(Tensor):
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
         self.room = place.size
-        self._parent: Module | None = None
+        self._parent: Any = None  # the module, whose file imports this one
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
