@@ -75,7 +75,7 @@ class Sequences(NamedTuple):
 ALL = Sequences()
 
 
-class Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """Where rows are that lie behind each other, in the order in which steps run.
 
     steps  the rows of each step, and how many they are
@@ -120,7 +120,7 @@ class Rows(NamedTuple):
         return found
 
 
-def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> Rows:
+def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
     """The rows of N sequences of at most T positions."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
@@ -133,7 +133,7 @@ def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: An
         at = xp.asarray(np.repeat(np.arange(T), sizes)), xp.asarray(np.concatenate(index))
     ends = np.cumsum([0, *sizes])
     steps = [(slice(int(end) - n, int(end)), n) for end, n in zip(ends[1:], sizes, strict=True)]
-    return Rows(steps[::-1] if reverse else steps, at, order)
+    return PackedRows(steps[::-1] if reverse else steps, at, order)
 
 
 class _Gradients(NamedTuple):
@@ -277,7 +277,7 @@ def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | No
 
 def _in_time(
     cell: Cell,
-    rows: Rows,
+    rows: PackedRows,
     z: Array,
     recurrence: tuple[Array, Array | None],
     states: Sequence[Array],
@@ -298,7 +298,7 @@ def _in_time(
 
 def _through_time(
     cell: Cell,
-    rows: Rows,
+    rows: PackedRows,
     g: Array,
     w_hh: Array,
     z: Array,
