@@ -55,6 +55,7 @@ class _Recurrent(Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
         proj_size: int = 0,
     ) -> None:
         name = type(self).__name__
