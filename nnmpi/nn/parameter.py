@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,15 @@ def memory_order(p: Parameter, values: Array) -> Array:
 def in_shape(row: Array, shape: Sequence[int], layout: Sequence[int]) -> Array:
     """A view of this shape of values in one row, whose axes are in memory in the order `layout`."""
     return row.reshape([shape[k] for k in layout]).transpose(inverse(layout))
+
+
+def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
+    """Gradients become None, without a write, or else those that there are become 0."""
+    for p in parameters:
+        if set_to_none:
+            p.has_grad = False
+        elif p.has_grad:
+            p.slot[...] = 0
 
 
 class Parameter(Tensor):
