@@ -14,7 +14,7 @@ from nnmpi.autograd.ops import elementwise, recurrent
 from nnmpi.backend import Array
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_probability, dropout_key, dropout_mask
-from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
@@ -199,10 +199,7 @@ class RNN(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        if nonlinearity not in NONLINEARITIES:
-            raise ValueError(
-                f"RNN: nonlinearity {nonlinearity!r} is none of {', '.join(NONLINEARITIES)}"
-            )
+        check_choice("RNN", "nonlinearity", nonlinearity, NONLINEARITIES)
         self.nonlinearity, self.mode = nonlinearity, f"RNN_{nonlinearity.upper()}"
         rest = bias, batch_first, dropout, bidirectional
         super().__init__(input_size, hidden_size, num_layers, *rest)
