@@ -61,7 +61,7 @@ from nnmpi.autograd.functional import unsqueeze as unsqueeze
 from nnmpi.autograd.functional import where as where
 from nnmpi.autograd.functional import zeros as zeros
 from nnmpi.config import Config as Config
-from nnmpi.nn.random import random as random
+from nnmpi.nn.random_numbers import random as random
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.run.files.loading import load as load
@@ -69,8 +69,9 @@ from nnmpi.run.files.saving import save as save
 from nnmpi.run.generation import generate as generate
 from nnmpi.run.report.plot import plot as plot
 from nnmpi.run.trainer import Trainer as Trainer
+from nnmpi.version import __version__ as __version__
 
-__version__ = "0.1.0"
+__path__.append(f"{__path__[0]}/commands")  # see there
 __all__ = [
     name
     for name, value in globals().items()

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nnmpi import user_code
-from nnmpi.config import GROUPS, Config, check_text, kind_of, not_an_option, options
+from nnmpi.config import GROUPS, Config, kind_of, not_an_option, options
 from nnmpi.quoting import nearest, quoted, shown
+from nnmpi.terms import check_text
 
 MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
 LONGEST_FILE = 1_000_000  # bytes of a file of options

@@ -15,8 +15,7 @@ from typing import Any, Self, get_args
 from nnmpi import dtypes, terms, user_code
 from nnmpi.backend import DEVICES
 from nnmpi.quoting import nearest, quoted, shown
-from nnmpi.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0, Range
-from nnmpi.terms import check_text as check_text
+from nnmpi.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0, Range, check_text
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")

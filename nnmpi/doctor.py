@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi import blas, cli, native
-from nnmpi.sim.show import plural
+from nnmpi.drawing.tables import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")

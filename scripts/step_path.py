@@ -9,6 +9,7 @@ first rank in its third step.
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import nnmpi
 from nnmpi import Config, Trainer, train
 from nnmpi.comm import Comm, thread_ranks
+from nnmpi.parallel.step.executor import StepState
 
 PACKAGE = f"{Path(nnmpi.__file__).parent}/"
 
@@ -35,7 +37,9 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
             calls[path.removeprefix(PACKAGE), frame.f_code.co_name] += 1
 
     trainer = Trainer(config, comm=comm)
-    steps = trainer.strategy.steps(trainer.train, trainer.state)
+    batches = len(trainer.train)
+    epochs = (StepState(epoch * batches, epoch) for epoch in range(3))  # each has a step or more
+    steps = chain.from_iterable(trainer.strategy.steps(trainer.train, start) for start in epochs)
     next(steps)
     next(steps)
     sys.setprofile(note)

@@ -30,17 +30,17 @@ MOST_ROWS = 64
 """The most of them in causal attention: their scores with later keys are computed in vain."""
 
 CALL_ROWS = 256
-"""Queries of a block on the host, if there are so many; a loop takes some of them at a time, and
-messages progress between blocks."""
+"""Queries of a tile on the host, if there are so many; a loop takes some of them at a time, and
+messages progress between tiles."""
 
-Keep = Callable[["Block"], Array]
-"""What the probabilities of a block are multiplied by in dropout."""
+Keep = Callable[["Tile"], Array]
+"""What the probabilities of a tile are multiplied by in dropout."""
 
 KeepOf = Callable[[Array, Array], Keep]
 """The same of queries and keys at these positions of whole sequences."""
 
 
-class Block(NamedTuple):
+class Tile(NamedTuple):
     """Some samples and key heads, and some queries with the keys that they see, the first ones."""
 
     samples: slice
@@ -54,7 +54,7 @@ class Scores(NamedTuple):
 
     mask: broadcast to (N, K, G, T, S): bool, true where a query sees a key, or added to the scores
     causal: whether query i sees keys 0 to i only
-    keep: what probabilities are multiplied by, for each block
+    keep: what probabilities are multiplied by, for each tile
     """
 
     scale: float
@@ -62,23 +62,23 @@ class Scores(NamedTuple):
     causal: bool = False
     keep: Keep | None = None
 
-    def of(self, block: Block) -> tuple[float, int, Array | None, Keep | None]:
-        """What the loops take for a block: scale; first, where query i of the block sees keys 0 to
-        first + i, or all keys if it is -1; mask; and keep, of blocks within this one."""
-        samples, heads, queries, keys = block
+    def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
+        """What the loops take for a tile: scale; first, where query i of the tile sees keys 0 to
+        first + i, or all keys if it is -1; mask; and keep, of tiles within this one."""
+        samples, heads, queries, keys = tile
         mask, keep = self.mask, self.keep
         if mask is not None:
             mask = mask[samples, heads, :, queries, keys]
         if keep is not None:
-            keep = partial(_keep_within, keep, block)
+            keep = partial(_keep_within, keep, tile)
         return self.scale, queries.start if self.causal else -1, mask, keep
 
 
-def _keep_within(keep: Keep, block: Block, part: Block) -> Array:
-    """`keep` of a part of the queries of a block."""
-    start = block.queries.start
+def _keep_within(keep: Keep, tile: Tile, part: Tile) -> Array:
+    """`keep` of a part of the queries of a tile."""
+    start = tile.queries.start
     rows = slice(start + part.queries.start, start + part.queries.stop)
-    return keep(block._replace(queries=rows, keys=part.keys))
+    return keep(tile._replace(queries=rows, keys=part.keys))
 
 
 def attention(q: Array, k: Array, v: Array, how: Scores, y: Array, lse: Array) -> None:
@@ -86,10 +86,10 @@ def attention(q: Array, k: Array, v: Array, how: Scores, y: Array, lse: Array) -
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
-    for block in _blocks(q, k, how.causal):
-        samples, heads, queries, keys = block
+    for tile in _tiles(q, k, how.causal):
+        samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
-        attention_loop(q[rows], k[seen], v[seen], y[rows], lse[rows], *how.of(block))
+        attention_loop(q[rows], k[seen], v[seen], y[rows], lse[rows], *how.of(tile))
         progress()
 
 
@@ -113,11 +113,11 @@ def attention_gradients(
     progress = progress_hook.get()
     for d in (dq, dk, dv):
         d[...] = 0
-    for block in _blocks(q, k, how.causal):
-        samples, heads, queries, keys = block
+    for tile in _tiles(q, k, how.causal):
+        samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
         arrays = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows]
-        attention_gradient_loop(*arrays, dq[rows], dk[seen], dv[seen], *how.of(block))
+        attention_gradient_loop(*arrays, dq[rows], dk[seen], dv[seen], *how.of(tile))
         progress()
 
 
@@ -142,7 +142,7 @@ def attention_loop(
     mask: Array | None,
     keep: Keep | None,
 ) -> None:
-    """Writes y and lse of a block; the options are those of `Scores.of`."""
+    """Writes y and lse of a tile; the options are those of `Scores.of`."""
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
@@ -174,7 +174,7 @@ def attention_gradient_loop(
     mask: Array | None,
     keep: Keep | None,
 ) -> None:
-    """Writes dq of a block, and adds to dk and dv: ds = scale p (dp - sum(dy y))."""
+    """Writes dq of a tile, and adds to dk and dv: ds = scale p (dp - sum(dy y))."""
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
@@ -198,8 +198,8 @@ def attention_gradient_loop(
         progress()
 
 
-def _blocks(q: Array, k: Array, causal: bool) -> Iterator[Block]:
-    """All blocks, those of a head in the order of queries; none if there are no keys."""
+def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
+    """All tiles, those of a head in the order of queries; none if there are no keys."""
     (N, K, G, T, _), S = q.shape, k.shape[2]
     at_once = _rows(q, S, causal)
     rows = max(at_once, min(T, CALL_ROWS)) if of(q).is_host else at_once
@@ -209,7 +209,7 @@ def _blocks(q: Array, k: Array, causal: bool) -> Iterator[Block]:
     for n in range(0, N if S else 0, samples):
         for h in range(0, K, heads):
             for t in range(0, T, rows):
-                yield Block(
+                yield Tile(
                     slice(n, min(n + samples, N)),
                     slice(h, min(h + heads, K)),
                     slice(t, min(t + rows, T)),
@@ -217,14 +217,14 @@ def _blocks(q: Array, k: Array, causal: bool) -> Iterator[Block]:
                 )
 
 
-def _parts(q: Array, k: Array, first: int) -> Iterator[Block]:
-    """The queries of a block, so many that their scores are in cache, with the keys they see."""
+def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
+    """The queries of a tile, so many that their scores are in cache, with the keys they see."""
     (n, h, _, T, _), S = q.shape, k.shape[2]
     rows = _rows(q, S, first >= 0)
     for t in range(0, T, rows):
         last = min(t + rows, T)
         seen = min(S, first + last) if first >= 0 else S
-        yield Block(slice(0, n), slice(0, h), slice(t, last), slice(0, seen))
+        yield Tile(slice(0, n), slice(0, h), slice(t, last), slice(0, seen))
 
 
 def _rows(q: Array, S: int, causal: bool) -> int:
@@ -245,7 +245,7 @@ def _over_group(a: Array, b: Array) -> Array:
 
 
 def _scores(
-    q: Array, k: Array, part: Block, scale: float, first: int, mask: Array | None
+    q: Array, k: Array, part: Tile, scale: float, first: int, mask: Array | None
 ) -> tuple[Array, Array | None]:
     """The scores of some queries, (n, h, G, rows, keys), and which of them a mask lets through."""
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys

@@ -8,7 +8,7 @@ The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import on_host_in_16_bits
@@ -53,15 +53,22 @@ class Shape(NamedTuple):
         return rows.outputs(height) // f, columns.outputs(width) // f
 
 
+def sides_of(f: Shape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
+    """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
+    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype == "float32" else ()
+    p = f.windows[0].before
+    fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
+    return sides if fits and channels >= MIN_CHANNELS else ()
+
+
 def method_of(x: Array, w: Array, f: Shape) -> tuple[Method, int]:
     """The algorithm for x (N, H, W, C) and w (kh, kw, C / groups, O), and its images per chunk."""
     N, H, W, C = x.shape
     O = w.shape[3]
-    h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
-    p = f.windows[0].before
-    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or x.dtype == "float32" else ()
-    fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(h, v) >= 2
-    if sides and of(x).is_host and fits and C >= MIN_CHANNELS:
+    outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]
+    sides = sides_of(f, C, outputs, x.dtype) if of(x).is_host else ()
+    if sides:
+        p = f.windows[0].before
         q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
         budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
         budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk

@@ -6,6 +6,7 @@ from typing import Any
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.join import JOINS, joined
 from nnmpi.nn.containers import ModuleDict
+from nnmpi.nn.layers.sizes import check_choice
 from nnmpi.nn.module import Module
 
 
@@ -28,8 +29,7 @@ class Branches(ModuleDict):
         join: str = "sum",
         dim: int = -1,
     ) -> None:
-        if join not in JOINS:
-            raise ValueError(f"Branches: join={join!r} is none of {', '.join(JOINS)}")
+        check_choice("Branches", "join", join, JOINS)
         if dim == 0:
             raise ValueError("Branches: dim=0 is the axis of the samples: give another axis")
         self.join, self.dim = join, dim

@@ -22,6 +22,7 @@ from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
 from nnmpi.dtypes import wide
+from nnmpi.kernels import Result
 from nnmpi.kernels.window import Size
 from nnmpi.nn import element_losses
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
@@ -161,40 +162,29 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     return apply(linear_op.linear, *as_tensors(input, weight), _optional(bias))
 
 
-def conv1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Size = 1,
-    padding: Size | str = 0,
-    dilation: Size = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Sequences (N, C, L) by weights (O, C / groups, k)."""
-    sizes = {"stride": stride, "padding": padding, "dilation": dilation}
-    one = {
-        name: v[0] if isinstance(v, Sequence) and len(v) == 1 else v for name, v in sizes.items()
-    }
-    return _convolved(conv.conv1d, input, weight, bias, groups=groups, **one)
+def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
+    """The function of a convolution."""
+
+    def function(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        given = {"stride": stride, "padding": padding, "dilation": dilation}
+        sizes = {k: v[0] if len(v) == 1 else v for k, v in given.items() if isinstance(v, Sequence)}
+        options = {**given, **sizes, "groups": groups, "keep": bool(recording.get())}
+        return apply(op, *as_tensors(input, weight), _optional(bias), **options)
+
+    function.__name__, function.__doc__ = op.__name__, op.__doc__
+    return function
 
 
-def conv2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Size = 1,
-    padding: Size | str = 0,
-    dilation: Size = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Images (N, C, H, W) by weights (O, C / groups, kh, kw)."""
-    sizes: Any = {"stride": stride, "padding": padding, "dilation": dilation}
-    return _convolved(conv.conv2d, input, weight, bias, groups=groups, **sizes)
-
-
-def _convolved(op: Any, input: Any, weight: Any, bias: Any, **options: Any) -> Tensor:
-    keep = bool(recording.get())
-    return apply(op, *as_tensors(input, weight), _optional(bias), keep=keep, **options)
+conv1d = _convolution(conv.conv1d)
+conv2d = _convolution(conv.conv2d)
 
 
 def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Tensor:

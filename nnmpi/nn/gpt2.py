@@ -23,7 +23,7 @@ from nnmpi.nn.gpt import GPT, check_sizes
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import check_state
 from nnmpi.nn.stored import AS_IS, Order
-from nnmpi.nn.tensor_files import INDEX, Source, check_tied, sources_in
+from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.quoting import shown
 
@@ -171,7 +171,7 @@ def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
     return sizes
 
 
-def check_sources(file: object, sizes: Sizes, sources: Mapping[str, Source]) -> None:
+def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor]) -> None:
     """Raises ValueError unless a gpt of the sizes that a file tells has these tensors, by their
     paths here; before a model is built, since a file may tell a billion layers."""
     vocabulary, positions = (sizes.vocabulary, sizes.width), (sizes.positions, sizes.width)

@@ -160,6 +160,11 @@ class ClassLoss(Loss):
             return None
         return array_on(backend.of(scores.data), self.weight, scores.dtype)
 
+    def options(self, scores: Tensor) -> dict[str, Any]:
+        """The options of the op of scores."""
+        options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
+        return {"weight": self.weight_like(scores), **options}
+
 
 class CrossEntropyLoss(ClassLoss):
     """-log(softmax(logits))[label]: logits (N, C, ...), integer labels (N, ...).
@@ -186,26 +191,12 @@ class CrossEntropyLoss(ClassLoss):
         if not may_ignore and self.weight is None and not self.label_smoothing:
             op = softmax.cross_entropy if scores.ndim == 2 else positions.cross_entropy
             return apply(op, scores, labels, reduction=self.reduction)
-        return apply(
-            ops.weighted_cross_entropy,
-            scores,
-            labels,
-            weight=self.weight_like(scores),
-            ignore_index=self.ignore_index,
-            smoothing=self.label_smoothing,
-            reduction=self.reduction,
-        )
+        options = self.options(scores) | {"smoothing": self.label_smoothing}
+        return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
 
 class NLLLoss(ClassLoss):
     """-logp[label]: log-probabilities (N, C, ...), integer labels (N, ...)."""
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        return apply(
-            ops.nll,
-            scores,
-            labels,
-            weight=self.weight_like(scores),
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        return apply(ops.nll, scores, labels, **self.options(scores))

@@ -12,7 +12,7 @@ from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
 from nnmpi.nn import refusals
 from nnmpi.nn.hooks import Hooked
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import (
     LOCAL,
     UNTRACKED,
@@ -186,11 +186,7 @@ class Module(Hooked, Registries):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients: they become None, or else those that there are become 0."""
-        for p in self.parameters():
-            if set_to_none:
-                p.grad = None
-            elif p.grad is not None:
-                p.grad[...] = 0
+        clear_gradients(self.parameters(), set_to_none)
 
     def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
         """Convert to a type and move to a backend; the parameters move into one flat store."""

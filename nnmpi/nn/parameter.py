@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from nnmpi.kernels import Vjp
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store
-
-if TYPE_CHECKING:
-    from nnmpi.nn.module import Module
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
@@ -38,6 +35,15 @@ def memory_order(p: Parameter, values: Array) -> Array:
 def in_shape(row: Array, shape: Sequence[int], layout: Sequence[int]) -> Array:
     """A view of this shape of values in one row, whose axes are in memory in the order `layout`."""
     return row.reshape([shape[k] for k in layout]).transpose(inverse(layout))
+
+
+def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
+    """Gradients become None, without a write, or else those that there are become 0."""
+    for p in parameters:
+        if set_to_none:
+            p.has_grad = False
+        elif p.has_grad:
+            p.slot[...] = 0
 
 
 class Parameter(Tensor):
@@ -103,7 +109,7 @@ class Parameter(Tensor):
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
         self.room = place.size
-        self._parent: Module | None = None
+        self._parent: Any = None  # the module, whose file imports this one
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None

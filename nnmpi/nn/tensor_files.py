@@ -94,7 +94,7 @@ class Stored(NamedTuple):
         return np.array(file[part], kept, order="C")
 
 
-class Source(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor of a model in a file, with the shape and the numbers that the model has."""
 
     stored: Stored
@@ -180,10 +180,10 @@ def stored_in(path: Path) -> dict[str, Stored]:
     return {name: headers[file][name] for name, file in listed.items()}
 
 
-def sources_in(path: Path, form: Form) -> dict[str, Source]:
+def sources_in(path: Path, form: Form) -> dict[str, StoredTensor]:
     """The tensors of a file, or of the shards of an index, by their paths in the model."""
-    stored = stored_in(path)
-    return {own: Source(stored[name], form.order(own)) for own, name in form.found(stored).items()}
+    stored, order = stored_in(path), form.order
+    return {own: StoredTensor(stored[name], order(own)) for own, name in form.found(stored).items()}
 
 
 def check_tied(path: Path, form: Form) -> None:

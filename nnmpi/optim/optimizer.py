@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import tape
 from nnmpi.backend import Array
-from nnmpi.nn.parameter import Parameter, in_shape, memory_order
+from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
@@ -121,11 +121,7 @@ class Optimizer:
 
         Without `set_to_none` those that there are become zeros, by which the next step updates.
         """
-        for p in self.parameters:
-            if set_to_none:
-                p.grad = None
-            elif p.has_grad:
-                p.slot[...] = 0
+        clear_gradients(self.parameters, set_to_none)
 
     def step(self, lr_factor: float = 1.0) -> None:
         """Update all parameters that have a gradient; a schedule's factor multiplies each rate."""

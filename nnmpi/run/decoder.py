@@ -17,6 +17,7 @@ from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset, Split
+from nnmpi.drawing.tables import plural
 from nnmpi.nn import GPT
 from nnmpi.nn.decoding import Past, decoding
 from nnmpi.nn.gpt2 import Sizes
@@ -32,7 +33,6 @@ from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED
 from nnmpi.run import objectives
 from nnmpi.run.setup import build_model, initialise
-from nnmpi.sim.show import plural
 
 AXES = 8  # of a tensor that goes to the next stage, at most
 TOKEN = 1  # the tag of messages between stages

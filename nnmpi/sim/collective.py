@@ -11,8 +11,7 @@ from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
 from nnmpi.sim import textbook
-from nnmpi.sim.network import check_count, check_number, record
-from nnmpi.sim.show import Record
+from nnmpi.sim.network import Record, check_count, check_number, record
 from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper
 
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, within
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm
-from nnmpi.sim.show import Record
+from nnmpi.sim.network import Record
 
 PANEL = 512
 """Columns of K in a panel, as in SummaLinear."""

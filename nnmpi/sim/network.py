@@ -1,9 +1,12 @@
 """The network of a simulation: its options, the numbers it may have, and how it is shown."""
 
 import argparse
+from typing import Any, TypeAlias
 
 from nnmpi.collectives.price import Link, Network
-from nnmpi.sim.show import Record
+
+Record: TypeAlias = dict[str, Any]
+"""What a simulation has found, as a JSON object; the text of a command is made from it."""
 
 MAX_RANKS = 10_000_000
 MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows

@@ -6,9 +6,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from nnmpi.collectives.price import Network
+from nnmpi.drawing.tables import amount, columns, duration
 from nnmpi.sim import collective
-from nnmpi.sim.network import as_text
-from nnmpi.sim.show import Record, amount, columns, duration
+from nnmpi.sim.network import Record, as_text
 
 MOST_RANKS = 4096  # a simulation of more takes too long for a table
 LINES = {

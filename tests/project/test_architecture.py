@@ -1,6 +1,8 @@
 """docs/architecture.md is true of the code: its folders, their sizes, and the files it names."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from helpers.mpijob import ROOT
@@ -46,3 +48,11 @@ def test_every_file_that_it_names_is_there() -> None:
             (folder / name).exists()
             for folder in (ROOT, PACKAGE, PACKAGE / "comm", PACKAGE / "parallel")
         ), name
+
+
+def test_the_path_of_a_step_is_printed_where_an_epoch_has_one_step() -> None:
+    options = ["--model", "iris-mlp", "--data", "iris", "--batch-size", "120", "--epochs", "1"]
+    command = [sys.executable, "scripts/step_path.py", "1", *options]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "parallel/step/executor.py" in run.stdout

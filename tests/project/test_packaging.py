@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,13 @@ def test_every_file_of_the_package_is_shipped():
     assert [path for path in others if path not in shipped] == []
     for path in SOURCES:  # packages = find: passes over a folder that has no __init__.py
         assert (path.parent / "__init__.py").is_file(), path
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, PACKAGE / "nn"])
+def test_python_finds_its_own_modules_where_it_starts_in_a_folder(folder):
+    """`import tokenize`, as tracebacks and pytest have it, takes a file of this name first."""
+    names = {path.stem for path in folder.iterdir()}
+    assert names & sys.stdlib_module_names == set()
 
 
 def test_files_the_metadata_name_are_there():

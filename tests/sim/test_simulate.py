@@ -19,13 +19,14 @@ from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER, PlanError
-from nnmpi.sim import collective, show
+from nnmpi.drawing.rounds_svg import as_svg
+from nnmpi.drawing.rounds_text import LEGEND, MAX_RANKS, draw
+from nnmpi.drawing.svg import INK
+from nnmpi.drawing.tables import duration
+from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
-from nnmpi.sim.draw import LEGEND, MAX_RANKS, draw
-from nnmpi.sim.rounds_svg import as_svg
-from nnmpi.sim.show import Record
-from nnmpi.sim.svg import INK
+from nnmpi.sim.network import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "collectives.md").read_text(encoding="utf-8")
@@ -267,7 +268,7 @@ def test_malformed_sizes_are_refused(text: str) -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert show.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 # ---- what is refused
@@ -431,7 +432,7 @@ def test_a_full_disk_is_reported() -> None:
 
 
 def test_the_simulator_imports_plans_and_nothing_else() -> None:
-    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.quoting"}
+    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.drawing", "nnmpi.quoting"}
     files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").rglob("*.py")]
     assert len(files) > 4
     for path in files:
@@ -480,10 +481,10 @@ def test_the_table_of_the_page() -> None:
             book, plan = result["textbook"], result["plan"]
             figures = ("-", "-")
             if book:
-                figures = (f"`{book['formula']}`", show.duration(book["seconds"]))
+                figures = (f"`{book['formula']}`", duration(book["seconds"]))
             rows.append(
                 f"| {operation} | `{name}` | {figures[0]} | `{plan['formula']}` | {figures[1]} | "
-                f"{show.duration(result['seconds'])} |"
+                f"{duration(result['seconds'])} |"
             )
     assert re.findall(r"^\| [a-z-]+ \| `.*$", PAGE, re.M) == rows
 

@@ -4,27 +4,27 @@ from collections.abc import Callable
 
 from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result, Vjp
+from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
 from nnmpi.native.table import Kernel
 
 
-def _vjp(gradient_loop: Kernel, a: Array, kept: Array) -> Vjp:
-    """The vjp of a, from what the forward pass has kept."""
+def _smooth(a: Array, loop: Kernel, gradient_loop: Kernel) -> Result:
+    """An op whose gradient is computed from a, and from what the forward pass has kept."""
+    y, kept = kernels.floats_like(a), kernels.floats_like(a)
+    loop(a, kept, y)
 
     def vjp(g: Array, out: Array | None) -> Array:
         dx = kernels.floats_like(kept)
         gradient_loop(g, a, kept, dx)
         return dx
 
-    return vjp
+    return Result(y, (vjp,))
 
 
 def silu(a: Array) -> Result:
     """a * sigmoid(a)."""
-    y, s = kernels.floats_like(a), kernels.floats_like(a)
-    kernels.silu_loop(a, s, y)
-    return Result(y, (_vjp(kernels.silu_gradient_loop, a, s),))
+    return _smooth(a, kernels.silu_loop, kernels.silu_gradient_loop)
 
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
@@ -77,16 +77,12 @@ def softplus(a: Array, *, beta: float, threshold: float) -> Result:
 
 def gelu(a: Array) -> Result:
     """a * Phi(a), with Phi the distribution function of the standard normal."""
-    y, phi = kernels.floats_like(a), kernels.floats_like(a)
-    kernels.gelu_loop(a, phi, y)
-    return Result(y, (_vjp(kernels.gelu_gradient_loop, a, phi),))
+    return _smooth(a, kernels.gelu_loop, kernels.gelu_gradient_loop)
 
 
 def gelu_tanh(a: Array) -> Result:
     """a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715 a^3): about gelu(a)."""
-    y, s = kernels.floats_like(a), kernels.floats_like(a)
-    kernels.gelu_tanh_loop(a, s, y)
-    return Result(y, (_vjp(kernels.gelu_tanh_gradient_loop, a, s),))
+    return _smooth(a, kernels.gelu_tanh_loop, kernels.gelu_tanh_gradient_loop)
 
 
 GELUS = {"none": gelu, "tanh": gelu_tanh}

@@ -44,13 +44,13 @@ class Cell(NamedTuple):
     gradient: Callable[..., None]
 
 
-LSTM = Cell(4, 2, 2, 1, kernels.lstm_loop, kernels.lstm_gradient_loop)
-GRU = Cell(3, 1, 2, 2, kernels.gru_loop, kernels.gru_gradient_loop)
 CELLS = {
-    "tanh": Cell(1, 1, 0, 1, kernels.tanh_step, kernels.tanh_gradient),
-    "relu": Cell(1, 1, 0, 1, kernels.relu_step, kernels.relu_gradient),
+    "LSTM": Cell(4, 2, 2, 1, kernels.lstm_loop, kernels.lstm_gradient_loop),
+    "GRU": Cell(3, 1, 2, 2, kernels.gru_loop, kernels.gru_gradient_loop),
+    "RNN_TANH": Cell(1, 1, 0, 1, kernels.tanh_step, kernels.tanh_gradient),
+    "RNN_RELU": Cell(1, 1, 0, 1, kernels.relu_step, kernels.relu_gradient),
 }
-"""The recurrences of `rnn`, by the name of their nonlinearity."""
+"""The recurrences by PyTorch's names of their modes."""
 
 
 class Sequences(NamedTuple):
@@ -75,7 +75,7 @@ class Sequences(NamedTuple):
 ALL = Sequences()
 
 
-class Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """Where rows are that lie behind each other, in the order in which steps run.
 
     steps  the rows of each step, and how many they are
@@ -120,7 +120,7 @@ class Rows(NamedTuple):
         return found
 
 
-def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> Rows:
+def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
     """The rows of N sequences of at most T positions."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
@@ -133,7 +133,7 @@ def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: An
         at = xp.asarray(np.repeat(np.arange(T), sizes)), xp.asarray(np.concatenate(index))
     ends = np.cumsum([0, *sizes])
     steps = [(slice(int(end) - n, int(end)), n) for end, n in zip(ends[1:], sizes, strict=True)]
-    return Rows(steps[::-1] if reverse else steps, at, order)
+    return PackedRows(steps[::-1] if reverse else steps, at, order)
 
 
 class _Gradients(NamedTuple):
@@ -149,63 +149,16 @@ class _Gradients(NamedTuple):
     sums: Array
 
 
-def lstm(
-    x: Array,
-    h: Array | None,
-    c: Array | None,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None,
-    b_hh: Array | None,
-    *,
-    of: Sequences = ALL,
-) -> Result:
-    """Long short-term memory: (T + 2, N, H), the outputs and then h and c after the last step.
+def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
+    """All steps of a cell with S states: (T + S, N, H), the outputs and then the states after the
+    last step.
 
-    x (T, N, K); h and c (N, H) or None, which stands for 0; w_ih (4 H, K), w_hh (4 H, H).
+    x       (T, N, K)
+    arrays  S initial states, (N, H) or None, which stands for 0; w_ih (G H, K) and w_hh (G H, H)
+            for G gates; b_ih and b_hh, (G H,) or None
     """
-    return _recurrent(LSTM, x, (h, c), (w_ih, w_hh), (b_ih, b_hh), of)
-
-
-def gru(
-    x: Array,
-    h: Array | None,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None,
-    b_hh: Array | None,
-    *,
-    of: Sequences = ALL,
-) -> Result:
-    """Gated recurrent unit: (T + 1, N, H), the outputs and then h after the last step."""
-    return _recurrent(GRU, x, (h,), (w_ih, w_hh), (b_ih, b_hh), of)
-
-
-def rnn(
-    x: Array,
-    h: Array | None,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None,
-    b_hh: Array | None,
-    *,
-    nonlinearity: str = "tanh",
-    of: Sequences = ALL,
-) -> Result:
-    """Elman's network: (T + 1, N, H), the outputs and then h after the last step."""
-    return _recurrent(CELLS[nonlinearity], x, (h,), (w_ih, w_hh), (b_ih, b_hh), of)
-
-
-def _recurrent(
-    cell: Cell,
-    x: Array,
-    initial: tuple[Array | None, ...],
-    weights: tuple[Array, Array],
-    biases: tuple[Array | None, Array | None],
-    of: Sequences,
-) -> Result:
-    """Outputs and final states of a cell, (T + S, N, H), with a vjp for each of the arrays."""
-    xp, given, (w_ih, w_hh) = xp_of(x), of.time_first(x), weights
+    cell, (*initial, w_ih, w_hh, b_ih, b_hh) = CELLS[mode], arrays
+    xp, given = xp_of(x), of.time_first(x)
     check_dtype("recurrent layer", x.dtype, w_ih)
     (T, N, _), H = given.shape, w_hh.shape[1]
     rows = rows_of(T, N, of.lengths, of.reverse, xp)
@@ -218,8 +171,8 @@ def _recurrent(
     y = value[:T].reshape(P, H) if of.lengths is None else xp.empty((P, H), x.dtype)
 
     inputs = rows.of(given) if once is None else rows.some(given, once.first)
-    _products(inputs, w_ih, biases[0], z, once)
-    _in_time(cell, rows, z, (w_hh, biases[1]), states, kept, before, y)
+    _products(inputs, w_ih, b_ih, z, once)
+    _in_time(cell, rows, z, (w_hh, b_hh), states, kept, before, y)
     if of.lengths is not None:
         rows.write(y, value[:T])
     for k, s in enumerate(states):
@@ -277,7 +230,7 @@ def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | No
 
 def _in_time(
     cell: Cell,
-    rows: Rows,
+    rows: PackedRows,
     z: Array,
     recurrence: tuple[Array, Array | None],
     states: Sequence[Array],
@@ -298,7 +251,7 @@ def _in_time(
 
 def _through_time(
     cell: Cell,
-    rows: Rows,
+    rows: PackedRows,
     g: Array,
     w_hh: Array,
     z: Array,

@@ -7,7 +7,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import attention, rotary
 from nnmpi.backend import Array
-from nnmpi.kernels.attention import Block, KeepOf
+from nnmpi.kernels.attention import KeepOf, Tile
 from nnmpi.nn.decoding import past
 from nnmpi.nn.layers.basic import ALL, check_probability, dropout_key, dropout_mask
 from nnmpi.nn.layers.sequences import check_base, check_even
@@ -23,11 +23,11 @@ def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0
     xp = backend.xp_of(like)
     key, samples = dropout_key(layer, layer.path, like)
 
-    def keep(queries: Array, keys: Array, block: Block) -> Array:
-        h = xp.arange(block.heads.start, block.heads.stop)
-        i, j = queries[block.queries], keys[block.keys]
+    def keep(queries: Array, keys: Array, tile: Tile) -> Array:
+        h = xp.arange(tile.heads.start, tile.heads.stop)
+        i, j = queries[tile.queries], keys[tile.keys]
         index = (((first + h)[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
-        mask = dropout_mask(key, samples[block.samples], index, p, like)
+        mask = dropout_mask(key, samples[tile.samples], index, p, like)
         return mask.reshape(len(mask), len(h), 1, len(i), len(j))
 
     return lambda queries, keys: partial(keep, queries, keys)

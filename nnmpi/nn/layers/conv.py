@@ -13,7 +13,7 @@ from nnmpi.kernels import Result
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.kernels.window import Size
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_sizes, each_axis
+from nnmpi.nn.layers.sizes import check_choice, check_sizes, each_axis
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
@@ -57,8 +57,7 @@ class _Convolution(Module):
         self.dilation = each_axis(name, self.axes, 1, dilation=dilation)
         self.padding, self.padding_mode = self._checked_padding(padding), padding_mode
         modes = ("zeros",) if self.is_transposed else ("zeros", *PAD_MODES)
-        if padding_mode not in modes:
-            raise ValueError(f"{name}: padding_mode={padding_mode!r} is none of {', '.join(modes)}")
+        check_choice(name, "padding_mode", padding_mode, modes)
         if padding_mode != "zeros":
             vars(self)["op"] = partial(conv.after_padding, self.op)
         first, second = out_channels, in_channels
@@ -74,8 +73,7 @@ class _Convolution(Module):
         name = type(self).__name__
         if not isinstance(padding, str) or self.is_transposed:
             return each_axis(name, self.axes, 0, padding=padding)  # type: ignore[arg-type]
-        if padding not in PADDINGS:
-            raise ValueError(f"{name}: padding {padding!r} is none of {', '.join(PADDINGS)}")
+        check_choice(name, "padding", padding, PADDINGS)
         if padding == "same" and max(self.stride) > 1:
             raise ValueError(
                 f"{name}: padding='same' needs stride=1, and the stride is {self.stride}: give the "
@@ -136,10 +134,7 @@ class Conv2d(_Convolution):
         *,
         algorithm: str = "auto",
     ) -> None:
-        if algorithm not in CONVOLUTIONS:
-            raise ValueError(
-                f"Conv2d: algorithm {algorithm!r} is none of {', '.join(CONVOLUTIONS)}"
-            )
+        check_choice("Conv2d", "algorithm", algorithm, CONVOLUTIONS)
         sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
         super().__init__(*sizes, groups, bias, padding_mode)
         self.algorithm = algorithm

@@ -6,7 +6,7 @@ from nnmpi.autograd.ops import experts
 from nnmpi.backend import xp_of
 from nnmpi.dtypes import wide
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
@@ -118,11 +118,7 @@ class MixtureOfExperts(Module):
                 f"MixtureOfExperts: capacity_factor={capacity_factor} must be above 0, and "
                 f"auxiliary={auxiliary} at least 0"
             )
-        if activation not in experts.ACTIVATIONS:
-            raise ValueError(
-                f"MixtureOfExperts: activation={activation!r} is none of "
-                f"{', '.join(experts.ACTIVATIONS)}"
-            )
+        check_choice("MixtureOfExperts", "activation", activation, experts.ACTIVATIONS)
         self.router = Router(width, num_experts, top_k, capacity_factor, auxiliary)
         self.experts = Experts(width, hidden, num_experts, top_k, capacity_factor, activation)
 

@@ -9,7 +9,7 @@ from nnmpi.autograd.functional import as_tensor, softmax, swapaxes, where
 from nnmpi.autograd.ops import attention, linear
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
-from nnmpi.kernels.attention import Block, Keep
+from nnmpi.kernels.attention import Keep, Tile
 from nnmpi.nn import init
 from nnmpi.nn.layers.attention import everywhere, keep_of
 from nnmpi.nn.layers.basic import Linear, check_probability
@@ -200,5 +200,5 @@ def _probabilities(
         p = p * seen.astype(q.dtype)
     if keep is not None:
         whole = (slice(0, n) for n in (N, H, T, S))
-        p = p * keep(Block(*whole)).reshape(N, H, T, S)
+        p = p * keep(Tile(*whole)).reshape(N, H, T, S)
     return p

@@ -1,9 +1,8 @@
 """Recurrent layers: RNN, LSTM and GRU, of one or several layers, in one direction or in both."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +12,17 @@ from nnmpi.autograd.functional import as_tensor, concatenate
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, recurrent
 from nnmpi.backend import Array
-from nnmpi.kernels import Result
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_probability, dropout_key, dropout_mask
-from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 
 KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 """The parameters of a layer in one direction, in the order of PyTorch's state dict."""
+
+NONLINEARITIES = "tanh", "relu"
 
 State = Tensor | tuple[Tensor, ...]
 """h, or (h, c): (num_layers * directions, N, hidden_size) each."""
@@ -43,8 +43,8 @@ class _Recurrent(Module):
               as those of Dropout.
     """
 
-    gates: ClassVar[int]
-    states: ClassVar[int] = 1
+    mode: str
+    """Which recurrence it is, under PyTorch's name."""
 
     def __init__(
         self,
@@ -55,20 +55,32 @@ class _Recurrent(Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        proj_size: int = 0,
     ) -> None:
         name = type(self).__name__
+        if proj_size:
+            raise ValueError(
+                f"{name}: proj_size={proj_size} is not supported: leave it out, and put an "
+                "nn.Linear behind the layer"
+            )
         check_sizes(name, 1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         check_probability(name, "dropout", dropout)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
-        rows, draw = self.gates * hidden_size, init.fan_in(hidden_size)
+        rows, draw = self.cell.gates * hidden_size, init.fan_in(hidden_size)
         for k in range(num_layers):
             K = input_size if not k else hidden_size * self.directions
             shapes = (rows, K), (rows, hidden_size), (rows,), (rows,)
             for end in self._ends(k):
                 for kind, shape in zip(KINDS, shapes[: 4 if bias else 2], strict=False):
                     setattr(self, kind + end, Parameter.drawn(shape, draw))
+
+    @property
+    def cell(self) -> recurrent.Cell:
+        """The recurrence."""
+        return recurrent.CELLS[self.mode]
 
     @property
     def directions(self) -> int:
@@ -80,9 +92,6 @@ class _Recurrent(Module):
         yield f"_l{layer}"
         if self.bidirectional:
             yield f"_l{layer}_reverse"
-
-    def _op(self) -> Callable[..., Result]:
-        raise NotImplementedError
 
     def forward(
         self, x: Tensor, hx: State | None = None, lengths: Any = None
@@ -103,14 +112,15 @@ class _Recurrent(Module):
             for end in self._ends(k):
                 before = [None if s is None else s[len(final)] for s in initial]
                 own = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
-                y = apply(self._op(), x, *before, *own, of=of._replace(reverse="reverse" in end))
+                how = {"mode": self.mode, "of": of._replace(reverse="reverse" in end)}
+                y = apply(recurrent.recurrent, x, *before, *own, **how)
                 found_of.append(y[:T])
                 final.append(y[T:])
             x = found_of[0] if len(found_of) == 1 else concatenate(found_of, 2)
             of = recurrent.Sequences(lasts)
-        states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.states))
+        states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.cell.states))
         y = x.transpose(1, 0, 2) if self.batch_first else x
-        return y, states if self.states > 1 else states[0]
+        return y, states if len(states) > 1 else states[0]
 
     def _check_input(self, x: Tensor) -> None:
         axes = "(N, T, K)" if self.batch_first else "(T, N, K)"
@@ -129,14 +139,14 @@ class _Recurrent(Module):
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
         """The initial states, (layers * directions, N, H) each, or None."""
         if hx is None:
-            return (None,) * self.states
+            return (None,) * self.cell.states
         given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
         shape = (self.num_layers * self.directions, N, self.hidden_size)
         shapes = [as_tensor(s).shape for s in given]
-        if shapes != [shape] * self.states:
+        if shapes != [shape] * self.cell.states:
             raise ValueError(
                 f"{type(self).__name__}: initial states of shapes {shapes}; give "
-                f"{'h and c' if self.states > 1 else 'h'} of shape {shape}"
+                f"{'h and c' if self.cell.states > 1 else 'h'} of shape {shape}"
             )
         return [as_tensor(s) for s in given]
 
@@ -178,8 +188,6 @@ def _joined(states: Sequence[Tensor]) -> Tensor:
 class RNN(_Recurrent):
     """h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or ReLU in place of tanh."""
 
-    gates = 1
-
     def __init__(
         self,
         input_size: int,
@@ -191,50 +199,19 @@ class RNN(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        if nonlinearity not in recurrent.CELLS:
-            raise ValueError(
-                f"RNN: nonlinearity {nonlinearity!r} is none of {', '.join(recurrent.CELLS)}"
-            )
-        self.nonlinearity = nonlinearity
+        check_choice("RNN", "nonlinearity", nonlinearity, NONLINEARITIES)
+        self.nonlinearity, self.mode = nonlinearity, f"RNN_{nonlinearity.upper()}"
         rest = bias, batch_first, dropout, bidirectional
         super().__init__(input_size, hidden_size, num_layers, *rest)
-
-    def _op(self) -> Callable[..., Result]:
-        return partial(recurrent.rnn, nonlinearity=self.nonlinearity)
 
 
 class LSTM(_Recurrent):
     """c = f c + i g, h = o tanh(c), with the gates i, f, g, o of x and h; the state is (h, c)."""
 
-    gates, states = 4, 2
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-    ) -> None:
-        if proj_size:
-            raise ValueError(
-                f"LSTM: proj_size={proj_size} is not supported: leave it out, and put an "
-                "nn.Linear behind the layer"
-            )
-        rest = bias, batch_first, dropout, bidirectional
-        super().__init__(input_size, hidden_size, num_layers, *rest)
-
-    def _op(self) -> Callable[..., Result]:
-        return recurrent.lstm
+    mode = "LSTM"
 
 
 class GRU(_Recurrent):
     """h = (1 - z) n + z h, with the gates r, z, n of x and h."""
 
-    gates = 3
-
-    def _op(self) -> Callable[..., Result]:
-        return recurrent.gru
+    mode = "GRU"

@@ -1,6 +1,6 @@
-"""Checks of the sizes that layers are made with."""
+"""Checks of the sizes and names that layers are made with."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -12,6 +12,12 @@ def check_sizes(layer: str, least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int | np.integer) or size < least:
             raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")
+
+
+def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> None:
+    """Raises ValueError unless a value is one of those that are known."""
+    if value not in known:
+        raise ValueError(f"{layer}: {name}={value!r} is none of {', '.join(known)}")
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnmpi.kernels.conv import MIN_CHANNELS
+from nnmpi.kernels.conv import Shape, sides_of
 from nnmpi.kernels.im2col import NARROW
+from nnmpi.kernels.window import windows
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
@@ -18,7 +19,7 @@ def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[
     node, graph = a.graph.nodes[k], a.graph
     channels = a.local_shape(node.inputs[0], 1, at)[1]
     of_all = graph.edges[node.inputs[0]].sample[0]
-    if _algorithm(a, channels) == _algorithm(a, of_all):
+    if _algorithm(a, k, channels) == _algorithm(a, k, of_all):
         return whole * channels / of_all
     if channels > NARROW:
         return 0.0
@@ -29,8 +30,10 @@ def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[
     return float((columns + padded) * channels * samples * a.updated_dtype.itemsize)
 
 
-def _algorithm(a: Arrangement, channels: int) -> str:
-    """Which algorithm a 3x3 convolution of so many input channels takes (see `kernels/conv.py`)."""
-    if channels >= MIN_CHANNELS and a.updated_dtype == "float32":
-        return "winograd"
-    return "narrow" if channels <= NARROW else "wide"
+def _algorithm(a: Arrangement, k: int, channels: int) -> tuple[bool, bool]:
+    """Whether a convolution of so many input channels is Winograd's, and whether it is narrow."""
+    node, options = a.graph.nodes[k], a.graph.nodes[k].settings
+    sizes = (options[name] for name in ("kernel_size", "stride", "padding", "dilation"))
+    shape = Shape(windows(*sizes), options["groups"], algorithm=options["algorithm"])
+    outputs = a.graph.edges[node.outputs[0]].sample[1:]
+    return bool(sides_of(shape, channels, outputs, a.updated_dtype)), channels <= NARROW

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from nnmpi.drawing.tables import plural
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import (
@@ -37,7 +38,6 @@ from nnmpi.parallel.tensor.sharding import (
     is_told,
     layers_of_join,
 )
-from nnmpi.sim.show import plural
 
 # ---- the search
 

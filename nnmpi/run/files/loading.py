@@ -12,7 +12,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign, check_state
 from nnmpi.nn.tensor_files import (
-    Source,
+    StoredTensor,
     check_tied,
     contents,
     files_of,
@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
     def of(
         cls,
         file: str,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, StoredTensor],
         places: Sequence[Place],
     ) -> "Loaded":
         here = {place.path: place.shape for place in places}
@@ -171,7 +171,7 @@ def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
 
 def _checked(
     path: str | os.PathLike[str],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, StoredTensor],
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:

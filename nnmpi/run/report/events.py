@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 
-import nnmpi
 from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
@@ -23,6 +22,7 @@ from nnmpi.parallel.strategy import Strategy
 from nnmpi.run import threads
 from nnmpi.run.report.messages import Event
 from nnmpi.run.setup import Setup
+from nnmpi.version import __version__
 
 SUMMED = ("replicas", "pipeline")
 """The strategies whose gradients an all-reduce sums."""
@@ -134,7 +134,7 @@ def environment(config: Config, comm: Comm, a: Arrangement) -> Event:
     return {
         "options": asdict(config),
         "versions": {
-            "nnmpi": nnmpi.__version__,
+            "nnmpi": __version__,
             "python": platform.python_version(),
             "numpy": np.__version__,
             **mpi_versions(),

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.drawing.tables import columns, plural
 from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.quoting import printable
-from nnmpi.sim.show import columns, plural
 
 Event = dict[str, Any]
 

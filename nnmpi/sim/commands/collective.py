@@ -11,12 +11,13 @@ from nnmpi import cli, user_code
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
+from nnmpi.drawing.rounds_svg import as_svg
+from nnmpi.drawing.rounds_text import LEGEND, draw
+from nnmpi.drawing.tables import amount, columns, duration, plural
 from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.draw import LEGEND, draw
-from nnmpi.sim.rounds_svg import as_svg
-from nnmpi.sim.show import Record, amount, columns, duration, plural
+from nnmpi.sim.network import Record
 
 HELP = "all-reduce and its relatives"
 

@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.drawing.svg import svg
+from nnmpi.drawing.tables import columns
+from nnmpi.drawing.timeline import draw
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
-from nnmpi.sim.show import columns
-from nnmpi.sim.svg import svg
-from nnmpi.sim.timeline import draw
 
 HELP = "schedules of a pipeline"
 

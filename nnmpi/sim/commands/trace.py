@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.drawing.svg import svg
+from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, draw
 from nnmpi.quoting import shown
-from nnmpi.sim.svg import svg
-from nnmpi.sim.timeline import BACKGROUND, Span, Timeline, draw
 
 HELP = "steps of a real run"
 

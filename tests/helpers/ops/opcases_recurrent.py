@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from helpers.ops.opcases import Case, Op
+from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import recurrent
-from nnmpi.autograd.ops.recurrent import Sequences
+from nnmpi.autograd.ops.recurrent import Sequences, recurrent
 
 T, N, K, H = 5, 4, 3, 2
 LENGTHS: dict[str, tuple[int, ...] | None] = {
@@ -39,17 +38,17 @@ def _oracle(name: str, states: int) -> Any:
     return run
 
 
-KINDS: dict[str, tuple[Op, str, int, int, dict[str, Any]]] = {
-    "lstm": (recurrent.lstm, "lstm_cell", 4, 2, {}),
-    "gru": (recurrent.gru, "gru_cell", 3, 1, {}),
-    "rnn": (recurrent.rnn, "rnn_tanh_cell", 1, 1, {}),
-    "rnn of relu": (recurrent.rnn, "rnn_relu_cell", 1, 1, {"nonlinearity": "relu"}),
+KINDS: dict[str, tuple[str, str, int, int]] = {
+    "lstm": ("LSTM", "lstm_cell", 4, 2),
+    "gru": ("GRU", "gru_cell", 3, 1),
+    "rnn": ("RNN_TANH", "rnn_tanh_cell", 1, 1),
+    "rnn of relu": ("RNN_RELU", "rnn_relu_cell", 1, 1),
 }
-"""An op, PyTorch's cell, the numbers of gates and states, and options."""
+"""The mode of the op, PyTorch's cell, and the numbers of gates and states."""
 
 
 def _cases() -> Iterator[tuple[str, Case]]:
-    for (name, (op, cell, gates, states, options)), (
+    for (name, (mode, cell, gates, states)), (
         how,
         lengths,
     ), reverse, plain, first in product(KINDS.items(), LENGTHS.items(), *[(False, True)] * 3):
@@ -59,27 +58,27 @@ def _cases() -> Iterator[tuple[str, Case]]:
         yield (
             f"{name}{how}{''.join(words)}",
             Case(
-                op,
+                recurrent,
                 ((N, T, K) if first else (T, N, K), *initial, (rows, K), (rows, H), *biases),
                 _oracle(cell, states),
-                {**options, "of": Sequences(lengths, reverse, first)},
+                {"mode": mode, "of": Sequences(lengths, reverse, first)},
                 smooth="relu" not in name,
             ),
         )
 
 
 def _empty() -> Iterator[tuple[str, Case]]:
-    for (name, (op, cell, gates, states, options)), reverse, (what, shape) in product(
+    for (name, (mode, cell, gates, states)), reverse, (what, shape) in product(
         KINDS.items(), (False, True), (("sequences", (T, 0, K)), ("positions", (0, N, K)))
     ):
         rows, initial = gates * H, [(shape[1], H)] * states
         yield (
             f"{name} of no {what}{', reverse' if reverse else ''}",
             Case(
-                op,
+                recurrent,
                 (shape, *initial, (rows, K), (rows, H), (rows,), (rows,)),
                 _oracle(cell, states),
-                {**options, "of": Sequences(reverse=reverse)},
+                {"mode": mode, "of": Sequences(reverse=reverse)},
                 smooth="relu" not in name,
             ),
         )

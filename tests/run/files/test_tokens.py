@@ -14,7 +14,7 @@ from helpers.datafiles import refused
 from helpers.mpijob import run
 
 import nnmpi.data.text
-import nnmpi.run.files.tokens
+import nnmpi.run.tokens
 from nnmpi import Config, Trainer, data, tokenize
 from nnmpi.comm import comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer, tokenizer_of
@@ -38,7 +38,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts are read in pieces of few bytes."""
     for function in (nnmpi.data.pieces.pieces, nnmpi.data.pieces.next_cut):
         monkeypatch.setattr(function, "__defaults__", (50, *(function.__defaults__ or ())[1:]))
-    monkeypatch.setattr(nnmpi.run.files.tokens, "BLOCK", 64)
+    monkeypatch.setattr(nnmpi.run.tokens, "BLOCK", 64)
 
 
 def written(ranks: int, text: Path, out: Path, tokenizer: str | None) -> bytes:
@@ -109,7 +109,7 @@ def test_a_text_that_is_truncated_meanwhile(
         os.truncate(text, 3000)
         yield from whole(*given, **how)
 
-    monkeypatch.setattr(nnmpi.run.files.tokens, "pieces", truncating)
+    monkeypatch.setattr(nnmpi.run.tokens, "pieces", truncating)
     with refused(f"{text} was truncated while it was read; give a file of text"):
         tokenize.tokenized(text, tmp_path / "t.npy", None, comm_self())
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
@@ -241,7 +241,7 @@ def test_only_the_rows_of_a_batch_are_read(tmp_path: Path) -> None:
     out, n = tmp_path / "tokens.npy", 1 << 30
     about = nnmpi.data.windows.About('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
     with out.open("wb") as file:
-        file.write(nnmpi.run.files.tokens._header(np.dtype("uint8"), n))
+        file.write(nnmpi.run.tokens._header(np.dtype("uint8"), n))
         file.truncate(file.tell() + n)
         file.seek(0, os.SEEK_END)
         file.write(about.line())

@@ -13,6 +13,7 @@ from helpers.runs import fit
 from nnmpi import Config, Trainer, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.drawing.svg import svg
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
@@ -20,7 +21,6 @@ from nnmpi.run.trace.memory import resident_bytes
 from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.svg import svg
 
 RANKS = 2
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
-from nnmpi.sim.show import columns
+from nnmpi.drawing.tables import columns
 
 MAX_RANKS = 16  # one column each
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk

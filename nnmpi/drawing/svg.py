@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from nnmpi.sim.timeline import BACKGROUND, Span, Timeline, kinds, style
+from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, kinds, style
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels

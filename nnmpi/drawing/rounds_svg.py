@@ -14,8 +14,8 @@ from math import hypot
 
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
-from nnmpi.sim.draw import check_ranks, span
-from nnmpi.sim.svg import IDLE, INK, QUIET, box, page, text
+from nnmpi.drawing.rounds_text import check_ranks, span
+from nnmpi.drawing.svg import IDLE, INK, QUIET, box, page, text
 
 COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 80.0, 84.0  # in pixels
 OFF, HEAD = 16.0, 9.0  # from the middle of a box to where arrows begin and end; of an arrow

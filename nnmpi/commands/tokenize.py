@@ -13,13 +13,13 @@ from pathlib import Path
 
 from nnmpi import cli
 from nnmpi.comm import Comm, ended
-from nnmpi.config import check_text
+from nnmpi.drawing.tables import plural
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
-from nnmpi.run.files.tokens import write_tokens
 from nnmpi.run.report import Event
-from nnmpi.sim.show import plural
+from nnmpi.run.tokens import write_tokens
+from nnmpi.terms import check_text
 
 
 def parser() -> argparse.ArgumentParser:

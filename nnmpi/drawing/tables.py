@@ -1,10 +1,7 @@
-"""What simulations find, and numbers and tables as text."""
+"""Numbers and tables as text."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
-
-Record: TypeAlias = dict[str, Any]
-"""What a simulation has found, as a JSON object; the text of a command is made from it."""
+from typing import TypeAlias
 
 Align: TypeAlias = Callable[[str, int], str]
 

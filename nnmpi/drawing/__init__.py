@@ -1,0 +1,1 @@
+"""Text tables and SVG pictures of plans and of real runs; it computes nothing of its own."""
