@@ -189,7 +189,7 @@ def test_the_front_end_takes_the_arguments_and_infers_the_sizes() -> None:
     """Without a GPU its graphs are described, not built."""
     lib = importlib.import_module("cudnn")
     FLOAT = lib.data_type.FLOAT
-    spec = cudnn.Spec(
+    spec = cudnn.ConvolutionSpec(
         (2, 9, 8, 4), (3, 3, 2, 4), (2, 5, 3, 3), (1, 0), (1, 0), (2, 3), (1, 1), "float32"
     )
     for kind in (cudnn.FORWARD, cudnn.DATA):
