@@ -26,7 +26,7 @@ TensorSizes = tuple[int, int, int, int]  # of a tensor, channels last
 Ends = tuple[int, int]  # along the rows and along the columns
 
 
-class ConvolutionSpec(NamedTuple):
+class Spec(NamedTuple):
     """What a convolution is: all that its graphs depend on."""
 
     x: TensorSizes
@@ -41,13 +41,13 @@ class ConvolutionSpec(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An argument of a graph: its name there, and which sizes of the spec it has."""
+    """An argument of a graph: its name there, and which sizes of the Spec it has."""
 
     name: str
     sizes: str
 
 
-class CudnnOperation(NamedTuple):
+class CudnnOp(NamedTuple):
     """An operation of cuDNN."""
 
     operation: str
@@ -55,9 +55,9 @@ class CudnnOperation(NamedTuple):
     output: str
 
 
-FORWARD = CudnnOperation("conv_fprop", (Operand("image", "x"), Operand("weight", "w")), "y")
-DATA = CudnnOperation("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x")
-WEIGHTS = CudnnOperation("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
+FORWARD = CudnnOp("conv_fprop", (Operand("image", "x"), Operand("weight", "w")), "y")
+DATA = CudnnOp("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x")
+WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
 
 
 class CudnnGraph(NamedTuple):
@@ -99,8 +99,8 @@ def version() -> str:
 
 def spec_of(
     x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
-) -> ConvolutionSpec | None:
-    """The spec of x (N, H, W, C) and w (kh, kw, C / groups, O) to images of `sizes`, or None.
+) -> Spec | None:
+    """The Spec of x (N, H, W, C) and w (kh, kw, C / groups, O) to images of `sizes`, or None.
 
     None: cuDNN does not do it, or is not there.
     """
@@ -113,22 +113,20 @@ def spec_of(
         rows, columns = (getattr(window, name) for window in windows)
         return rows, columns
 
-    return ConvolutionSpec(
+    return Spec(
         *(x.shape, (O, kh, kw, C), (x.shape[0], *sizes, O)),
         *(along("before"), along("after"), along("stride"), along("dilation")),
         *(x.dtype.name, allows_tf32(xp_of(x))),
     )
 
 
-def can(spec: ConvolutionSpec, xp: Any, backward: bool) -> bool:
+def can(spec: Spec, xp: Any, backward: bool) -> bool:
     """Whether cuDNN has engines for a convolution, and for its gradients too."""
     kinds = (FORWARD, DATA, WEIGHTS) if backward else (FORWARD,)
     return all(_graph(kind, spec, *_here(xp)) is not None for kind in kinds)
 
 
-def run(
-    kind: CudnnOperation, spec: ConvolutionSpec, inputs: Sequence[Array], output: Array
-) -> None:
+def run(kind: CudnnOp, spec: Spec, inputs: Sequence[Array], output: Array) -> None:
     """Write the output, from contiguous arrays in the order of `kind`."""
     xp = xp_of(output)
     here = _here(xp)
@@ -153,9 +151,7 @@ def _handle(device: int, thread: int) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _graph(
-    kind: CudnnOperation, spec: ConvolutionSpec, device: int, thread: int
-) -> CudnnGraph | None:
+def _graph(kind: CudnnOp, spec: Spec, device: int, thread: int) -> CudnnGraph | None:
     """The graph, or None if cuDNN has no engine for it."""
     lib = library()
     dtype, total = getattr(lib.data_type, TYPES[spec.dtype]), lib.data_type.FLOAT
@@ -178,9 +174,7 @@ def _graph(
     return CudnnGraph(graph, (*inputs, output), graph.get_workspace_size())
 
 
-def described(
-    graph: Any, kind: CudnnOperation, spec: ConvolutionSpec, dtype: Any
-) -> tuple[list[Any], Any]:
+def described(graph: Any, kind: CudnnOp, spec: Spec, dtype: Any) -> tuple[list[Any], Any]:
     """The inputs of an operation that is added to a graph, and its output."""
     inputs = {
         name: graph.tensor(name=name, data_type=dtype, **_dims(getattr(spec, sizes)))
@@ -203,7 +197,7 @@ def _dims(sizes: TensorSizes) -> dict[str, list[int]]:
     return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}
 
 
-def _build(graph: Any, spec: ConvolutionSpec) -> None:
+def _build(graph: Any, spec: Spec) -> None:
     """Choose an engine; raises cudnnGraphNotSupportedError if none is left."""
     note, heuristic = library().numerical_note, library().heur_mode
     unwanted = [note.NONDETERMINISTIC, note.REDUCED_PRECISION_REDUCTION]

@@ -14,7 +14,7 @@ from nnmpi.kernels.window import Windows
 class Cudnn:
     """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O), pooled or not."""
 
-    def __init__(self, x: Array, w: Array, spec: cudnn.ConvolutionSpec, pool: bool) -> None:
+    def __init__(self, x: Array, w: Array, spec: cudnn.Spec, pool: bool) -> None:
         self.xp, self.spec, self.f = xp_of(x), spec, 2 if pool else 1
         self.x = self.xp.ascontiguousarray(x)
         self.filter = self.xp.ascontiguousarray(w.transpose(3, 0, 1, 2))

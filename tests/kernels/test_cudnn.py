@@ -67,7 +67,7 @@ def test_it_computes_what_im2col_does(
 ) -> None:
     asked, run = list[str](), cudnn.run
 
-    def counted(kind: cudnn.Kind, *others: Any) -> None:
+    def counted(kind: cudnn.CudnnOp, *others: Any) -> None:
         asked.append(kind.operation)
         run(kind, *others)
 
@@ -189,7 +189,7 @@ def test_the_front_end_takes_the_arguments_and_infers_the_sizes() -> None:
     """Without a GPU its graphs are described, not built."""
     lib = importlib.import_module("cudnn")
     FLOAT = lib.data_type.FLOAT
-    spec = cudnn.ConvolutionSpec(
+    spec = cudnn.Spec(
         (2, 9, 8, 4), (3, 3, 2, 4), (2, 5, 3, 3), (1, 0), (1, 0), (2, 3), (1, 1), "float32"
     )
     for kind in (cudnn.FORWARD, cudnn.DATA):
