@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ranks: TypeAlias = Any  # an int or an array of them; NumPy's scalars and ndarrays share no type
-Range: TypeAlias = tuple[Ranks, Ranks]
+ChunkRange: TypeAlias = tuple[Ranks, Ranks]
 
 NOBODY = -1
 
@@ -33,9 +33,9 @@ class Step(NamedTuple):
     """
 
     to: Ranks
-    send: Range
+    send: ChunkRange
     source: Ranks
-    recv: Range
+    recv: ChunkRange
     reduce: bool  # add what is received, or overwrite with it; the same for all ranks
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nnmpi.comm.call_log import Record
+from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls
 from nnmpi.comm.progress import Steps
 from nnmpi.comm.transport.base import AbortedError, Bytes, OtherRankError
@@ -13,7 +13,7 @@ LONGEST_ERROR = 500  # bytes of an error's message that other ranks get
 
 
 def agree(
-    error: BaseException | None, calls: Calls, gather: Callable[[Bytes], tuple[Steps, Record]]
+    error: BaseException | None, calls: Calls, gather: Callable[[Bytes], tuple[Steps, CallRecord]]
 ) -> None:
     """See `Comm.agree`. `gather` collects the parts of all ranks, of one length."""
     rank, size = calls.transport.rank, calls.transport.size

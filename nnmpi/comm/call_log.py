@@ -42,7 +42,7 @@ class DebugSettings(NamedTuple):
         return cls(debug == "collectives", timeout, timeout if limit else START)
 
 
-class Operation(NamedTuple):
+class CallSignature(NamedTuple):
     """What is called, again and again: without the number of the call and its place."""
 
     comm: str
@@ -59,10 +59,10 @@ class Operation(NamedTuple):
 
 # What is kept of a call: the operation, its number, the code that called it, and the instruction
 # there. A LoggedCall is made of it when it is printed, which takes longer than a small message.
-Record: TypeAlias = tuple[Operation, int, CodeType, int]
+CallRecord: TypeAlias = tuple[CallSignature, int, CodeType, int]
 
 
-def record_of(what: Operation, number: int, frame: FrameType) -> Record:
+def record_of(what: CallSignature, number: int, frame: FrameType) -> CallRecord:
     return what, number, frame.f_code, frame.f_lasti
 
 
@@ -80,7 +80,7 @@ class LoggedCall(NamedTuple):
     line: int
 
     @classmethod
-    def of(cls, record: Record) -> Self:
+    def of(cls, record: CallRecord) -> Self:
         what, number, code, at = record
         lines = (line for start, end, line in code.co_lines() if start <= at < end and line)
         return cls(what.comm, number, *what[1:], code.co_filename, next(lines, 0))
@@ -122,16 +122,16 @@ class CallLog:
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
         self.settings = settings or DebugSettings()
-        self.records: deque[Record] = deque(maxlen=KEPT)
+        self.records: deque[CallRecord] = deque(maxlen=KEPT)
         self.counters: dict[str, CallCounter] = {}
-        self.waits: tuple[Record, float] | None = None
+        self.waits: tuple[CallRecord, float] | None = None
 
     @property
     def calls(self) -> list[LoggedCall]:
         """The last calls, the latest at the end."""
         return [*map(LoggedCall.of, tuple(self.records))]
 
-    def enter(self, call: Record) -> None:
+    def enter(self, call: CallRecord) -> None:
         """From here on other ranks may hold this one up."""
         self.waits = (call, time.monotonic())
 
@@ -140,7 +140,7 @@ class CallLog:
         self.waits = None
 
     @contextmanager
-    def during(self, call: Record) -> Iterator[None]:
+    def during(self, call: CallRecord) -> Iterator[None]:
         """Enters the call, and leaves it at the end."""
         self.enter(call)
         try:

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NoReturn
 
-from nnmpi.comm.call_log import PACKAGE, LoggedCall, Operation, Record, call_site
+from nnmpi.comm.call_log import PACKAGE, CallRecord, CallSignature, LoggedCall, call_site
 from nnmpi.comm.debug.compare import CallComparison
-from nnmpi.comm.progress import Progress, Stage, Steps, Work, staged
+from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
 from nnmpi.comm.transport.base import Transport
 
 
@@ -29,12 +29,12 @@ class Calls:
         root: int = -1,
         compare: bool = True,
         package: str = PACKAGE,
-    ) -> Record:
+    ) -> CallRecord:
         """Logs a collective; see `record`."""
-        what = Operation(self.comm, operation, algorithm, dtype, count, root)
+        what = CallSignature(self.comm, operation, algorithm, dtype, count, root)
         return self.record(what, compare, package)
 
-    def record(self, what: Operation, compare: bool, package: str = PACKAGE) -> Record:
+    def record(self, what: CallSignature, compare: bool, package: str = PACKAGE) -> CallRecord:
         """Logs a collective, and compares it with those of the other ranks, before it begins.
 
         It is logged where `package` was called from, three frames up or more.
@@ -48,26 +48,26 @@ class Calls:
             self.finish(steps, call)
         return call
 
-    def compared(self, steps: Steps, call: Record, before: bool) -> Steps:
+    def compared(self, steps: Steps, call: CallRecord, before: bool) -> Steps:
         """Compares as the first steps of a call that may not wait, unless it was done before."""
         if before or self.comparison is None:
             return steps
         return chain(self.comparison.steps(LoggedCall.of(call), blocks=False), steps)
 
-    def finish(self, steps: Steps, call: Record) -> None:
+    def finish(self, steps: Steps, call: CallRecord) -> None:
         """Carries out a whole operation."""
         self.progress.finish(steps, call, self.transport)
 
-    def start(self, steps: Steps, call: Record, stage: Stage | None = None) -> Work:
+    def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
         """Starts an operation."""
-        return Work(staged(steps, stage), self.transport, self.progress, call)
+        return Work(between(steps, copies), self.transport, self.progress, call)
 
-    def barrier(self, call: Record) -> None:
+    def barrier(self, call: CallRecord) -> None:
         """Returns when all ranks have come."""
         self.finish(iter([[self.transport.ibarrier()]]), call)
 
     @contextmanager
-    def collective(self, call: Record) -> Iterator[None]:
+    def collective(self, call: CallRecord) -> Iterator[None]:
         """Around blocking calls of MPI that all ranks make; a barrier goes before.
 
         The barrier moves this rank's other operations, which a blocking call does not.

@@ -32,9 +32,9 @@ from nnmpi.comm.arguments import (
     row_of,
     unknown,
 )
-from nnmpi.comm.call_log import CallLog, Operation, Record, call_site, record_of
+from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, call_site, record_of
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress import Progress, Stage, Steps, Work, staged
+from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
@@ -60,7 +60,7 @@ class Comm:
         self._interpreter = Interpreter(self._transport)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Fastest | None = None
-        self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[Operation, AllReduce]] = {}
+        self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[CallSignature, AllReduce]] = {}
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
@@ -74,13 +74,14 @@ class Comm:
         """Replaces the array on every rank by its sum over the ranks."""
         self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._transport)
 
-    def start(self, array: Array, algorithm: str = "auto", stage: Stage | None = None) -> Work:
+    def start(self, array: Array, algorithm: str = "auto", copies: Copies = None) -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
 
         The first `auto` and the first `mpi` of a Comm, and the first `shared` of a size, wait for
-        all ranks. With a `stage`, here as in other methods, the work begins when that is ready.
+        all ranks. With `copies`, here as in other methods, the work begins when their array is
+        filled.
         """
-        return self._calls.start(*self._all_reduce(array, algorithm, starts=True), stage)
+        return self._calls.start(*self._all_reduce(array, algorithm, starts=True), copies)
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> Array:
         """Sums this rank's part of the array over the ranks, and returns it: a view of the array.
@@ -96,14 +97,14 @@ class Comm:
         return np.asarray(array).reshape(-1)[bounds[self.rank] : bounds[self.rank + 1]]
 
     def start_reduce_scatter(
-        self, array: Array, algorithm: str = "ring", parts: Parts = None, stage: Stage | None = None
+        self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
         """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum.
 
         The array must not be touched until then.
         """
         steps = self._steps("reduce_scatter", algorithm, array, parts, starts=True)
-        return self._calls.start(*steps, stage)
+        return self._calls.start(*steps, copies)
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
         """Fills the array, of which every rank contributes its part, with the parts of all.
@@ -113,11 +114,11 @@ class Comm:
         self._calls.finish(*self._steps("all_gather", algorithm, array, parts, starts=False))
 
     def start_all_gather(
-        self, array: Array, algorithm: str = "ring", parts: Parts = None, stage: Stage | None = None
+        self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
         """Starts an all-gather. The array must not be touched until the work is complete."""
         steps = self._steps("all_gather", algorithm, array, parts, starts=True)
-        return self._calls.start(*steps, stage)
+        return self._calls.start(*steps, copies)
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on every rank by that of `root`."""
@@ -154,25 +155,25 @@ class Comm:
         if self.size > 1:
             roll_call(self._calls, self._p2p, what)
 
-    def isend(self, array: Array, to: int, tag: int = 0, stage: Stage | None = None) -> Work:
+    def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to send. The array must not change until the work is complete."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        what = Operation(self.name, "isend", "", array.dtype, array.size, to)
+        what = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
         steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
-        return self._calls.start(steps, record_of(what, -1, call_site(1)), stage)
+        return self._calls.start(steps, record_of(what, -1, call_site(1)), copies)
 
-    def irecv(self, array: Array, source: int, tag: int = 0, stage: Stage | None = None) -> Work:
+    def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to receive into the array.
 
         Where the array that is sent has more or fewer bytes, the work raises MessageLengthError.
         """
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
-        what = Operation(self.name, "irecv", "", row.dtype, row.size, source)
+        what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
         steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
-        steps = staged(put_back(steps, row, array), stage)
+        steps = between(put_back(steps, row, array), copies)
         return Work(steps, self._receiver, self._progress, record_of(what, -1, call_site(1)))
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
@@ -259,7 +260,7 @@ class Comm:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""
         self._transport.abort(message, status)
 
-    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Record]:
+    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, CallRecord]:
         row, calls = row_of(array, "all_reduce"), self._calls
         key = algorithm, row.size, row.dtype
         what, steps_of = self._prepared.get(key) or self._prepare(*key)
@@ -270,13 +271,13 @@ class Comm:
             steps = calls.compared(steps, call, before=not starts)
         return steps if row is array else put_back(steps, row, array), call
 
-    def _prepare(self, algorithm: str, n: int, dtype: Any) -> tuple[Operation, AllReduce]:
+    def _prepare(self, algorithm: str, n: int, dtype: Any) -> tuple[CallSignature, AllReduce]:
         """What is done once for a length and a type; a set-up is a call of its own in the log."""
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):
             raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
-        what = Operation(self.name, "all_reduce", name, dtype, n, -1)
+        what = CallSignature(self.name, "all_reduce", name, dtype, n, -1)
         if name in NEED_SETUP and self._dispatch.lacks_setup(name, n, dtype):
             try:
                 with self._calls.collective(self._calls.record(what, compare=True)):
@@ -311,7 +312,7 @@ class Comm:
         starts: bool = False,
         root: int = -1,
         plan: Algorithm | None = None,
-    ) -> tuple[Steps, Record]:
+    ) -> tuple[Steps, CallRecord]:
         """An operation by one of the algorithms of its family, or by another plan."""
         algorithms, moves_only = FAMILIES[operation]
         plan = plan or algorithms.get(name)

@@ -17,7 +17,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Protocol, TypeAlias
 
-from nnmpi.comm.call_log import CallLog, LoggedCall, Operation, Record
+from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.transport.base import Receiver, Request, Transport
 
 Steps: TypeAlias = Iterator[list[Request] | None]
@@ -35,8 +35,8 @@ def then(steps: Steps, f: Callable[[], None]) -> Steps:
     f()
 
 
-class Stage(Protocol):
-    """Where the array of a work is filled from, and where its result goes: the copies of a device.
+class DeviceCopies(Protocol):
+    """The copies to and from a device on both sides of a work.
 
     Both methods are called by whoever moves works, a helper thread too.
     """
@@ -48,18 +48,20 @@ class Stage(Protocol):
         """The result is in the array; called once."""
 
 
-def staged(steps: Steps, stage: Stage | None) -> Steps:
-    """The steps, which begin when their stage is ready, and end by completing it."""
-    if stage is None:
-        return steps
-    return _between(steps, stage)
+Copies: TypeAlias = DeviceCopies | None
+"""None stands for an array of the host, which is filled when the work starts."""
 
 
-def _between(steps: Steps, stage: Stage) -> Steps:
-    while not stage.ready():
+def between(steps: Steps, copies: Copies) -> Steps:
+    """The steps, which begin when their array is filled, and at whose end the result is taken."""
+    return steps if copies is None else _between(steps, copies)
+
+
+def _between(steps: Steps, copies: DeviceCopies) -> Steps:
+    while not copies.ready():
         yield NOT_YET
     yield from steps
-    stage.complete()
+    copies.complete()
 
 
 class InOrder:
@@ -101,7 +103,7 @@ class Progress:
     def idle(self) -> bool:
         return not self.works
 
-    def finish(self, steps: Steps, call: Record, transport: Transport) -> None:
+    def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
         """Carries out a whole operation."""
         if self._error is not None:
             self.raise_error()
@@ -226,7 +228,7 @@ class Work:
     """
 
     def __init__(
-        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: Record
+        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: CallRecord
     ) -> None:
         self._record = call
         self._steps, self._transport, self._progress = steps, transport, progress
@@ -244,7 +246,7 @@ class Work:
             progress.log.leave()
 
     @property
-    def operation(self) -> Operation:
+    def signature(self) -> CallSignature:
         return self._record[0]
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arguments import Array
-from nnmpi.comm.call_log import Record
+from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Steps, Work
 from nnmpi.comm.transport.base import TAGS
@@ -56,7 +56,7 @@ class SharedBuffer:
             _check_unviewed(self._calls, check and is_viewed(), what)
             free()
 
-    def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, Record]:
+    def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, CallRecord]:
         lo, hi = self._range(start, stop)
         calls, dtype = self._calls, self._reduction.dtype
         first = -1 if hi - lo == self._n else lo

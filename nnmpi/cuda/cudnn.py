@@ -22,16 +22,16 @@ from nnmpi.backend import Array, allows_tf32, xp_of
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 """The types of arrays, and cuDNN's names of them; sums are float32."""
 
-Sizes = tuple[int, int, int, int]  # of a tensor, channels last
+TensorSizes = tuple[int, int, int, int]  # of a tensor, channels last
 Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Spec(NamedTuple):
     """What a convolution is: all that its graphs depend on."""
 
-    x: Sizes
-    w: Sizes
-    y: Sizes
+    x: TensorSizes
+    w: TensorSizes
+    y: TensorSizes
     before: Ends
     after: Ends
     stride: Ends
@@ -47,7 +47,7 @@ class Operand(NamedTuple):
     sizes: str
 
 
-class Kind(NamedTuple):
+class CudnnOp(NamedTuple):
     """An operation of cuDNN."""
 
     operation: str
@@ -55,12 +55,12 @@ class Kind(NamedTuple):
     output: str
 
 
-FORWARD = Kind("conv_fprop", (Operand("image", "x"), Operand("weight", "w")), "y")
-DATA = Kind("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x")
-WEIGHTS = Kind("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
+FORWARD = CudnnOp("conv_fprop", (Operand("image", "x"), Operand("weight", "w")), "y")
+DATA = CudnnOp("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x")
+WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
 
 
-class Graph(NamedTuple):
+class CudnnGraph(NamedTuple):
     """A built graph: its tensors in the order of `Kind`, and the bytes that it needs besides."""
 
     graph: Any
@@ -126,7 +126,7 @@ def can(spec: Spec, xp: Any, backward: bool) -> bool:
     return all(_graph(kind, spec, *_here(xp)) is not None for kind in kinds)
 
 
-def run(kind: Kind, spec: Spec, inputs: Sequence[Array], output: Array) -> None:
+def run(kind: CudnnOp, spec: Spec, inputs: Sequence[Array], output: Array) -> None:
     """Write the output, from contiguous arrays in the order of `kind`."""
     xp = xp_of(output)
     here = _here(xp)
@@ -151,7 +151,7 @@ def _handle(device: int, thread: int) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _graph(kind: Kind, spec: Spec, device: int, thread: int) -> Graph | None:
+def _graph(kind: CudnnOp, spec: Spec, device: int, thread: int) -> CudnnGraph | None:
     """The graph, or None if cuDNN has no engine for it."""
     lib = library()
     dtype, total = getattr(lib.data_type, TYPES[spec.dtype]), lib.data_type.FLOAT
@@ -171,10 +171,10 @@ def _graph(kind: Kind, spec: Spec, device: int, thread: int) -> Graph | None:
     except (RuntimeError, ValueError) as error:  # so it declines what it cannot describe
         warnings.warn(f"cuDNN refuses a convolution, im2col takes it: {error}", stacklevel=2)
         return None
-    return Graph(graph, (*inputs, output), graph.get_workspace_size())
+    return CudnnGraph(graph, (*inputs, output), graph.get_workspace_size())
 
 
-def described(graph: Any, kind: Kind, spec: Spec, dtype: Any) -> tuple[list[Any], Any]:
+def described(graph: Any, kind: CudnnOp, spec: Spec, dtype: Any) -> tuple[list[Any], Any]:
     """The inputs of an operation that is added to a graph, and its output."""
     inputs = {
         name: graph.tensor(name=name, data_type=dtype, **_dims(getattr(spec, sizes)))
@@ -191,7 +191,7 @@ def described(graph: Any, kind: Kind, spec: Spec, dtype: Any) -> tuple[list[Any]
     return [*inputs.values()], output
 
 
-def _dims(sizes: Sizes) -> dict[str, list[int]]:
+def _dims(sizes: TensorSizes) -> dict[str, list[int]]:
     """Sizes (n, h, w, c), channels last in memory, as cuDNN names them: (n, c, h, w)."""
     n, h, w, c = sizes
     return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}

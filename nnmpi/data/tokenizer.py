@@ -197,7 +197,7 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
     return made
 
 
-class Kind(NamedTuple):
+class TokenizerKind(NamedTuple):
     """What makes a tokenizer, from which values of its description, of which types; its tokens in
     words."""
 
@@ -208,7 +208,9 @@ class Kind(NamedTuple):
 
 BPE = {"path": str, "size": int, "sha256": str}
 KINDS = {
-    "bytes": Kind(ByteTokenizer, {}, "bytes"),
-    "characters": Kind(CharTokenizer, {"characters": str}, "the characters {characters!r}"),
-    "bpe": Kind(_of_bpe, BPE, "{size} tokens of BPE (SHA-256 {sha256})"),
+    "bytes": TokenizerKind(ByteTokenizer, {}, "bytes"),
+    "characters": TokenizerKind(
+        CharTokenizer, {"characters": str}, "the characters {characters!r}"
+    ),
+    "bpe": TokenizerKind(_of_bpe, BPE, "{size} tokens of BPE (SHA-256 {sha256})"),
 }

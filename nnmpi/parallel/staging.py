@@ -38,8 +38,8 @@ ALL, NOTHING = slice(None), slice(0, 0)
 class Staging:
     """A piece of an array on its way: `comes` of it to the host, and `goes` back to the device.
 
-    It is the stage of a work, which begins when the copies are done that were started before, and
-    when the work of `before` has begun.
+    It is the DeviceCopies of a work, which begins when the copies are done that were started
+    before, and when the work of `before` has begun.
     """
 
     def __init__(

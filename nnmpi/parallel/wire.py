@@ -108,7 +108,7 @@ Start: TypeAlias = Callable[[Staging, Span], Work]
 class Piece(NamedTuple):
     """A piece of an array, and its work."""
 
-    stage: Staging
+    staging: Staging
     work: Work
 
 
@@ -149,10 +149,10 @@ class StagedComm:
         """Replaces the array on every rank by that of `root`."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         comes, goes = (ALL, NOTHING) if self.rank == root else (NOTHING, ALL)
-        stage = self._stage(row, comes, goes, is_kept=False)
-        stage.wait()
-        self._comm.broadcast(stage.host, root)
-        stage.complete()
+        staging = self._staged(row, comes, goes, is_kept=False)
+        staging.wait()
+        self._comm.broadcast(staging.host, root)
+        staging.complete()
         self._put_back(row, array)
 
     # ---- what is started
@@ -170,9 +170,9 @@ class StagedComm:
         ends = self._ends(parts, row.size)
         own = ends[self.rank], ends[self.rank + 1]
 
-        def start(stage: Staging, span: Span) -> Work:
+        def start(staging: Staging, span: Span) -> Work:
             within = _parts_within(ends, span)
-            return self._comm.start_reduce_scatter(stage.host, algorithm, within, stage)
+            return self._comm.start_reduce_scatter(staging.host, algorithm, within, staging)
 
         return _one(self._started(row, start, goes=lambda span: _within(own, span)))
 
@@ -187,7 +187,7 @@ class StagedComm:
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
-            lambda stage, span: self._comm.isend(stage.host, to, tag, stage),
+            lambda staging, span: self._comm.isend(staging.host, to, tag, staging),
             goes=lambda span: NOTHING,
             is_kept=False,
         )
@@ -197,7 +197,7 @@ class StagedComm:
         """Starts to receive into a contiguous array."""
         pieces = self._started(
             one_row(array, "irecv"),
-            lambda stage, span: self._comm.irecv(stage.host, source, tag, stage),
+            lambda staging, span: self._comm.irecv(staging.host, source, tag, staging),
             comes=lambda span: NOTHING,
             is_kept=False,
         )
@@ -206,8 +206,8 @@ class StagedComm:
     # ---- pieces
 
     def _summed(self, row: Array, algorithm: str, is_kept: bool = True) -> list[Piece]:
-        def start(stage: Staging, span: Span) -> Work:
-            return self._comm.start(stage.host, algorithm, stage)
+        def start(staging: Staging, span: Span) -> Work:
+            return self._comm.start(staging.host, algorithm, staging)
 
         return self._started(row, start, is_kept=is_kept)
 
@@ -217,9 +217,9 @@ class StagedComm:
         ends = self._ends(parts, row.size)
         own = ends[self.rank], ends[self.rank + 1]
 
-        def start(stage: Staging, span: Span) -> Work:
+        def start(staging: Staging, span: Span) -> Work:
             within = _parts_within(ends, span)
-            return self._comm.start_all_gather(stage.host, algorithm, within, stage)
+            return self._comm.start_all_gather(staging.host, algorithm, within, staging)
 
         return self._started(row, start, comes=lambda span: _within(own, span), is_kept=is_kept)
 
@@ -234,12 +234,12 @@ class StagedComm:
         """Starts the works of all pieces of a row."""
         found = list[Piece]()
         for span in _spans(row):
-            stage = self._stage(row[slice(*span)], comes(span), goes(span), is_kept)
-            found.append(Piece(stage, start(stage, span)))
-            self._last = stage  # the work has started: works behind one that fails would wait
+            staging = self._staged(row[slice(*span)], comes(span), goes(span), is_kept)
+            found.append(Piece(staging, start(staging, span)))
+            self._last = staging  # the work has started: works behind one that fails would wait
         return found
 
-    def _stage(self, piece: Array, comes: slice, goes: slice, is_kept: bool) -> Staging:
+    def _staged(self, piece: Array, comes: slice, goes: slice, is_kept: bool) -> Staging:
         key = piece.data.ptr if is_kept else 0, piece.nbytes
         if key not in self._memory:
             if len(self._memory) == MOST_BUFFERS:
@@ -249,7 +249,7 @@ class StagedComm:
         return Staging(self._copies, piece, self._memory[key], self._last, comes, goes)
 
     def _wait(self, pieces: list[Piece]) -> None:
-        pieces[0].stage.wait()  # rather than ask again and again
+        pieces[0].staging.wait()  # rather than ask again and again
         _one(pieces).wait()
 
     def _put_back(self, row: Array, array: Array) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError
-from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall, Operation, Record
+from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, DebugSettings, LoggedCall
 from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
 from nnmpi.comm.debug.watchdog import Left, report
@@ -263,10 +263,10 @@ def call(
     return LoggedCall("world", number, operation, "ring", dtype, 1000, root, "/else/where.py", line)
 
 
-def record(number: int = 4) -> Record:
+def record(number: int = 4) -> CallRecord:
     """What the log keeps of that call."""
     code = compile("\n" * 6 + "pass", "/else/where.py", "exec")
-    what = Operation("world", "all_reduce", "ring", np.dtype("float32"), 1000, -1)
+    what = CallSignature("world", "all_reduce", "ring", np.dtype("float32"), 1000, -1)
     return what, number, code, len(code.co_code) - 2
 
 

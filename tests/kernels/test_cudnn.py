@@ -67,7 +67,7 @@ def test_it_computes_what_im2col_does(
 ) -> None:
     asked, run = list[str](), cudnn.run
 
-    def counted(kind: cudnn.Kind, *others: Any) -> None:
+    def counted(kind: cudnn.CudnnOp, *others: Any) -> None:
         asked.append(kind.operation)
         run(kind, *others)
 

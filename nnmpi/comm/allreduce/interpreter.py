@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, Range, Step
+from nnmpi.collectives.step import Algorithm, ChunkRange, Step
 from nnmpi.collectives.step import bounds as even_bounds
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress import Steps
@@ -96,7 +96,7 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
             )
 
 
-def _elements(chunks: Range, bounds: Bounds) -> tuple[int, int]:
+def _elements(chunks: ChunkRange, bounds: Bounds) -> tuple[int, int]:
     """Where a range of chunks begins and ends."""
     return bounds[int(chunks[0])], bounds[int(chunks[1])]
 
@@ -108,7 +108,7 @@ def _messages(lo: int, hi: int, itemsize: int, message_limit: int) -> tuple[slic
     return tuple(slice(i, min(i + step, hi)) for i in range(lo, hi, step))
 
 
-def _round(rounded: NDArray[np.bool_], range_: Range, bounds: Bounds) -> tuple[slice, ...]:
+def _round(rounded: NDArray[np.bool_], range_: ChunkRange, bounds: Bounds) -> tuple[slice, ...]:
     """The elements of chunks in a range that are not rounded yet; marks them as rounded."""
     due = [c for c in range(int(range_[0]), int(range_[1])) if not rounded[c]]
     rounded[due] = True

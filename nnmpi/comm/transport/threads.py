@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, MessageLengthError, SharedWindow
 from nnmpi.comm.transport.gate import sum_loop
 
-Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
+MatchKey = tuple[Hashable, int, int, int]  # channel, source, to, tag
 Taker = Callable[[list[Any]], object]  # takes the values of all ranks, in the order of the ranks
 FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
 
@@ -26,7 +26,7 @@ class DeadlockError(AbortedError):
     """Every rank waits, and none of them can go on."""
 
 
-class Transfer:
+class PostedMessage:
     """A send or a receive that was posted."""
 
     def __init__(self, data: Bytes, sends: bool, what: str) -> None:
@@ -45,7 +45,7 @@ class Rendezvous:
         self.takers: list[Taker] = []
 
 
-Posted = Transfer | Rendezvous
+Posted = PostedMessage | Rendezvous
 
 
 class Hub:
@@ -57,10 +57,10 @@ class Hub:
         self._failure: AbortedError | None = None
         self._running = set(range(size))
         self._waiting: dict[int, Sequence[Posted]] = {}
-        self._posted: dict[Key, deque[Transfer]] = {}  # all of a key send, or all receive
+        self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
         self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
 
-    def post(self, transfer: Transfer, key: Key) -> None:
+    def post(self, transfer: PostedMessage, key: MatchKey) -> None:
         """Copies the message if the other side was posted before, else queues the transfer."""
         with self._changed:
             self._check()
@@ -165,17 +165,17 @@ class ThreadTransport:
         self._hub, self._channel = hub, channel
         self._collectives = self._failed_tests = 0
 
-    def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
+    def isend(self, data: Bytes, to: int, tag: int) -> PostedMessage:
         self.ledger.sent_messages[to] += 1
         self.ledger.sent_bytes[to] += data.size
-        transfer = Transfer(data, True, f"a send of {data.size} bytes to rank {to}")
+        transfer = PostedMessage(data, True, f"a send of {data.size} bytes to rank {to}")
         self._hub.post(transfer, (self._channel, self.rank, to, tag))
         return transfer
 
-    def irecv(self, data: Bytes, source: int, tag: int) -> Transfer:
+    def irecv(self, data: Bytes, source: int, tag: int) -> PostedMessage:
         self.ledger.received_messages[source] += 1
         self.ledger.received_bytes[source] += data.size
-        transfer = Transfer(data, False, f"a receive of {data.size} bytes from rank {source}")
+        transfer = PostedMessage(data, False, f"a receive of {data.size} bytes from rank {source}")
         self._hub.post(transfer, (self._channel, source, self.rank, tag))
         return transfer
 

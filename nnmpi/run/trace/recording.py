@@ -77,7 +77,7 @@ class Works(list[Work]):
     def append(self, work: Work) -> None:
         super().append(work)
         if self.step != EVALUATION and self._used < len(self._rows):
-            code = self.operations.setdefault(work.operation, len(self.operations))
+            code = self.operations.setdefault(work.signature, len(self.operations))
             self._rows[self._used] = code, self.step, self._now(), np.nan
             self._at[work] = self._used
             self._used += 1
