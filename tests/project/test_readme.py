@@ -16,7 +16,7 @@ from nnmpi import simulate, train
 ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (*sorted(ROOT.glob("[RC]*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 }
 README = PAGES["README.md"]
 PAGE_TEXT = "\n".join(PAGES.values())
