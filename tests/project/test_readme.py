@@ -14,9 +14,10 @@ from helpers.mpijob import run
 from nnmpi import simulate, train
 
 ROOT = Path(__file__).parents[2]
+TOP = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (*sorted(ROOT.glob("[RC]*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (*TOP, *sorted((ROOT / "docs").rglob("*.md")))
 }
 README = PAGES["README.md"]
 PAGE_TEXT = "\n".join(PAGES.values())
