@@ -161,7 +161,7 @@ def test_what_a_page_links_to_exists(page):
     text, folder = prose(page), (ROOT / page).parent
     for link in re.findall(r"\]\(([^)]+)\)", text):
         path, _, heading = link.partition("#")
-        found = (folder / path) if path else ROOT / page
+        found = (folder / path).resolve() if path else ROOT / page
         assert found.exists(), link
         assert not heading or heading in anchors(found.relative_to(ROOT).as_posix()), link
     named = re.findall(r"`((?:benchmarks|docs|scripts|tests|nnmpi)/[\w./-]+)`", text)
