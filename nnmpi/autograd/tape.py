@@ -7,6 +7,18 @@ There is no global list of operations: the tape is the nodes that hang from the
 root. They are visited latest first, so that the gradient of a tensor is
 complete when it is visited: whatever used it was made after it. The gradient of
 a leaf is final when as many contributions have arrived as nodes use it.
+
+Rules:
+
+- The order of visits is the order of additions, and so of bits: on one rank and on many, in one
+  pass and in two halves. It depends on `made` alone, which no two nodes share.
+- Vjps of later arguments run first, so ops take weights behind inputs: their sums over ranks then
+  start while the gradient of the input is computed.
+- `refresh` comes right before the vjps of a node. A vjp may keep the array of a parameter, whose
+  memory a store fills again (ZeRO 3, PipeDream), and needs no copy of it.
+- A visited node is replaced by USED: what its vjps hold is freed in the course of the pass. Who
+  keeps a node, or a closure of one, keeps activations.
+- No recursion: graphs are 50,000 nodes deep.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,8 @@
-"""Tensor: an array that remembers how it was made."""
+"""Tensor: an array that remembers how it was made.
+
+`apply` runs for every op of every step: small models feel each line of it. A name of PyTorch's that
+is missing here belongs in `replacements.py`.
+"""
 
 from __future__ import annotations
 

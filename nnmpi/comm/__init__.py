@@ -1,4 +1,20 @@
-"""Communicators: ranks, messages between them, and collectives."""
+"""Communicators: ranks, messages between them, and collectives.
+
+Rules of `communicator.py`:
+
+- All ranks of a Comm call its collectives in one order. That is the caller's duty: what is checked
+  here on one rank only (an array, a name) raises there only, so a caller agrees on what may fail.
+- What MPI does in one blocking call (to split, to make shared memory) goes within
+  `Calls.collective`, whose barrier moves the works under way; else two ranks that wait for
+  different things deadlock.
+- A rank blocks in MPI only where it has no works. So a collective is made of messages, which match
+  whether they block or not; MPI's own all-reduce needs an agreement first.
+- Messages have a transport of their own, so that no tag meets that of a collective. A collective's
+  tag is the number of its call, which is the same on all ranks.
+- What is found out once for a length and a type is kept in `_prepared`: a call after that is a
+  look-up, a line in the log and the moves. Small sums are as fast as that is.
+- The log is what a report of a hang shows: a new collective logs its call before it waits.
+"""
 
 from nnmpi.comm.arguments import Parts as Parts
 from nnmpi.comm.communicator import Comm as Comm

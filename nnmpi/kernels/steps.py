@@ -6,6 +6,15 @@ saves two passes in twelve:
     M = beta1 M + g        V = beta2 V + g^2
     p -= a M / (sqrt(V) + e)    with k = sqrt((1 - beta2) / (1 - beta2^t)),
                                 a = lr (1 - beta1) / (1 - beta1^t) / k,  e = eps / k
+
+Rules:
+
+- Each number of p depends on the numbers at its own place alone. So a rank that updates a part
+  (ZeRO, memory of a node) gets the bits of the whole; a norm over p belongs in Update.
+- The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
+  equal bits. A change here is one in all three (`tests/kernels/`).
+- Gradients are left as they are: users read them after the step, and `--verify` compares them.
+- M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
 """
 
 from collections.abc import Iterator

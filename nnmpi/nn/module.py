@@ -1,4 +1,16 @@
-"""Module: a tree of layers with parameters and buffers, under PyTorch's names."""
+"""Module: a tree of layers with parameters and buffers, under PyTorch's names.
+
+Rules:
+
+- A module knows no ranks. What of a pass depends on other ranks or on the step comes in the Pass
+  (`passes.py`), and where values are is the business of stores.
+- The order of the registries, which is that of assignment, is that of the state dict, of files and
+  of the digest. Nothing may reorder it.
+- Values derive from the path. A module that gets another path before its weights are drawn gets
+  other weights, so wrappers keep paths (as parts of layers and stages do).
+- Attributes that are no part of the model are set by `object.__setattr__`: the setter of modules
+  looks for parameters, and lets a Sequential forget how it runs.
+"""
 
 from __future__ import annotations
 

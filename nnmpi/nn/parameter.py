@@ -1,4 +1,17 @@
-"""Parameter: a tensor that is trained. A store holds its values and its gradient."""
+"""Parameter: a tensor that is trained. A store holds its values and its gradient.
+
+Rules:
+
+- It asks its store for an array at every use, and nobody keeps one from step to step: ZeRO 3
+  gathers, PipeDream rotates, `close` moves. Ops take `operand`; `data`, for users, is a copy where
+  the memory will hold other values.
+- While `has_grad` is False the memory of the gradient holds anything. The first contribution
+  overwrites it, so no step writes zeros; who reads `slot` asks first, or fills it.
+- `seed` is None as soon as values are not those that were drawn. Whatever writes values has to see
+  to that, or a later seed would be accepted and change nothing.
+- A new attribute needs a slot, a line in `_declare`, since `drawn` does without `__init__`, and one
+  in both methods of the state if copies are to have it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Sequential, which runs some neighbouring layers as one op."""
+"""Sequential, which runs some neighbouring layers as one op.
+
+Rules:
+
+- `_steps` has the `forward` of each layer bound. An assignment makes it anew; who sets `forward`
+  past the setter of modules calls `forget_steps`. Hooks are looked at in each call.
+- What runs as one op gives the numbers of the layers one by one. A layer whose `forward` may differ
+  (a subclass, a recorder, hooks, values that rotate) runs alone.
+- `progress` between layers is what moves messages in a forward pass.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeGuard

@@ -1,4 +1,15 @@
-"""FlatStore: all parameters in one flat buffer, all gradients in another of the same layout."""
+"""FlatStore: all parameters in one flat buffer, all gradients in another of the same layout.
+
+Rules:
+
+- Padding is always 0, in values and in gradients: updates and norms run over whole stretches.
+- `spans_of` alone says where a parameter lies. The arrangement calls it too, so that buckets are
+  known before there is a store. Another ALIGN moves the edges of chunks, and the last bits of sums.
+- A parameter takes its `room`, not its size: ranks with parts of unequal sizes have buffers of one
+  length, which are summed together.
+- The optimizer and Update see memory through `owned` alone. A store that keeps less, elsewhere, or
+  in another type overrides what that calls; nobody asks which store it is.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

@@ -1,4 +1,15 @@
-"""Optimizer: the base of all optimizers, over flat buffers."""
+"""Optimizer: the base of all optimizers, over flat buffers.
+
+Rules:
+
+- Nothing here communicates. A rank updates what `owned` of the store gives, and has running sums
+  for that only; `Entries.of_optimizer` collects those of all ranks, `arrangement/memory.py` counts
+  them.
+- Ranges are found again when `_dependencies` changes, which each step compares: what else ranges
+  come to depend on belongs there, or sets `_ranges_of` to nothing as `take` does.
+- A step leaves the mark of a write (`storage.written`), by which the tape refuses older graphs.
+- A running sum lies in the order of memory, like the values; only `state_dict` has shapes.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

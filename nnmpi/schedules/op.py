@@ -12,6 +12,11 @@ Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send m
 I   gradient of the input of a stage     RECOMPUTE  the forward pass again, recorded this time
 W   gradients of its weights, later      RECV_F SEND_F  an activation: from, to another stage
                                          RECV_B SEND_B  a gradient: from, to another stage
+
+An operation is a value, and says nothing of how it is done. It has no rank: it stands in the list
+of one. Who reads `Kind`, and changes with it: `lowering.py` (what follows what), `proof.py` (what
+needs what), `sim/pipeline.py` (what it costs), `arrangement/memory.py` (what is live), and the
+executor.
 """
 
 from enum import Enum

@@ -14,9 +14,10 @@ from helpers.mpijob import run
 from nnmpi import simulate, train
 
 ROOT = Path(__file__).parents[2]
+TOP = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (*TOP, *sorted((ROOT / "docs").rglob("*.md")))
 }
 README = PAGES["README.md"]
 PAGE_TEXT = "\n".join(PAGES.values())
@@ -160,7 +161,7 @@ def test_what_a_page_links_to_exists(page):
     text, folder = prose(page), (ROOT / page).parent
     for link in re.findall(r"\]\(([^)]+)\)", text):
         path, _, heading = link.partition("#")
-        found = (folder / path) if path else ROOT / page
+        found = (folder / path).resolve() if path else ROOT / page
         assert found.exists(), link
         assert not heading or heading in anchors(found.relative_to(ROOT).as_posix()), link
     named = re.findall(r"`((?:benchmarks|docs|scripts|tests|nnmpi)/[\w./-]+)`", text)

@@ -1,4 +1,11 @@
-"""Matrix products."""
+"""Matrix products.
+
+Weights come behind inputs, since the tape visits later arguments first: their sums over ranks start
+before the gradient of the input is computed. Their vjps write into `out`, the gradient buffer.
+
+A node keeps what its vjps name until they have run: so y is kept for ReLU only. `mlp` has to give
+the bits of `linear` layer by layer, as users may see either (hooks, recording, parts on ranks).
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -2,6 +2,17 @@
 
 r  this rank      p  ranks      n  elements of the buffer      s  a step of the algorithm
 bounds  the element at which each chunk begins, and n at the end
+
+Rules:
+
+- Works interleave at every `yield`. What a work needs beyond it is its own: scratch memory is taken
+  out of the pool for so long.
+- The order of additions, and what is their first operand, is the same for all ways to carry out a
+  plan, blocking or not: bits depend on the algorithm and the ranks alone.
+- Plans are kept by the algorithm, which is equal to itself only: who makes a new one for each
+  call derives moves anew each time (`rooted` is cached for that reason).
+- `make_plan` also tells the arrangement what a rank sends (`arrangement/collectives.py`), and tests
+  hold runs to it.
 """
 
 from collections import defaultdict

@@ -4,6 +4,16 @@ The last layers' gradients are final first, so buckets are cut from the end of t
 
     gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
                   ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
+
+Rules:
+
+- Pure: no Comm, no clock, no environment. All ranks arrange the same from the same values, and
+  `simulate layout` does for clusters that are on paper only. What was measured comes as a value.
+- The order matters: the all-reduce decides the store, the store what is scattered, and that the
+  buckets. So buckets are found last, from an arrangement without them.
+- Where buckets are cut, and which come first, decides the bits of sums.
+- An option of Config that only several ranks have use for belongs in OF_RANKS, or `--verify` has it
+  on its single rank too.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,13 @@
-"""Syncs of data parallelism: gradients are summed over dp, bucket by bucket, in backward passes."""
+"""Syncs of data parallelism: gradients are summed over dp, bucket by bucket, in backward passes.
+
+Rules:
+
+- Buckets start in the order of their numbers, the last one first, never in that in which they are
+  final: ranks differ in that, and collectives of one Comm have to be called in one order.
+- Bucket 0 is last, since its scalars say which parameters were used; nobody knows before.
+- Gradients are not set to 0 between steps. A parameter without one has an old one in memory, so
+  `fill_unused` comes before the sum.
+"""
 
 from typing import Any
 

@@ -2,6 +2,15 @@
 
 Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
+
+Rules:
+
+- Memory that a port has handed out is its own again after `done(micro)`: what is to stay longer is
+  copied (as `Executor._evaluate` does).
+- The loss is divided in one place, `LossSink.seed`, by the divisor of the whole batch on all ranks.
+  A mean over a micro-batch or over a rank would weigh samples of uneven parts differently.
+- `put` is called once for each micro-batch, also where RECOMPUTE follows; its root may then have no
+  graph. It keeps the loss on its device: `float(loss)` here would wait in each micro-batch.
 """
 
 from collections.abc import Callable, Sequence

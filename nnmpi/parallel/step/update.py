@@ -6,6 +6,16 @@
 
 The store brings the sums over dp: loss and stop flag have come with the gradients, or come now.
 Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
+
+Rules:
+
+- A step waits for a device here and nowhere else, once, for the numbers of `totals`. What else is
+  to be read joins that array; `tests/strict/` counts the waits.
+- What is decided is decided from sums that are the same on all ranks: to clip, to skip the step,
+  which parameters have a gradient. A decision from a rank's own gradient lets copies drift apart.
+- Each number counts once. `counts_loss` and `counts` say on which rank: a new axis along which
+  ranks have copies or parts has to be right in both (`Layout`, `PartTable`).
+- `settle` is last: until then other ranks may write to values that this rank reads.
 """
 
 import math

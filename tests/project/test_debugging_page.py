@@ -1,0 +1,51 @@
+"""docs/debugging.md: its mistakes, made on purpose, show what the page says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "debugging.md").read_text(encoding="utf-8")
+LATE, SOFTSIGN, MINE = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
+SHOWN = dict(re.findall(r"^```\n\$ ([^\n]*)\n(.*?)^```", PAGE, re.S | re.M))
+FIRST = "rank [01] has waited for longer than NNMPI_TIMEOUT=3 s"  # of whichever rank looks first
+
+
+def lines(text: str) -> set[str]:
+    """The lines, without what depends on the run: folders, and the seconds of a wait."""
+    text = re.sub(r'File ".*?(\w+\.py)"', r'File "\1"', text)
+    return set(re.sub(r"for \d+\.\d s", "for T s", text).splitlines())
+
+
+def printed(command: str) -> str:
+    """What the job of a page prints, which fails; or a script on its own."""
+    words = shlex.split(command)
+    at = words.index("python") + 1
+    if "mpirun" not in words:
+        return subprocess.check_output([sys.executable, *words[at:]], text=True)
+    env = dict(word.split("=", 1) for word in words[:at] if word.startswith("NNMPI_"))
+    done = run(2, *words[at:], timeout=100, env=env)
+    assert done.status == 1
+    return done.out + done.err
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_mistake_shows_what_the_page_says(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late.py").write_text(LATE)
+    (tmp_path / "mine.py").write_text(MINE)
+    found = printed(command)
+    missing = lines(SHOWN[command]) - lines(found)
+    assert {line for line in missing if not re.match(FIRST, line)} == set()
+    assert ("TIMEOUT" in command) == bool(re.search(FIRST, found))
+
+
+def test_the_gradient_of_the_page_is_wrong() -> None:
+    found = subprocess.check_output([sys.executable, "-c", SOFTSIGN], text=True)
+    assert found.strip() == SOFTSIGN.strip().rpartition("# ")[2]
