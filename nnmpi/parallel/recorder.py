@@ -42,3 +42,11 @@ NO_RECORDER = Recorder()
 current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
 """The recorder of the step under way, for what waits inside a layer or a store. A context variable,
 since ranks may be threads."""
+
+
+def record_wait(name: str, wait: Callable[[], object]) -> None:
+    """Waits, and adds an event of it to the step under way."""
+    recorder = current_recorder.get()
+    began = recorder.now()
+    wait()
+    recorder.add(name, began)

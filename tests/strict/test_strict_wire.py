@@ -217,7 +217,7 @@ class Addresses:
     def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
         store = trainer.part.parameters[0].store
         assert isinstance(store, LocalStore)
-        wires: list[Any] = [b.comm for b in store.buckets if trainer.config.zero < 2]
+        wires: list[Any] = [b.comm for b in store.buckets.all if trainer.config.zero < 2]
         memory = {key for one in wires for key in one._memory}
         here = store.flat.data.ptr, store.flat_grad.data.ptr, *sorted(ptr for ptr, _ in memory)
         rank = trainer.comm.rank

@@ -85,7 +85,7 @@ class SlotWalk:
     slot        0       1          1       0          0
 
     Bucket b is always in slot b mod SLOTS, and `stages` are those that use each bucket. The store
-    carries it out (`parallel/zero/slots.py`), and `gathered` counts it on paper.
+    carries it out (`parallel/stores/weight_slots.py`), and `gathered` counts it on paper.
     """
 
     def __init__(self, stages: Sequence[frozenset[int]]) -> None:

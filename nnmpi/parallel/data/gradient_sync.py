@@ -39,7 +39,7 @@ class BucketedSync(GradientSync):
 
     def begin(self, step: int) -> None:
         self._store.begin()
-        self._due, self._left = [*range(len(self._buckets))], [*self._uses]
+        self._due, self._left = [*range(len(self._buckets.all))], [*self._uses]
         self._works.clear()
 
     def reduce(self, loss: Any, stop: bool) -> None:
@@ -57,10 +57,10 @@ class BucketedSync(GradientSync):
 
     def finish(self) -> None:
         """Starts what is left, unused parameters included, and waits for all sums."""
-        began, dp = self._recorder.now(), self._buckets[0].comm
+        began, dp = self._recorder.now(), self._buckets.all[0].comm
         while self._due:
             b, work = self._due[-1], self._start_next()
-            if work is not None and not self._overlap and self._buckets[b].comm is dp:
+            if work is not None and not self._overlap and self._buckets.all[b].comm is dp:
                 work.wait()
         for work in self._works:
             work.wait()

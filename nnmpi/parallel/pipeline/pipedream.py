@@ -8,7 +8,7 @@ and several are under way. The pipeline is empty at the end of an epoch, or when
 that one of them wants to stop: what the first stage has started by then is completed.
 
 The forward and the backward pass of a batch use one version of the weights of a stage (weight
-stashing), from which other batches may have moved on (`versions.py`): p-1-s updates on stage s of
+stashing), from which other batches may have moved on (`VersionStore`): p-1-s updates on stage s of
 p. With vertical sync all stages use the version that the first one used, p-1 updates behind.
 
     Harlap et al. 2018, Narayanan et al. 2019; the order of ops is

@@ -1,6 +1,6 @@
 """Buckets: the stretches of a flat buffer whose gradients are summed in one operation each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.backend import CPU, Array, Backend
@@ -8,6 +8,9 @@ from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of
 from nnmpi.parallel.wire import Wire
+
+GATHER = "ring"
+"""The all-gather of buckets that ranks have in parts."""
 
 
 class CommBucket(NamedTuple):
@@ -19,13 +22,14 @@ class CommBucket(NamedTuple):
 
 
 class Buckets:
-    """All buckets in the order of memory, and so of a forward pass; one may be empty.
+    """The buckets of a flat buffer.
 
     flat      [ bucket 0     | bucket 1        | bucket 2 ]
     rank 0    [ ##..         | ###...          | ##..     ]      shard r of each bucket is rank r's
     rank 1    [ ..##         | ...###          | ..##     ]
     packed    [ ## | ### | ## ]                                  on each rank
 
+    all        the buckets in the order of memory, and so of a forward pass; one may be empty
     spans      where each parameter is, with its padding
     of         the bucket of each parameter
     members    the parameters of each bucket
@@ -42,32 +46,23 @@ class Buckets:
         algorithm: str,
     ) -> None:
         self.spans, self.algorithm = spans, algorithm
-        self.users, self._all = users, sorted(buckets, key=lambda bucket: bucket[:2])
+        self.users, self.all = users, sorted(buckets, key=lambda bucket: bucket[:2])
         numbers = range(len(buckets))
         last = len(buckets) - 1  # an empty parameter may begin where it ends
         self.of = [
-            next((b for b in numbers if start < self._all[b].stop), last) for start, _ in spans
+            next((b for b in numbers if start < self.all[b].stop), last) for start, _ in spans
         ]
         self.members = [[i for i, own in enumerate(self.of) if own == b] for b in numbers]
         self.stages = [frozenset[int]().union(*(users[i] for i in own)) for own in self.members]
 
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __getitem__(self, b: int) -> CommBucket:
-        return self._all[b]
-
-    def __iter__(self) -> Iterator[CommBucket]:
-        return iter(self._all)
-
     def shards(self, over: Wire | None = None) -> list[Shard]:
         """This rank's shard of each bucket, among the ranks of its Comm, or of another one."""
-        own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self._all)
+        own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in own)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
         """A view for each parameter of bucket b, which is at the start of this memory."""
-        origin, spans = self._all[b].start, self.spans
+        origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
 
@@ -76,7 +71,7 @@ class Buckets:
 
         The longest first, in an order that all ranks of all comms share.
         """
-        for b in sorted(self._all, key=lambda b: (b.start - b.stop, b.comm.name)):
+        for b in sorted(self.all, key=lambda b: (b.start - b.stop, b.comm.name)):
             if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # which take no memory
                 b.comm.all_reduce(on.xp.zeros(b.stop - b.start, dtype), self.algorithm)
 

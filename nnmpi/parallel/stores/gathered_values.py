@@ -10,12 +10,12 @@ from collections import deque
 
 from nnmpi.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.recorder import record_wait
+from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 AT_ONCE = 4  # gathers
-GATHER = "ring"
 
 
 class GatheredValues:
@@ -53,7 +53,7 @@ class GatheredValues:
 
     def gather(self) -> None:
         """All ranks have updated their shards: the values of the others come."""
-        for b, (_, _, comm) in enumerate(self._buckets):
+        for b, (_, _, comm) in enumerate(self._buckets.all):
             if comm is self._sums:
                 self._due.append(b)
             else:  # at once, since the next sum on its Comm may start before a use
@@ -74,7 +74,7 @@ class GatheredValues:
 
     def wait(self) -> None:
         """No gather is due or under way."""
-        for b in range(len(self._buckets)):
+        for b in range(len(self._buckets.all)):
             self._wait_for(b)
         self._is_complete = True
 
@@ -83,16 +83,8 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)
         if work is not None:
-            wait_for_gather(work)
+            record_wait("gather", work.wait)
 
     def _start(self, b: int, comm: Wire) -> None:
-        start, stop, _ = self._buckets[b]
+        start, stop, _ = self._buckets.all[b]
         self._works[b] = comm.start_all_gather(self.flat[start:stop], GATHER)
-
-
-def wait_for_gather(work: Transfer) -> None:
-    """Waits for a gather, and notes how long."""
-    recorder = current_recorder.get()
-    began = recorder.now()
-    work.wait()
-    recorder.add("gather", began)

@@ -20,7 +20,7 @@ from nnmpi.dtypes import wide
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.arrangement.program import SLOTS
-from nnmpi.parallel.stores.gathered_values import GATHER
+from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
 
@@ -48,7 +48,7 @@ class WholeGradients:
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket; each rank of dp gets its shard only, if there are halves."""
-        (start, stop, comm), algorithm = self._buckets[b], self._buckets.algorithm
+        (start, stop, comm), algorithm = self._buckets.all[b], self._buckets.algorithm
         if comm.size == 1:
             return None
         if comm is self._wire and algorithm in REDUCE_SCATTERS:
@@ -63,7 +63,7 @@ class WholeGradients:
 
     def whole(self, i: int) -> Array:
         """The sum of parameter i; every rank of dp calls it."""
-        start, stop, comm = self._buckets[self._buckets.of[i]]
+        start, stop, comm = self._buckets.all[self._buckets.of[i]]
         if comm is self._wire:
             comm.all_gather(self.flat[start:stop], GATHER)
         return self._slots[i]
@@ -85,7 +85,7 @@ class GradientSlots:
         self._wire, self._on, self._dtype = wire_of(store.dp, store.on), store.on, store.dtype
         self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, wide(store.dtype))
         self._shards = [self.flat[shard.packed] for shard in store.shards]
-        lengths = [stop - start for start, stop, _ in self._buckets]
+        lengths = [stop - start for start, stop, _ in self._buckets.all]
         self._own = [self._wire.chunk(n) for n in lengths]  # of each bucket
         self._longest, self._of = max(lengths), self._buckets.of
         self.slot_bytes, self._free = 0, list[Array]()
@@ -119,7 +119,7 @@ class GradientSlots:
     def start(self, b: int) -> Transfer:
         """The gradients of a bucket are final: starts to sum them."""
         slot = self._open.pop(b)
-        start, stop, _ = self._buckets[b]
+        start, stop, _ = self._buckets.all[b]
         work = self._wire.start_reduce_scatter(slot[: stop - start], self._buckets.algorithm)
         self._in_flight.append(ScatteredSum(b, slot, work))
         return work
@@ -137,7 +137,7 @@ class GradientSlots:
     def whole(self, i: int) -> Array:
         """The sum of parameter i; every rank of dp calls it."""
         b = self._of[i]
-        start, stop, _ = self._buckets[b]
+        start, stop, _ = self._buckets.all[b]
         array = self._on.xp.zeros(stop - start, self.flat.dtype)
         array[self._own[b]] = self._shards[b]
         self._wire.all_gather(array, GATHER)
@@ -156,7 +156,7 @@ class GradientSlots:
 
     def _add_slot(self) -> None:
         slot, buckets = self._on.xp.zeros(self._longest, self._dtype), self._buckets
-        views = (buckets.views(slot, b, self._parameters) for b in range(len(buckets)))
+        views = (buckets.views(slot, b, self._parameters) for b in range(len(buckets.all)))
         self._views[id(slot)] = [*views]
         self._free.append(slot)
         self.slot_bytes += int(slot.nbytes)
@@ -178,7 +178,7 @@ class GradientSlots:
 
     def _padding_of(self, b: int) -> list[Stretch]:
         """Where in a slot no parameter of bucket b is."""
-        origin, spans = self._buckets[b].start, self._buckets.spans
+        origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
         found = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)
         return [(lo, hi) for lo, hi in found if lo < hi]

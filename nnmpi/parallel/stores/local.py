@@ -18,7 +18,7 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.masters import Masters, NoMasters
+from nnmpi.parallel.stores.masters import Masters
 from nnmpi.parallel.wire import Transfer
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
@@ -44,10 +44,44 @@ class StoreSpec(NamedTuple):
     scaler: Scaler | None = None
 
 
+class NoMasters:
+    """The optimizer updates the values themselves, by the gradients as they were summed."""
+
+    array: Array | None = None
+    scratch_bytes, factor = 0, 1.0
+
+    def begin(self, flat: Array) -> None:
+        """A step begins."""
+
+    def round_to(self, flat: Array) -> None:
+        """All updates are made."""
+
+    def of(self, shard: Shard, values: Array) -> Array:
+        """What the optimizer is to update, where a shard has these values."""
+        return values
+
+    def updated(self, shard: Shard, values: Array) -> Array:
+        """The memory that the optimizer updates for a shard, whose values are in `values`."""
+        return values
+
+    def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
+        """The shards, in pieces of which `gradient` takes one at a time."""
+        return shards
+
+    def gradient(self, summed: Array) -> Array:
+        """What the optimizer reads as the gradient of a piece."""
+        return summed
+
+    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
+        """Multiplies all gradients that the optimizer reads."""
+        for gradient in gradients:
+            gradient *= factor
+
+
 class LocalStore(FlatStore):
     """A whole copy on this rank.
 
-    masters   what the optimizer updates instead of values in 16 bits
+    masters   what the optimizer updates instead of values in 16 bits, if anything
     """
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -146,7 +180,7 @@ class LocalStore(FlatStore):
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
-        start, stop, comm = self.buckets[b]
+        start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)

@@ -1,5 +1,5 @@
 """Masters: float32 values that the optimizer updates, of which parameters of 16 bits are the
-rounding; NoMasters: it updates the values themselves.
+rounding.
 
     step begins   masters whose rounding is not the value any more take the value
     F, B          values and gradients in 16 bits; losses, and so gradients, times the loss scale
@@ -7,9 +7,10 @@ rounding; NoMasters: it updates the values themselves.
     update        the optimizer moves masters, by gradients in float32: unscaled, clipped
     settle        values = masters, rounded
 
-A store has one of the two, and a rank has the masters of what it updates: all of them in replicas,
-a part on a node that shares its parameters and in ZeRO. Files, digests and snapshots have masters.
-Values that are written from outside win over masters of which they are not the rounding.
+A store has them, or `NoMasters`, which has the same methods. A rank has the masters of what it
+updates: all of them in replicas, a part on a node that shares its parameters and in ZeRO. Files,
+digests and snapshots have masters. Values that are written from outside win over masters of which
+they are not the rounding.
 
 bytes a parameter (Adam)    values   gradients   masters and sums
 replicas                    2        2           12
@@ -40,40 +41,6 @@ def merged(masters: Array, values: Array) -> Array:
     """The masters, but for those of which these values are not the rounding."""
     same = masters.astype(values.dtype) == values
     return backend.xp_of(values).where(same, masters, values.astype(MASTER))
-
-
-class NoMasters:
-    """The optimizer updates the values themselves, by the gradients as they were summed."""
-
-    array: Array | None = None
-    scratch_bytes, factor = 0, 1.0
-
-    def begin(self, flat: Array) -> None:
-        """A step begins."""
-
-    def round_to(self, flat: Array) -> None:
-        """All updates are made."""
-
-    def of(self, shard: Shard, values: Array) -> Array:
-        """What the optimizer is to update, where a shard has these values."""
-        return values
-
-    def updated(self, shard: Shard, values: Array) -> Array:
-        """The memory that the optimizer updates for a shard, whose values are in `values`."""
-        return values
-
-    def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
-        """The shards, in pieces of which `gradient` takes one at a time."""
-        return shards
-
-    def gradient(self, summed: Array) -> Array:
-        """What the optimizer reads as the gradient of a piece."""
-        return summed
-
-    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
-        """Multiplies all gradients that the optimizer reads."""
-        for gradient in gradients:
-            gradient *= factor
 
 
 class Masters:

@@ -35,7 +35,7 @@ class NodeStore(LocalStore):
         except NoRoomError:
             self._window.free()
             raise
-        own = (self._window.own(start, stop) for start, stop, _ in self.buckets)
+        own = (self._window.own(start, stop) for start, stop, _ in self.buckets.all)
         self.shards = shards_of(sorted((s.start, s.stop) for s in own))
         self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)
@@ -75,7 +75,7 @@ class NodeStore(LocalStore):
             self.flat, self.values, self._is_apart = shared, self.views(shared), False
 
     def start(self, b: int) -> Transfer:
-        start, stop, _ = self.buckets[b]
+        start, stop, _ = self.buckets.all[b]
         return self._window.start(start, stop)
 
     def show_sums(self) -> None:

@@ -8,7 +8,8 @@ an array that a vjp keeps is right whenever the bucket is there, and the tape se
 from nnmpi.backend import Array
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
-from nnmpi.parallel.stores.gathered_values import GATHER, wait_for_gather
+from nnmpi.parallel.recorder import record_wait
+from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire
 
@@ -29,7 +30,7 @@ class WeightSlots:
         xp, dtype, masters = store.on.xp, store.dtype, store.masters.array
         self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
         self._shards = [self.flat[shard.packed] for shard in store.shards]
-        lengths = [stop - start for start, stop, _ in buckets]
+        lengths = [stop - start for start, stop, _ in buckets.all]
         longest = [max(lengths[s::SLOTS]) for s in range(min(SLOTS, len(lengths)))]
         slots = [xp.zeros(n, dtype) for n in longest]
         self.slot_bytes = sum(int(slot.nbytes) for slot in slots)
@@ -92,7 +93,7 @@ class WeightSlots:
             self._start(b)
         work = self._arriving.pop(b % SLOTS, None)
         if work is not None:
-            wait_for_gather(work)
+            record_wait("gather", work.wait)
         for other in due:
             if other != b:
                 self._start(other)

@@ -61,7 +61,7 @@ def held(comm: Comm, zero: int) -> Bytes:
     n = sum(p.size for p in store.parameters)
     state = sum(array.nbytes for array in t.optimizer.state.values())
     total = store.parameter_bytes() + store.gradient_bytes() + state
-    buckets = store.buckets if isinstance(store, ZeroStore) else []
+    buckets = store.buckets.all if isinstance(store, ZeroStore) else []
     longest = max((bucket.stop - bucket.start for bucket in buckets), default=0)
     found = Bytes(n, total, store.slot_bytes(), 4 * longest)
     t.close()
@@ -148,7 +148,7 @@ def sent(comm: Comm, zero: int, micro_batches: int) -> Sent:
     store.wait()
     after = sum(dp.ledger.sent_bytes), sum(gathers.ledger.sent_bytes)
     steps.close()
-    lengths = [bucket.stop - bucket.start for bucket in store.buckets]
+    lengths = [bucket.stop - bucket.start for bucket in store.buckets.all]
     share = [4 * n * (comm.size - 1) / comm.size for n in lengths]
     scattered, gathered = (b - a for a, b in zip(before, after, strict=True))
     rounds = int(np.ceil(np.log2(comm.size))) + 2
