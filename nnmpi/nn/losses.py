@@ -18,6 +18,7 @@ from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.nn import refusals
 from nnmpi.nn.module import Module
+from nnmpi.nn.state import array_of, on_host
 
 
 class Loss(Module):
@@ -47,17 +48,11 @@ def weights(name: str, what: str, weight: Any) -> np.ndarray | None:
         return None
     if isinstance(weight, str):
         raise ValueError(f"{name}: {what} {weight!r}: write {name}(reduction={weight!r})")
-    found = backend.to_host(array_of(weight))
+    found = on_host(weight)
     is_number = found.dtype.kind in "biu" or is_float(found.dtype)
     if not is_number or not np.isfinite(found).all():
         raise ValueError(f"{name}: {what} {weight!r:.60} holds other than finite numbers")
     return found.astype("float64")
-
-
-def array_of(value: Any) -> Array:
-    """The array of a tensor, an array, or nested lists of numbers."""
-    value = value.data if isinstance(value, Tensor) else value
-    return value if backend.is_array(value) else np.asarray(value)
 
 
 # ---- losses of classes: scores (N, C, ...), and integer labels (N, ...)
@@ -86,7 +81,7 @@ class ClassLoss(Loss):
 
     def divisor(self, target: Any) -> float:
         """The sum of the weights of the labels that are not ignored."""
-        labels = backend.to_host(array_of(target))
+        labels = on_host(target)
         kept = labels != self.ignore_index
         if self.weight is None:
             return float(np.count_nonzero(kept))
