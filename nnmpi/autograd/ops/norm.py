@@ -34,12 +34,7 @@ class _GradientSums(NamedTuple):
 
 def _rows(x: Array) -> Array:
     """x (N, C) or (N, C, ...) as rows (M, C): free where memory is channels last."""
-    return x if x.ndim == 2 else _channels_last(x).reshape(-1, x.shape[1])
-
-
-def _channels_last(x: Array) -> Array:
-    """x (N, C, ...) as (N, ..., C)."""
-    return xp_of(x).moveaxis(x, 1, -1)
+    return x if x.ndim == 2 else xp_of(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
