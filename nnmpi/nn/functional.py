@@ -179,7 +179,8 @@ def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
         options = {**given, **sizes, "groups": groups, "keep": bool(recording.get())}
         return apply(op, *as_tensors(input, weight), _optional(bias), **options)
 
-    function.__name__, function.__doc__ = op.__name__, op.__doc__
+    function.__name__ = function.__qualname__ = op.__name__
+    function.__doc__ = op.__doc__
     return function
 
 
