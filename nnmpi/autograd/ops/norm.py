@@ -130,10 +130,18 @@ def batch_norm(
     )
 
 
-def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: float) -> Result:
-    """x normalised over its last `axes` axes, * w + b of their shape."""
-    shape = x.shape[x.ndim - axes :]
-    xp, rows = xp_of(x), x.reshape(-1, prod(shape))
+def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:
+    """x as rows of its last axes; raises ValueError unless these have this shape."""
+    if x.shape[x.ndim - len(shape) :] != tuple(shape):
+        raise ValueError(f"{name}: input of shape {x.shape}; it must end in {tuple(shape)}")
+    return x.reshape(-1, prod(shape))
+
+
+def layer_norm(
+    x: Array, w: Array | None, b: Array | None, *, shape: Sequence[int], eps: float
+) -> Result:
+    """x normalised over its last axes, those of `shape`, * w + b of this shape."""
+    xp, rows = xp_of(x), _rows_of("layer_norm", x, shape)
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
     mean, r = (xp.empty(len(rows), wide(x.dtype)) for _ in range(2))
     y = xp.empty(rows.shape, x.dtype)
@@ -159,10 +167,9 @@ def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: fl
     )
 
 
-def rms_norm(x: Array, w: Array | None, *, axes: int, eps: float) -> Result:
-    """x / sqrt(mean(x^2) + eps) over its last `axes` axes, * w of their shape."""
-    shape = x.shape[x.ndim - axes :]
-    xp, rows = xp_of(x), x.reshape(-1, prod(shape))
+def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> Result:
+    """x / sqrt(mean(x^2) + eps) over its last axes, those of `shape`, * w of this shape."""
+    xp, rows = xp_of(x), _rows_of("rms_norm", x, shape)
     flat_w = None if w is None else w.reshape(-1)
     r, y = xp.empty(len(rows), wide(x.dtype)), xp.empty(rows.shape, x.dtype)
     kernels.rms_norm_loop(rows, flat_w, eps, r, y)
