@@ -16,7 +16,7 @@ from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import positions, softmax
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
-from nnmpi.nn import refusals
+from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
 from nnmpi.nn.state import array_of, on_host
 
@@ -24,8 +24,8 @@ from nnmpi.nn.state import array_of, on_host
 class Loss(Module):
     """The base of the losses: how the losses of the samples are reduced to one."""
 
-    register_forward_hook = refusals.hook("Loss.register_forward_hook")
-    register_forward_pre_hook = refusals.hook("Loss.register_forward_pre_hook")
+    register_forward_hook = hooks.refused("Loss.register_forward_hook")
+    register_forward_pre_hook = hooks.refused("Loss.register_forward_pre_hook")
 
     def __init__(self, *, reduction: str = "mean") -> None:
         if reduction not in softmax.REDUCTIONS:
