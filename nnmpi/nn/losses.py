@@ -13,7 +13,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import losses as ops
-from nnmpi.autograd.ops import positions, softmax
+from nnmpi.autograd.ops import softmax
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.nn import hooks
@@ -184,8 +184,7 @@ class CrossEntropyLoss(ClassLoss):
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         if not may_ignore and self.weight is None and not self.label_smoothing:
-            op = softmax.cross_entropy if scores.ndim == 2 else positions.cross_entropy
-            return apply(op, scores, labels, reduction=self.reduction)
+            return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         options = self.options(scores) | {"smoothing": self.label_smoothing}
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
