@@ -292,26 +292,28 @@ def einsum(equation: str, *tensors: Any) -> Tensor:
     return apply(einsum_op.einsum, *_at_least_one("einsum", given), equation=equation)
 
 
-def _filled(name: str) -> Callable[..., Tensor]:
-    """NumPy's function of this name, of sizes that are given one by one or as a tuple."""
-
-    def function(
-        *sizes: Any,
-        dtype: Any = None,
-        requires_grad: bool = False,
-        on: Backend | None = None,
-        device: str | None = None,
-    ) -> Tensor:
-        fill = getattr(_backend(on, device).xp, name)
-        return Tensor(fill(flat(sizes), dtype or np.float32), requires_grad)
-
-    function.__name__ = name
-    function.__doc__ = f"A tensor of {name}: {name}(2, 3) or {name}((2, 3))."
-    return function
+def zeros(
+    *sizes: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    on: Backend | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """A tensor of zeros: zeros(2, 3) or zeros((2, 3))."""
+    xp = _backend(on, device).xp
+    return Tensor(xp.zeros(flat(sizes), dtype or np.float32), requires_grad)
 
 
-zeros = _filled("zeros")
-ones = _filled("ones")
+def ones(
+    *sizes: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    on: Backend | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """A tensor of ones: ones(2, 3) or ones((2, 3))."""
+    xp = _backend(on, device).xp
+    return Tensor(xp.ones(flat(sizes), dtype or np.float32), requires_grad)
 
 
 def full(

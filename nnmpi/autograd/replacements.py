@@ -30,9 +30,20 @@ _DATA = "nnmpi.Trainer(config, build, data=(x, y)) for a DataLoader, or take row
 _RANDOM = "nnmpi.tensor(rng.{}), rng = numpy.random.default_rng(seed); in forward, nnmpi.random"
 _TYPE = "numpy.{0} or '{0}': types are NumPy's"
 
+_ALIASES = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+}
+_TYPES = {**{name: name for name in _ALIASES.values()}, **_ALIASES}
+"""NumPy's types by PyTorch's names."""
+
 _INSTEAD = {
     **{name: f"nnmpi.{name}(t)" for name in _FUNCTIONS},
     **{name: f"t.{name}()" for name in _METHODS},
+    **{name: f"t.astype('{kind}')" for name, kind in _ALIASES.items()},
     "abs": "abs(t)",
     "add": "a + b",
     "add_": "t += x, under nnmpi.no_grad() if t requires a gradient",
@@ -55,18 +66,13 @@ _INSTEAD = {
     "dim": "t.ndim",
     "div": "a / b",
     "dot": "the operator @",
-    "double": "t.astype('float64')",
     "einsum": "nnmpi.einsum(equation, a, b)",
     "eq": "a == b",
     "expand": "nnmpi.broadcast_to(t, shape)",
     "fill_": _IN_PLACE,
-    "float": "t.astype('float32')",
-    "half": "t.astype('float16')",
     "hstack": "nnmpi.concatenate([a, b], axis=1)",
-    "int": "t.astype('int32')",
     "indices": "t.argmax(axis): t.max(axis) returns values alone",
     "is_leaf": "t.node is None",
-    "long": "t.astype('int64')",
     "masked_fill": "nnmpi.where(mask, value, t)",
     "matmul": "a @ b",
     "mm": "a @ b",
@@ -97,16 +103,6 @@ _INSTEAD = {
 }
 """By the name of the method or function; t, a and b are tensors."""
 
-
-_ALIASES = {
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "int": "int32",
-    "long": "int64",
-}
-_TYPES = {**{name: name for name in _ALIASES.values()}, **_ALIASES}
-"""NumPy's types by PyTorch's names."""
 
 _INSTEAD_OF_FUNCTIONS = {
     **_INSTEAD,

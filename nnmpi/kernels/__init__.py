@@ -37,6 +37,12 @@ class Result(NamedTuple):
     is_view: bool = False
 
 
+@lru_cache
+def picks(n: int) -> tuple[Vjp, ...]:
+    """The vjps of n arguments whose gradients `prepare` computes together."""
+    return tuple(lambda found, out, k=k: found[k] for k in range(n))
+
+
 progress_hook: ContextVar[Callable[[], object]] = ContextVar(
     "nnmpi_progress_hook", default=lambda: None
 )

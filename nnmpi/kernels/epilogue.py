@@ -32,15 +32,9 @@ def masks_of(y: Array) -> Masks:
     return Masks(xp.empty((2, *y.shape), bool), xp.empty(y.shape, bool))
 
 
-def pool_windows(z: Array, y: Array) -> Masks:
-    """y (S) = the maximum of z (2, 2, S); returns what `unpool_windows` needs."""
-    masks = masks_of(y)
-    pool_loop(z, y, *masks)
-    return masks
-
-
 @kernel
 def pool_loop(z: Array, y: Array, left: Array, upper: Array) -> None:
+    """y (S) = the maximum of z (2, 2, S), and the masks, which `unpool_loop` needs."""
     xp = xp_of(z)
     xp.greater_equal(z[:, 0], z[:, 1], out=left)
     r = xp.maximum(z[:, 0], z[:, 1])
@@ -48,13 +42,9 @@ def pool_loop(z: Array, y: Array, left: Array, upper: Array) -> None:
     xp.maximum(r[0], r[1], out=y)
 
 
-def unpool_windows(g: Array, masks: Masks, dz: Array) -> None:
-    """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
-    unpool_loop(g, *masks, dz)
-
-
 @kernel
 def unpool_loop(g: Array, left: Array, upper: Array, dz: Array) -> None:
+    """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
     xp = xp_of(g)
     gr = xp.empty(left.shape, g.dtype)
     xp.multiply(g, upper, out=gr[0])

@@ -179,7 +179,8 @@ def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
         options = {**given, **sizes, "groups": groups, "keep": bool(recording.get())}
         return apply(op, *as_tensors(input, weight), _optional(bias), **options)
 
-    function.__name__, function.__doc__ = op.__name__, op.__doc__
+    function.__name__ = function.__qualname__ = op.__name__
+    function.__doc__ = op.__doc__
     return function
 
 
@@ -202,25 +203,17 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """x with mean 0 and variance 1 over its last axes, those of the shape, * weight + bias."""
-    x, axes = _ending_in("layer_norm", input, normalized_shape)
-    return apply(norm.layer_norm, x, _optional(weight), _optional(bias), axes=axes, eps=eps)
+    options = {"shape": normalized_shape, "eps": eps}
+    return apply(norm.layer_norm, as_tensor(input), _optional(weight), _optional(bias), **options)
 
 
 def rms_norm(
     input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over its last axes, those of the shape, * weight."""
-    x, axes = _ending_in("rms_norm", input, normalized_shape)
-    eps = float(np.finfo(wide(x.dtype)).eps) if eps is None else eps
-    return apply(norm.rms_norm, x, _optional(weight), axes=axes, eps=eps)
-
-
-def _ending_in(name: str, input: Any, shape: Sequence[int]) -> tuple[Tensor, int]:
-    """The input, and the number of the axes at its end that have this shape."""
     x = as_tensor(input)
-    if x.shape[x.ndim - len(shape) :] != tuple(shape):
-        raise ValueError(f"{name}: input of shape {x.shape}; it must end in {tuple(shape)}")
-    return x, len(shape)
+    eps = float(np.finfo(wide(x.dtype)).eps) if eps is None else eps
+    return apply(norm.rms_norm, x, _optional(weight), shape=normalized_shape, eps=eps)
 
 
 def group_norm(

@@ -5,9 +5,7 @@ ranks takes a module that has some as it is, hooks included.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
-
-from nnmpi.nn import refusals
+from typing import Any, NamedTuple, NoReturn, Self
 
 
 class Hook(NamedTuple):
@@ -37,6 +35,18 @@ class HookHandle:
         self.remove()
 
 
+def refused(name: str) -> Callable[..., NoReturn]:
+    """A method in the place of PyTorch's for registering a hook of a kind that there is not."""
+
+    def method(self: Any, *args: Any, **options: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{name}: nnmpi has forward hooks of modules, and no others; write what it would do "
+            'into forward, or around the call (docs/library.md, "What stays out")'
+        )
+
+    return method
+
+
 class Hooked:
     """The base of modules: registers hooks, and calls them around `forward`."""
 
@@ -55,7 +65,7 @@ class Hooked:
         """Call hook(module, args) before each forward pass; it may return other arguments."""
         return self._register(Hook(hook, True, with_kwargs), prepend)
 
-    register_full_backward_hook = refusals.hook("Module.register_full_backward_hook")
+    register_full_backward_hook = refused("Module.register_full_backward_hook")
 
     def _register(self, hook: Hook, prepend: bool) -> HookHandle:
         hooks = (hook, *self._hooks) if prepend else (*self._hooks, hook)

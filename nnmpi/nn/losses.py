@@ -13,18 +13,19 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import losses as ops
-from nnmpi.autograd.ops import positions, softmax
+from nnmpi.autograd.ops import softmax
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
-from nnmpi.nn import refusals
+from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
+from nnmpi.nn.state import array_of, on_host
 
 
 class Loss(Module):
     """The base of the losses: how the losses of the samples are reduced to one."""
 
-    register_forward_hook = refusals.hook("Loss.register_forward_hook")
-    register_forward_pre_hook = refusals.hook("Loss.register_forward_pre_hook")
+    register_forward_hook = hooks.refused("Loss.register_forward_hook")
+    register_forward_pre_hook = hooks.refused("Loss.register_forward_pre_hook")
 
     def __init__(self, *, reduction: str = "mean") -> None:
         if reduction not in softmax.REDUCTIONS:
@@ -47,17 +48,11 @@ def weights(name: str, what: str, weight: Any) -> np.ndarray | None:
         return None
     if isinstance(weight, str):
         raise ValueError(f"{name}: {what} {weight!r}: write {name}(reduction={weight!r})")
-    found = backend.to_host(array_of(weight))
+    found = on_host(weight)
     is_number = found.dtype.kind in "biu" or is_float(found.dtype)
     if not is_number or not np.isfinite(found).all():
         raise ValueError(f"{name}: {what} {weight!r:.60} holds other than finite numbers")
     return found.astype("float64")
-
-
-def array_of(value: Any) -> Array:
-    """The array of a tensor, an array, or nested lists of numbers."""
-    value = value.data if isinstance(value, Tensor) else value
-    return value if backend.is_array(value) else np.asarray(value)
 
 
 # ---- losses of classes: scores (N, C, ...), and integer labels (N, ...)
@@ -86,7 +81,7 @@ class ClassLoss(Loss):
 
     def divisor(self, target: Any) -> float:
         """The sum of the weights of the labels that are not ignored."""
-        labels = backend.to_host(array_of(target))
+        labels = on_host(target)
         kept = labels != self.ignore_index
         if self.weight is None:
             return float(np.count_nonzero(kept))
@@ -189,8 +184,7 @@ class CrossEntropyLoss(ClassLoss):
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         if not may_ignore and self.weight is None and not self.label_smoothing:
-            op = softmax.cross_entropy if scores.ndim == 2 else positions.cross_entropy
-            return apply(op, scores, labels, reduction=self.reduction)
+            return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         options = self.options(scores) | {"smoothing": self.label_smoothing}
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 

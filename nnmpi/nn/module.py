@@ -22,7 +22,6 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
-from nnmpi.nn import refusals
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import (
@@ -202,7 +201,13 @@ class Module(Hooked, Registries):
 
     def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
         """Convert to a type and move to a backend; the parameters move into one flat store."""
-        refusals.check_dtype(dtype)
+        try:
+            np.dtype(dtype)
+        except TypeError:
+            raise ValueError(
+                f"to: {dtype!r} is no data type; a device is given as "
+                'to(dtype=..., on=nnmpi.backend.get("cuda"))'
+            ) from None
         parameters = list(self.parameters())
         first = next((p.data for p in parameters if p.is_drawn), None)
         dtype = dtype or (np.float32 if first is None else first.dtype)

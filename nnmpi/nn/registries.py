@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
-from nnmpi.nn import refusals
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
@@ -74,15 +73,26 @@ class Registries:
         owner = type(self).__name__
         if isinstance(value, Registries):
             if value._has(self) or value in self._upwards():
-                raise refusals.inside_itself(owner, name, value)
+                raise ValueError(
+                    f"{owner}.{name}: a module cannot contain itself, or a {type(value).__name__} "
+                    "that it is part of"
+                )
             return self._modules
         if isinstance(value, list | tuple | dict):
             inside = value.values() if isinstance(value, dict) else value
             if any(isinstance(part, Registries | Parameter) for part in inside):
-                raise refusals.in_a_container(owner, name, value)
+                raise ValueError(
+                    f"{owner}.{name}: modules and parameters in a {type(value).__name__} would not "
+                    "be part of the model; use nn.ModuleList, nn.ModuleDict or nn.Sequential for "
+                    "modules, and nn.ParameterList for parameters"
+                )
         for registry, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
             if name in registry and value is not None:
-                raise refusals.replaced(owner, name, kind, value)
+                or_write = ", or write into .data" if kind == "Parameter" else ""
+                raise ValueError(
+                    f"{owner}.{name} is a {kind} and cannot become a {type(value).__name__}: "
+                    f"assign a {kind} or None{or_write}"
+                )
         return self._buffers if name in self._buffers and value is not None else None
 
     def _has(self, other: Registries) -> bool:

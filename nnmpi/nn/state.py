@@ -112,7 +112,12 @@ def assign(target: Any, value: np.ndarray) -> None:
         target.mark_written()
 
 
-def on_host(value: Any) -> np.ndarray:
-    """An entry of a state (a tensor, an array of any backend, numbers) as a NumPy array."""
+def array_of(value: Any) -> Array:
+    """The array of a tensor, an array of any backend, or nested lists of numbers."""
     value = value.data if isinstance(value, Tensor) else value
-    return backend.to_host(value) if backend.is_array(value) else np.asarray(value)
+    return value if backend.is_array(value) else np.asarray(value)
+
+
+def on_host(value: Any) -> np.ndarray:
+    """The values of a tensor, an array of any backend, or nested lists of numbers."""
+    return backend.to_host(array_of(value))

@@ -11,7 +11,7 @@ import nnmpi
 from nnmpi import backend, nn
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels import progress_hook
-from nnmpi.kernels.attention import Block
+from nnmpi.kernels.attention import Tile
 
 ATTENTION = nnmpi.scaled_dot_product_attention
 
@@ -205,11 +205,11 @@ def test_large_numbers_that_a_mask_adds_keep_gradients_exact(dtype: str) -> None
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", [(16, 8, 1, 300, 4), (2, 3, 2, 1000, 4), (1, 2, 1, 5000, 2)])
 def test_few_scores_are_in_memory_at_a_time(shape: tuple[int, ...], causal: bool) -> None:
-    (N, K, G, T, D), seen = shape, list[Block]()
+    (N, K, G, T, D), seen = shape, list[Tile]()
     q = np.zeros(shape, "float32")
     k = np.zeros((N, K, T, D), "float32")
 
-    def keep(block: Block) -> np.ndarray:
+    def keep(block: Tile) -> np.ndarray:
         seen.append(block)
         return np.ones(1, "float32")
 

@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "half a padding": (lambda: nn.Embedding(4, 3, 0.5), ("padding_idx=0.5", "integer")),
     "norm of one": (lambda: nn.BatchNorm1d(3)(some(1, 3)), ("variance", "more than one")),
     "layer norm": (lambda: nn.LayerNorm((4, 5))(some(5)), ("(5,)", "(4, 5)")),
-    "RMS norm": (lambda: nn.RMSNorm((4, 5))(some(5)), ("RMSNorm", "(5,)", "(4, 5)")),
+    "RMS norm": (lambda: nn.RMSNorm((4, 5))(some(5)), ("rms_norm", "(5,)", "(4, 5)")),
     "size of an RMS norm": (lambda: nn.RMSNorm(-1), ("RMSNorm", "normalized_shape=-1")),
     "row": (lambda: nn.Embedding(4, 3)([0, 4]), ("from 0 to 4", "0 to 3")),
     "row of a tensor": (lambda: nn.Embedding(4, 3)(nnmpi.tensor([-1])), ("from -1", "0 to 3")),

@@ -5,7 +5,7 @@ from functools import partial
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import on_host_in_16_bits, wide
-from nnmpi.kernels import Result
+from nnmpi.kernels import Result, picks
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Keep, Scores
 from nnmpi.kernels.halves import in_float32
@@ -46,7 +46,7 @@ def attention(
         kernels.attention_gradients(*rows, how, _grouped(y, k), lse, _grouped(g, k), *of_rows)
         return [dq, dk, dv]
 
-    return Result(y, _PICKS, prepare)
+    return Result(y, picks(3), prepare)
 
 
 def self_attention(
@@ -70,9 +70,6 @@ def self_attention(
         return d
 
     return Result(y, (vjp,))
-
-
-_PICKS = tuple(lambda found, out, i=i: found[i] for i in range(3))
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:

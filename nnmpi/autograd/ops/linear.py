@@ -8,13 +8,12 @@ the bits of `linear` layer by layer, as users may see either (hooks, recording, 
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half, on_host_in_16_bits
-from nnmpi.kernels import Result, Vjp
+from nnmpi.kernels import Result, picks
 from nnmpi.kernels.epilogue import relu_gradient
 from nnmpi.kernels.halves import in_float32, summed
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
@@ -134,10 +133,4 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         mlp_gradients(xp.ascontiguousarray(g), x, ws, values, relus, found[0], dws, dbs)
         return found
 
-    return Result(values[-1], _picks(1 + len(parameters)), prepare)
-
-
-@lru_cache
-def _picks(n: int) -> tuple[Vjp, ...]:
-    """Vjps that take what was computed together."""
-    return tuple(lambda found, out, k=k: found[k] for k in range(n))
+    return Result(values[-1], picks(1 + len(parameters)), prepare)

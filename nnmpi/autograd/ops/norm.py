@@ -34,12 +34,7 @@ class _GradientSums(NamedTuple):
 
 def _rows(x: Array) -> Array:
     """x (N, C) or (N, C, ...) as rows (M, C): free where memory is channels last."""
-    return x if x.ndim == 2 else _channels_last(x).reshape(-1, x.shape[1])
-
-
-def _channels_last(x: Array) -> Array:
-    """x (N, C, ...) as (N, ..., C)."""
-    return xp_of(x).moveaxis(x, 1, -1)
+    return x if x.ndim == 2 else xp_of(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
@@ -135,10 +130,18 @@ def batch_norm(
     )
 
 
-def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: float) -> Result:
-    """x normalised over its last `axes` axes, * w + b of their shape."""
-    shape = x.shape[x.ndim - axes :]
-    xp, rows = xp_of(x), x.reshape(-1, prod(shape))
+def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:
+    """x as rows of its last axes; raises ValueError unless these have this shape."""
+    if x.shape[x.ndim - len(shape) :] != tuple(shape):
+        raise ValueError(f"{name}: input of shape {x.shape}; it must end in {tuple(shape)}")
+    return x.reshape(-1, prod(shape))
+
+
+def layer_norm(
+    x: Array, w: Array | None, b: Array | None, *, shape: Sequence[int], eps: float
+) -> Result:
+    """x normalised over its last axes, those of `shape`, * w + b of this shape."""
+    xp, rows = xp_of(x), _rows_of("layer_norm", x, shape)
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
     mean, r = (xp.empty(len(rows), wide(x.dtype)) for _ in range(2))
     y = xp.empty(rows.shape, x.dtype)
@@ -164,10 +167,9 @@ def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: fl
     )
 
 
-def rms_norm(x: Array, w: Array | None, *, axes: int, eps: float) -> Result:
-    """x / sqrt(mean(x^2) + eps) over its last `axes` axes, * w of their shape."""
-    shape = x.shape[x.ndim - axes :]
-    xp, rows = xp_of(x), x.reshape(-1, prod(shape))
+def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> Result:
+    """x / sqrt(mean(x^2) + eps) over its last axes, those of `shape`, * w of this shape."""
+    xp, rows = xp_of(x), _rows_of("rms_norm", x, shape)
     flat_w = None if w is None else w.reshape(-1)
     r, y = xp.empty(len(rows), wide(x.dtype)), xp.empty(rows.shape, x.dtype)
     kernels.rms_norm_loop(rows, flat_w, eps, r, y)

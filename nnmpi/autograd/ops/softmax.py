@@ -42,7 +42,9 @@ def _along(a: Array, axis: int, loop: Kernel, gradient_loop: Kernel) -> Result:
 
 
 def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result:
-    """-log(softmax(z))[label] of logits z (n, C) and integer labels (n,)."""
+    """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...)."""
+    if z.ndim > 2:
+        return _of_positions(z, labels, reduction)
     n, xp = len(labels), xp_of(z)
     scale = 1.0 / max(n, 1) if reduction == "mean" else 1.0
     p, at = kernels.like_scores(z), xp.empty(n, "int64")
@@ -55,3 +57,29 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
         return dz
 
     return Result(loss, (vjp,))
+
+
+def _of_positions(z: Array, labels: Array, reduction: str) -> Result:
+    loss, (vjp_rows,), *_ = cross_entropy(rows_of(z), labels.reshape(-1), reduction=reduction)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return like_rows(vjp_rows(g.reshape(-1) if g.ndim else g, None), z.shape)
+
+    return Result(loss.reshape(labels.shape) if loss.ndim else loss, (vjp,))
+
+
+def rows_of(z: Array) -> Array:
+    """z (N, C, ...) as rows (n, C): a view, where classes are last in memory."""
+    if z.ndim == 2:
+        return z
+    xp = xp_of(z)
+    return xp.ascontiguousarray(xp.moveaxis(z, 1, -1)).reshape(-1, z.shape[1])
+
+
+def like_rows(rows: Array, shape: tuple[int, ...]) -> Array:
+    """The inverse of `rows_of`, for an array of this shape."""
+    if len(shape) == 2:
+        return rows
+    N, C, *rest = shape
+    xp = xp_of(rows)
+    return xp.moveaxis(xp.ascontiguousarray(rows).reshape(N, *rest, C), -1, 1)

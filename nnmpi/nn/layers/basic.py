@@ -17,6 +17,7 @@ from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.state import array_of
 
 
 class ChannelRange(NamedTuple):
@@ -89,10 +90,7 @@ class Embedding(Module):
 
 def rows_of(index: Any, rows: int, weight: Tensor) -> Array:
     """Integers as an array where the weight is; raises ValueError if one is no number of a row."""
-    if isinstance(index, Tensor):
-        index = index.data
-    elif not backend.is_array(index):
-        index = np.asarray(index)
+    index = array_of(index)
     if index.dtype.kind not in "iu":
         raise ValueError(
             f"Embedding: indices must be integers, not {index.dtype}: x.astype('int64')"

@@ -29,6 +29,7 @@ class _Convolution(Module):
 
     axes: ClassVar[int]
     op: ClassVar[Callable[..., Result]]
+    algorithms: ClassVar[tuple[str, ...]] = ("auto",)
     is_transposed = False
 
     def __init__(
@@ -42,8 +43,12 @@ class _Convolution(Module):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
+        *,
+        algorithm: str = "auto",
     ) -> None:
         name = type(self).__name__
+        check_choice(name, "algorithm", algorithm, self.algorithms)
+        self.algorithm = algorithm
         check_sizes(name, 0, in_channels=in_channels, out_channels=out_channels)
         check_sizes(name, 1, groups=groups)
         if in_channels % groups or out_channels % groups:
@@ -118,26 +123,7 @@ class Conv2d(_Convolution):
     `padding_mode` "reflect", "replicate" or "circular": with the image's own pixels.
     """
 
-    axes, op = 2, staticmethod(conv.conv2d)
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        check_choice("Conv2d", "algorithm", algorithm, CONVOLUTIONS)
-        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
-        super().__init__(*sizes, groups, bias, padding_mode)
-        self.algorithm = algorithm
+    axes, op, algorithms = 2, staticmethod(conv.conv2d), tuple(CONVOLUTIONS)
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""

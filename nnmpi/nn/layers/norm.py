@@ -230,16 +230,6 @@ class _OverLastAxes(Module):
             check_sizes(type(self).__name__, 0, normalized_shape=n)
         self.normalized_shape = tuple(int(n) for n in shape)
 
-    def _axes(self, x: Tensor) -> int:
-        """How many axes are normalised; raises ValueError if they are others."""
-        k = len(self.normalized_shape)
-        if x.shape[x.ndim - k :] != self.normalized_shape:
-            raise ValueError(
-                f"{type(self).__name__}: input of shape {x.shape}; it must end in "
-                f"{self.normalized_shape}"
-            )
-        return k
-
     def extra_repr(self) -> str:
         affine = "" if self.weight is not None else ", elementwise_affine=False"
         return f"{self.normalized_shape}, eps={self.eps}{affine}"
@@ -261,8 +251,8 @@ class LayerNorm(_OverLastAxes):
         self.weight, self.bias = _scale_and_shift(self.normalized_shape, scales, shifts)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = as_tensor(x)
-        return apply(norm.layer_norm, x, self.weight, self.bias, axes=self._axes(x), eps=self.eps)
+        options = {"shape": self.normalized_shape, "eps": self.eps}
+        return apply(norm.layer_norm, as_tensor(x), self.weight, self.bias, **options)
 
 
 class RMSNorm(_OverLastAxes):
@@ -282,4 +272,4 @@ class RMSNorm(_OverLastAxes):
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
         eps = float(np.finfo(wide(x.dtype)).eps) if self.eps is None else self.eps
-        return apply(norm.rms_norm, x, self.weight, axes=self._axes(x), eps=eps)
+        return apply(norm.rms_norm, x, self.weight, shape=self.normalized_shape, eps=eps)

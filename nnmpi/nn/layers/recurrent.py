@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor, concatenate
@@ -18,6 +16,7 @@ from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
+from nnmpi.nn.state import on_host
 
 KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 """The parameters of a layer in one direction, in the order of PyTorch's state dict."""
@@ -152,8 +151,7 @@ class _Recurrent(Module):
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
         """The lengths as integers; a device is waited for."""
-        given = lengths.data if isinstance(lengths, Tensor) else lengths
-        found = backend.to_host(given) if backend.is_array(given) else np.asarray(given)
+        found = on_host(lengths)
         bad = found.shape != (N,) or found.dtype.kind not in "iu"
         if bad or (N and not 0 <= found.min() <= found.max() <= T):
             raise ValueError(

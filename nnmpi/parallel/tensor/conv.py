@@ -27,13 +27,11 @@ class _ShardedConvolution(Product):
         dilation: Size = 1,
         *,
         bias: bool = True,
-        algorithm: str | None = None,
+        algorithm: str = "auto",
         **part: Any,
     ) -> None:
-        options = {} if algorithm is None else {"algorithm": algorithm}  # which Conv1d has not
-        super().__init__(  # type: ignore[call-arg]  # of the ordinary convolution
-            in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias, **options
-        )
+        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
+        super().__init__(*sizes, bias=bias, algorithm=algorithm)  # type: ignore[call-arg]
         self._take(comm, **part)
 
 

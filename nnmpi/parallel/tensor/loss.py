@@ -15,7 +15,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
-from nnmpi.autograd.ops.positions import like_rows, rows_of
+from nnmpi.autograd.ops.softmax import like_rows, rows_of
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum

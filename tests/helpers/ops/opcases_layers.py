@@ -49,11 +49,11 @@ def _norms() -> dict[str, Case]:
         mean, var = t.as_tensor(mean), t.as_tensor(var)
         return t.nn.functional.batch_norm(x, mean, var, w, b, eps=eps)
 
-    def layer(t: Any, x: Any, w: Any, b: Any, axes: int, eps: float) -> Any:
-        return t.nn.functional.layer_norm(x, x.shape[x.ndim - axes :], w, b, eps)
+    def layer(t: Any, x: Any, w: Any, b: Any, shape: Any, eps: float) -> Any:
+        return t.nn.functional.layer_norm(x, shape, w, b, eps)
 
-    def root(t: Any, x: Any, w: Any, axes: int, eps: float) -> Any:
-        return t.nn.functional.rms_norm(x, x.shape[x.ndim - axes :], w, eps)
+    def root(t: Any, x: Any, w: Any, shape: Any, eps: float) -> Any:
+        return t.nn.functional.rms_norm(x, shape, w, eps)
 
     def group(t: Any, x: Any, w: Any, b: Any, groups: int, eps: float) -> Any:
         return t.nn.functional.group_norm(x, groups, w, b, eps)
@@ -88,7 +88,7 @@ def _norms() -> dict[str, Case]:
     )
     for x, axes in (((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 3), ((0, 4), 1)):
         like = x[len(x) - axes :]
-        options = {"axes": axes, "eps": EPS}
+        options = {"shape": like, "eps": EPS}
         for w, b in ((like, like), (like, None), (None, None)):
             name = f"layer_norm {label(x)} over {axes}{' * w' if w else ''}{' + b' if b else ''}"
             cases[name] = Case(norm.layer_norm, (x, w, b), layer, options)

@@ -9,7 +9,7 @@ from helpers.ops.opcases_layers import channels_last
 
 from nnmpi import backend
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import losses, positions, softmax
+from nnmpi.autograd.ops import losses, softmax
 
 LABELS = np.array([2, 0, 0, 3, 1])
 SOME = np.array([2, -100, 0, 3, -100])
@@ -36,7 +36,7 @@ def _of_classes() -> dict[str, Case]:
             cases[f"cross_entropy {name}"] = Case(softmax.cross_entropy, args, oracle, options)
         at_positions = (2, 4, 3, 5), np.resize(LABELS, (2, 3, 5))
         cases[f"cross_entropy {reduction} of positions {len(labels)}"] = Case(
-            positions.cross_entropy,
+            softmax.cross_entropy,
             at_positions if len(labels) == 1 else (channels_last(2, 4, 3, 5), at_positions[1]),
             _oracle("cross_entropy"),
             {"reduction": reduction},

@@ -9,7 +9,7 @@ from nnmpi.autograd.ops.attention import self_attention
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.kernels.attention import Block, Keep
+from nnmpi.kernels.attention import Keep, Tile
 from nnmpi.parallel.context.ring import Ring, ring_attention
 from nnmpi.parallel.positions import Positions
 
@@ -30,7 +30,7 @@ def dropout(T: int) -> np.ndarray:
 
 
 def keep_of(masks: np.ndarray, queries: Array, keys: Array) -> Keep:
-    def keep(block: Block) -> Array:
+    def keep(block: Tile) -> Array:
         samples, heads, rows, columns = block
         i, j = queries[rows], keys[columns]
         return masks[samples, heads][:, :, i[:, None], j][:, :, None]

@@ -24,7 +24,7 @@ from nnmpi.nn.models import mlp
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import ALIGN, FlatStore
-from nnmpi.nn.tensor_files import Source
+from nnmpi.nn.tensor_files import StoredTensor
 from nnmpi.parallel.pipeline.stages import OnAnotherRank
 from nnmpi.run.report import NullReport, Report
 
@@ -49,7 +49,7 @@ class Drawn:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.most, self.read = Counter[Any](), Counter[int]()
         self._stores = defaultdict[Any, WeakSet[FlatStore]](WeakSet)
-        draw, make, part = Parameter.draw, FlatStore.__init__, Source.read
+        draw, make, part = Parameter.draw, FlatStore.__init__, StoredTensor.read
 
         def drawn(p: Parameter, *arguments: Any) -> None:
             draw(p, *arguments)
@@ -61,14 +61,14 @@ class Drawn:
             make(store, parameters, *more, **named)
             self._stores[parameters[0]._parent.root].add(store)
 
-        def read(source: Source, place: Place) -> np.ndarray:
+        def read(source: StoredTensor, place: Place) -> np.ndarray:
             found = part(source, place)
             self.read[threading.get_ident()] += found.size if found.size > 1 else 0
             return found
 
         patch.setattr(Parameter, "draw", drawn)
         patch.setattr(FlatStore, "__init__", made)
-        patch.setattr(Source, "read", read)
+        patch.setattr(StoredTensor, "read", read)
 
     def stored(self, model: nnmpi.nn.Module) -> int:
         """The numbers in flat stores of its parameters."""
