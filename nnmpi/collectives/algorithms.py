@@ -129,20 +129,16 @@ def folded(a: Algorithm) -> Algorithm:
         takes_part = (r >= 2 * extra) | (r % 2 == 0)
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
-        def rank(v: Ranks) -> Ranks:
-            return only(takes_part, v + np.minimum(v, extra))
-
-        def chunk(v: Ranks) -> Ranks:
+        def first(v: Ranks) -> Ranks:
+            """The first rank, and so the first chunk, of those that v stands for."""
             return v + np.minimum(v, extra)
 
-        lo, hi = s.send
-        into_lo, into_hi = s.recv
-        return Step(
-            rank(s.to),
-            (chunk(lo), chunk(hi)),
-            rank(s.source),
-            (chunk(into_lo), chunk(into_hi)),
-            s.reduce,
+        (lo, hi), (into_lo, into_hi) = s.send, s.recv
+        return s._replace(
+            to=only(takes_part, first(s.to)),
+            send=(first(lo), first(hi)),
+            source=only(takes_part, first(s.source)),
+            recv=(first(into_lo), first(into_hi)),
         )
 
     return Algorithm(lambda p: a.rounds(_power(p)), chunk_per_rank, at)

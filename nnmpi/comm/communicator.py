@@ -13,8 +13,8 @@ from nnmpi.collectives.algorithms import rooted
 from nnmpi.collectives.step import Algorithm, cut
 from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
-from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduce, AllReduceDispatch
-from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
+from nnmpi.comm.allreduce.interpreter import MOST_PLANS, AllReduce, Interpreter
 from nnmpi.comm.arguments import (
     FAMILIES,
     Array,

@@ -10,7 +10,7 @@ from nnmpi.comm.arguments import Array
 from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Steps, Work
-from nnmpi.comm.transport.base import TAGS
+from nnmpi.comm.transport.base import TAGS, SharedWindow
 
 
 class SharedBuffer:
@@ -48,13 +48,10 @@ class SharedBuffer:
         these stay valid, and the memory is not freed. Without `check` they become invalid, and to
         use one ends the process.
         """
-        what, free = f"a shared buffer of Comm {self._calls.comm}", self._reduction.free
-        call, is_viewed = self._calls.log("shared.free"), self._reduction.is_viewed
+        memory, what = self._reduction, f"a shared buffer of Comm {self._calls.comm}"
         freed: Any = Freed(what)
         self._reduction = self.mine = self.total = freed
-        with self._calls.collective(call):
-            _check_unviewed(self._calls, check and is_viewed(), what)
-            free()
+        _free(memory, self._calls, "shared.free", what, check)
 
     def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, CallRecord]:
         lo, hi = self._range(start, stop)
@@ -99,22 +96,24 @@ class NodeMemory:
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""
-        what, free = f"the memory {self._calls.comm}", self._window.free
-        call, is_viewed = self._calls.log("node_memory.free"), self._window.is_viewed
+        memory, what = self._window, f"the memory {self._calls.comm}"
         freed: Any = Freed(what)
         self._window = self.array = freed
-        with self._calls.collective(call):
-            _check_unviewed(self._calls, check and is_viewed(), what)
-            free()
+        _free(memory, self._calls, "node_memory.free", what, check)
         self._calls.free()
 
 
-def _check_unviewed(calls: Calls, is_viewed: bool, what: str) -> None:
-    """Raises BufferError, on all ranks, if arrays of one still view the memory."""
-    viewed = np.array([is_viewed], np.int64)
-    calls.transport.all_reduce(viewed)
-    if viewed[0]:
-        raise BufferError(
-            f"{what} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays still "
-            "view it, and it stays until the job ends; delete them before free(), or copy them"
-        )
+def _free(
+    memory: SharedReduction | SharedWindow, calls: Calls, name: str, what: str, check: bool
+) -> None:
+    """Frees the memory; with `check` raises BufferError, on all ranks, if arrays of one view it."""
+    is_viewed, free = memory.is_viewed, memory.free  # raises if it was freed before
+    with calls.collective(calls.log(name)):
+        viewed = np.array([check and is_viewed()], np.int64)
+        calls.transport.all_reduce(viewed)
+        if viewed[0]:
+            raise BufferError(
+                f"{what} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays still "
+                "view it, and it stays until the job ends; delete them before free(), or copy them"
+            )
+        free()

@@ -18,7 +18,7 @@ from nnmpi.data.tokenizer import Tokenizer
 HELD_OUT = 10
 
 
-class Windows:
+class TokenWindows:
     """Rows (N, T) of indices; what is taken of them is int64, in new arrays.
 
     stored: (N, T), of any type of integers, in memory or in a file
@@ -86,7 +86,7 @@ class About(NamedTuple):
 def windows(tokens: Any, T: int) -> Split:
     """The tokens in rows of T, and those behind them; what does not fill a row is left out."""
     n = (len(tokens) - 1) // T
-    x, y = (Windows(tokens[i : n * T + i].reshape(n, T)) for i in (0, 1))
+    x, y = (TokenWindows(tokens[i : n * T + i].reshape(n, T)) for i in (0, 1))
     return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have what is used of arrays
 
 

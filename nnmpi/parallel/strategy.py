@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Loader
-from nnmpi.data.loader import BatchCut, BatchSplit
+from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
@@ -123,7 +123,7 @@ class Strategy(Protocol):
 class Evaluation(NamedTuple):
     """Which samples of a test batch this rank evaluates, and the ranks that add up their sums."""
 
-    cut: BatchCut
+    cut: Cut
     comm: Comm
     counts: bool = True  # of ranks with the same sums, one counts them
 
@@ -139,7 +139,7 @@ class StrategyParts(NamedTuple):
     """In what strategies differ; `sync` and `batch_stats` are those of steps made together."""
 
     store: LocalStore
-    cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
+    cut: Cut  # of a training batch, into the micro-batches that this rank computes
     evaluation: Evaluation
     check: Callable[[Loader], None]  # refuses batches that cannot be cut
     describe: Mapping[str, Any]

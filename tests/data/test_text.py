@@ -12,7 +12,7 @@ from nnmpi import data
 from nnmpi.data import Loader, Standardiser
 from nnmpi.data.text import characters, tokenizer_of_points, tokens_of
 from nnmpi.data.tokenizer import tokenizer_of
-from nnmpi.data.windows import Windows, windows
+from nnmpi.data.windows import TokenWindows, windows
 
 
 def test_the_text_of_the_library() -> None:
@@ -37,7 +37,7 @@ def test_labels_are_the_tokens_behind() -> None:
 def test_windows_are_views_whose_rows_become_int64() -> None:
     tokens = np.arange(200, dtype="uint8")
     x, y = windows(tokens, 6)
-    assert isinstance(x, Windows)
+    assert isinstance(x, TokenWindows)
     assert all(np.shares_memory(part.stored, tokens) for part in (x, y))
     for rows in (x.take(np.array([2, 0])), x[[2, 0]]):
         assert rows.dtype == x.dtype == "int64"

@@ -1,24 +1,18 @@
 """All-reduce by name: by an algorithm of ours, by the MPI library, or through shared memory."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm
-from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.allreduce.interpreter import AllReduce, Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress import InOrder, Steps
 from nnmpi.comm.transport.base import Transport
-
-# (flat buffer, tag, starts, blocks) -> steps. `starts`: the call only starts the sum. `blocks`: no
-# other operation of this rank is under way, so the steps may make blocking calls. Both may differ
-# between ranks.
-AllReduce: TypeAlias = Callable[[Array, int, bool, bool], Steps]
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
 NEED_SETUP = ("hierarchical", "mpi", "shared")  # their first calls wait for all ranks
@@ -46,8 +40,7 @@ class AllReduceDispatch:
         if name == "shared" or (name == "hierarchical" and self.topology().between is not None):
             return self._reductions[_reduction_key(n, dtype)].all_reduce
         # on a single node pairs of ranks stand for nodes in `hierarchical`
-        interpreter, plan = self._interpreter, self._interpreter.plan(self._plan(name), n, dtype)
-        return lambda row, tag, starts, blocks: interpreter.carry_out(plan, row, tag, blocks)
+        return self._interpreter.all_reduce(self._plan(name), n, dtype)
 
     def lacks_setup(self, name: str, n: int, dtype: np.dtype[Any]) -> bool:
         """Whether one of NEED_SETUP needs `set_up` first; the same on all ranks."""

@@ -16,6 +16,7 @@ Rules:
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,6 +29,11 @@ from nnmpi.comm.progress import Steps
 from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]
+
+# (flat buffer, tag, starts, blocks) -> steps. `starts`: the call only starts the sum. `blocks`: no
+# other operation of this rank is under way, so the steps may make blocking calls. Both may differ
+# between ranks.
+AllReduce: TypeAlias = Callable[[Array, int, bool, bool], Steps]
 
 MOST_PLANS = 1000  # that are kept
 
@@ -138,6 +144,11 @@ class Interpreter:
         self._transport = transport
         self._plans: dict[tuple[Algorithm, int | Bounds, np.dtype[Any]], Plan] = {}
         self._free: dict[np.dtype[Any], list[Array]] = defaultdict(list)
+
+    def all_reduce(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> AllReduce:
+        """Carries the algorithm out on flat buffers of n numbers of this type."""
+        plan = self.plan(algorithm, n, dtype)
+        return lambda row, tag, starts, blocks: self.carry_out(plan, row, tag, blocks)
 
     def steps(
         self,

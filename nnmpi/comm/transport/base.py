@@ -62,14 +62,14 @@ class SharedWindow(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Receives messages, and raises MessageLengthError where one does not fit its buffer."""
+    """Receives messages; that of a transport raises MessageLengthError where one does not fit."""
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
     def wait(self, requests: Sequence[Request]) -> object: ...
     def test(self, requests: Sequence[Request]) -> bool: ...
 
 
-class Transport(Protocol):
+class Transport(Receiver, Protocol):
     """Moves bytes between `size` ranks, of which this is `rank`.
 
     Messages between two ranks with one tag arrive in the order in which they were sent. No message
@@ -84,7 +84,6 @@ class Transport(Protocol):
     members: Sequence[int]  # each rank's number in the whole job
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
-    def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
@@ -92,9 +91,6 @@ class Transport(Protocol):
 
     def receiver(self) -> Receiver:
         """For receives whose lengths the library does not compare; its requests are its own."""
-
-    def wait(self, requests: Sequence[Request]) -> object: ...
-    def test(self, requests: Sequence[Request]) -> bool: ...
 
     def ibarrier(self) -> Request:
         """Complete when all ranks have called it."""

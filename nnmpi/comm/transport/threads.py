@@ -60,25 +60,26 @@ class Hub:
         self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
         self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
 
-    def post(self, transfer: PostedMessage, key: MatchKey) -> None:
-        """Copies the message if the other side was posted before, else queues the transfer."""
+    def post(self, message: PostedMessage, key: MatchKey) -> PostedMessage:
+        """Copies the message if the other side was posted before, else queues it; returns it."""
         with self._changed:
             self._check()
             queue = self._posted.setdefault(key, deque())
-            if not queue or queue[0].sends == transfer.sends:
-                queue.append(transfer)
-                return
+            if not queue or queue[0].sends == message.sends:
+                queue.append(message)
+                return message
             other = queue.popleft()
             if not queue:
                 del self._posted[key]  # tags and channels do not end
-            source, into = (transfer, other) if transfer.sends else (other, transfer)
+            source, into = (message, other) if message.sends else (other, message)
             expected, got = into.data.size, source.data.size
             if got == expected:
                 into.data[...] = source.data
             else:
                 into.error = MessageLengthError(key[1], expected, f"{got:,}")
-            transfer.done = other.done = True
+            message.done = other.done = True
             self._changed.notify_all()
+            return message
 
     def join(
         self, channel: Hashable, number: int, rank: int, size: int, value: Any, take: Taker
@@ -168,16 +169,14 @@ class ThreadTransport:
     def isend(self, data: Bytes, to: int, tag: int) -> PostedMessage:
         self.ledger.sent_messages[to] += 1
         self.ledger.sent_bytes[to] += data.size
-        transfer = PostedMessage(data, True, f"a send of {data.size} bytes to rank {to}")
-        self._hub.post(transfer, (self._channel, self.rank, to, tag))
-        return transfer
+        message = PostedMessage(data, True, f"a send of {data.size} bytes to rank {to}")
+        return self._hub.post(message, (self._channel, self.rank, to, tag))
 
     def irecv(self, data: Bytes, source: int, tag: int) -> PostedMessage:
         self.ledger.received_messages[source] += 1
         self.ledger.received_bytes[source] += data.size
-        transfer = PostedMessage(data, False, f"a receive of {data.size} bytes from rank {source}")
-        self._hub.post(transfer, (self._channel, source, self.rank, tag))
-        return transfer
+        message = PostedMessage(data, False, f"a receive of {data.size} bytes from rank {source}")
+        return self._hub.post(message, (self._channel, source, self.rank, tag))
 
     def receiver(self) -> Self:
         return self  # the hub compares all lengths

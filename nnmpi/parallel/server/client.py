@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
-from nnmpi.data.loader import BatchCut, BatchSplit
+from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.checks.slow_ranks import slowed
@@ -68,7 +68,7 @@ class ServerClient(ServerStrategy):
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
         self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
-        self._cut: BatchCut = split if self._synchronous else _non_empty(split)
+        self._cut: Cut = split if self._synchronous else _non_empty(split)
         self._channel = RequestChannel(layout, self._store, self._slices)
         self._batches: Batches | None = None
         if self._next_steps:
@@ -149,7 +149,7 @@ class ServerClient(ServerStrategy):
             self._batches = None
 
 
-def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
+def _endless(loader: Loader, start: StepState, cut: Cut) -> Batches:
     """The batches of all epochs from `start` on, each with the state before its step."""
     state = start
     while True:
@@ -159,7 +159,7 @@ def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
                 state = state.next(len(loader))
 
 
-def _non_empty(cut: BatchCut) -> BatchCut:
+def _non_empty(cut: Cut) -> Cut:
     """Only the parts with samples: a worker by itself can compute nothing on the others."""
     return lambda rows: [part for part in cut(rows) if len(part)]
 
