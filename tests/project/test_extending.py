@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("op", "layer", "schedule", "algorithm")
+NAMES = ("op", "layer", "way", "schedule", "algorithm")
 
 
 def apply(diff: str, root: Path) -> None:
