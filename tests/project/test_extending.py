@@ -47,7 +47,7 @@ def test_the_change_of_a_page_passes_its_tests(name: str, tmp_path: Path) -> Non
         [sys.executable, *shlex.split(commands[0])],
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONPYCACHEPREFIX": ""},
         capture_output=True,
         text=True,
         timeout=200,
