@@ -11,6 +11,7 @@ Rules:
   `simulate layout` does for clusters that are on paper only. What was measured comes as a value.
 - The order matters: the all-reduce decides the store, the store what is scattered, and that the
   buckets. So buckets are found last, from an arrangement without them.
+- Where buckets are cut, and which come first, decides the bits of sums.
 - An option of Config that only several ranks have use for belongs in OF_RANKS, or `--verify` has it
   on its single rank too.
 """
