@@ -18,7 +18,6 @@ Rules:
   memory a store fills again (ZeRO 3, PipeDream), and needs no copy of it.
 - A visited node is replaced by USED: what its vjps hold is freed in the course of the pass. Who
   keeps a node, or a closure of one, keeps activations.
-- No recursion: graphs are 50,000 nodes deep.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Comm: ranks, messages between them, and collectives."""
+"""Comm: ranks, messages between them, and collectives; its rules are in `__init__.py`."""
 
 import operator
 from collections.abc import Callable

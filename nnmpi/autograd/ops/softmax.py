@@ -1,6 +1,7 @@
 """Softmax, and the cross-entropy made of it.
 
-Labels are copied (`at`), since the caller may use their memory again before the backward pass.
+`at` keeps where the labels are, since the caller may use their memory again before the backward
+pass.
 The loss where classes are divided among ranks (`parallel/tensor/loss.py`), that with weights and
 smoothing (`losses.py`) and the kernels in C and CUDA are other forms of `cross_entropy`: what its
 reductions mean changes in all of them.

@@ -11,8 +11,7 @@ Rules:
   plan, blocking or not: bits depend on the algorithm and the ranks alone.
 - Plans are kept by the algorithm, which is equal to itself only: who makes a new one for each
   call derives moves anew each time (`rooted` is cached for that reason).
-- `make_plan` also tells the arrangement what a rank sends (`arrangement/collectives.py`), and tests
-  hold runs to it.
+- `make_plan` also tells the arrangement what a rank sends, and tests hold runs to it.
 """
 
 from collections import defaultdict

@@ -8,7 +8,7 @@
     UPDATE     all sums are complete: parameters are updated
     RECV SEND  a message between stages starts
 
-What differs between strategies is given to it:
+What differs between strategies is given to it (the rules of this folder are in `__init__.py`):
 
     ports      stages of the model, each with a source for its input and a sink for its output, and
                what starts sends and receives  (channels.py)
@@ -16,17 +16,6 @@ What differs between strategies is given to it:
     update     what is done with the sums              (update.py)
     program    which operations a step consists of     (schedules/)
     evaluation   the same of an evaluation
-
-Rules:
-
-- No branch on a strategy; a new operation is a row of `do` (and more: see `schedules/op.py`).
-- No counter is kept from step to step: StepState comes in and goes out, and a snapshot has it.
-- REDUCE comes when all losses of the rank are known: `loss()` empties its sum, so a forward pass
-  behind it would not be counted.
-- The sync hears of leaves in the last pass of a stage, unless it asks for each: a gradient to which
-  a later micro-batch adds is not final.
-- `give_back` comes before `done`: the gradient of an input is sent from the memory that `done` lets
-  the next micro-batch have.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
