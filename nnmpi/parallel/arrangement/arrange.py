@@ -1,37 +1,24 @@
-"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody.
+"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody."""
 
-The last layers' gradients are final first, so buckets are cut from the end of the flat buffer:
-
-    gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
-                  ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
-"""
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, islice, pairwise, product
+from itertools import chain, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
 from nnmpi.mesh import REPLICAS
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrangement import (
-    NOT_TIED,
-    Arrangement,
-    Bucket,
-    Held,
-    HeldVariable,
-    users_of,
-)
+from nnmpi.parallel.arrangement.arrangement import MEASURED, Arrangement, Held, HeldVariable
+from nnmpi.parallel.arrangement.buckets import gathered_together, with_buckets
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
+from nnmpi.parallel.arrangement.reduction import algorithm, progress
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, StoreKind, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
-
-MB = 1e6
 
 OF_RANKS = (
     *("dp", "cp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
@@ -83,7 +70,7 @@ def arrange(
         tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
         measured,
     )
-    return replace(found, holdings={at: _bucketed(found, held) for at, held in holdings.items()})
+    return replace(found, holdings={at: with_buckets(found, held) for at, held in holdings.items()})
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
@@ -135,7 +122,7 @@ def _held(
         return HeldVariable(v, tuple(shape), room, users, stretch)
 
     first = tuple(held(v) for v in trained if owned.has(v, tp))
-    if config.zero > 1:  # what one layer uses is gathered together
+    if asked_kind(config).scatters:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
     rest = tuple(held(v) for v in others if owned.has(v, tp))
     return Held(tuple(own), first, rest, scalar_count(trained))
@@ -167,94 +154,14 @@ def _stretches(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> str:
+def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> StoreKind:
     """Where parameters and gradients are; `name` is that of the all-reduce."""
-    fixed = {"server": "served", "reproducible": "slices", "pipedream": "versions"}
-    if strategy in fixed:
-        return fixed[strategy]
-    if config.zero and copies > 1 and name != "shared":
-        return f"zero {config.zero}"
+    asked = asked_kind(config)
+    for kind in STORE_KINDS.values():
+        if kind.strategy == strategy:
+            return kind
+    if asked.zero and copies > 1 and name != "shared":
+        return asked
     if copies == 1 and not is_tied:
-        return "local"
-    return "node" if name == "shared" else "replica"
-
-
-def _bucketed(a: Arrangement, held: Held) -> Held:
-    """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
-    config = a.config
-    apart = a.store.startswith("zero") or a.is_mixed
-    if apart or a.store in ("served", "versions"):
-        held = held._replace(scalars=0)
-    if a.store in ("served", "versions", "slices") or not held.trained:
-        return held
-    mb = config.bucket_mb
-    if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
-        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
-        mb = float("inf") if near else 1.0
-    numbers = mb * MB / a.dtype.itemsize
-    tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
-    alone_in_one = [i for i, path in enumerate(paths) if path in tied]
-    if not a.scatters:
-        labels = [one.stretch for one in held.trained]
-        buckets = cut_buckets(held.spans, numbers, alone_in_one, labels)
-        return held._replace(buckets=tuple(buckets))
-    groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
-    inside = [[*islice(spans, len(group))] for group in groups]
-    bounds = [(there[0][0], there[-1][1]) for there in inside]
-    firsts = [*accumulate(map(len, groups), initial=0)]
-    for first, group in zip(firsts, groups, strict=False):
-        both = paths[first : first + len(group)]
-        if len({tied.get(path) for path in both}) > 1:
-            other = next(path for path in both if path in tied)
-            raise ValueError(
-                f"zero {config.zero} gathers {' and '.join(both)} together, and {other} is in "
-                "several stages: use --zero 1, or a --cut that keeps it in one stage"
-            )
-    alone = [k for k, first in enumerate(firsts) if first in alone_in_one]
-    users = [(users_of(group), group[0].stretch) for group in groups]
-    buckets = cut_buckets(bounds, numbers, alone, users)
-    found = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in buckets]
-    return held._replace(buckets=tuple(found))
-
-
-def cut_buckets(
-    spans: Sequence[tuple[int, int]],
-    numbers: float,
-    tied: Collection[int] = (),
-    labels: Sequence[Any] = (),
-) -> list[Bucket]:
-    """Buckets of at least so many numbers, the last ones first; no span is cut in two.
-
-    The spans are of parameters, or of units of parameters that are gathered together. Those at the
-    indices `tied`, which other stages have too, are buckets alone. If `labels` are given, one for
-    each span, what is in one bucket has the same one.
-    """
-    edges = [
-        (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
-    ]
-    found, end = list[Bucket](), len(spans)
-    for i in reversed(range(len(spans))):
-        start, stop = spans[i][0], spans[end - 1][1]
-        if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
-            found.append(Bucket(start, stop, edges[i][0]))
-            end = i
-    if found[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
-        return [*found[:-1], found[-1]._replace(start=0)]
-    return [*found, Bucket(0, spans[0][0])]
-
-
-def gathered_together(
-    graph: Graph, variables: Sequence[HeldVariable]
-) -> list[tuple[HeldVariable, ...]]:
-    """Units of parameters: those of one module are in one unit, and one of several modules joins
-    these. An op uses parameters of one module, so what it needs is there when their bucket is."""
-    units: list[tuple[set[str], list[int]]] = []
-    for k, held in enumerate(variables):
-        modules = {name.rpartition(".")[0] for name in graph.variables[held.variable].names}
-        members = [k]
-        for unit in [unit for unit in units if unit[0] & modules]:
-            units.remove(unit)
-            modules, members = modules | unit[0], members + unit[1]
-        units.append((modules, members))
-    in_order = sorted(sorted(members) for _, members in units)
-    return [tuple(variables[k] for k in members) for members in in_order]
+        return STORE_KINDS["local"]
+    return STORE_KINDS["node" if name == "shared" else "replica"]

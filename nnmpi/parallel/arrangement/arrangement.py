@@ -11,7 +11,7 @@ Ranks that differ along dp and cp only have the same part of the model.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,15 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.reduction import MEASURED
 from nnmpi.parallel.tensor.sharding import Sharding
 
+if TYPE_CHECKING:
+    from nnmpi.parallel.arrangement.store_kinds import StoreKind
+
 NOT_TIED = -1
+
+MEASURED = "auto"
+"""The algorithm where the fastest has to be measured first."""
 
 
 class HeldVariable(NamedTuple):
@@ -102,7 +107,7 @@ class Arrangement:
 
     division    the stages of the model
     holdings    what ranks have, by the coordinates along pp and tp
-    store       where parameters and gradients of a rank are: as memory.py names them
+    store       where parameters and gradients of a rank are
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
     measured    what was measured before, as the log shows it
@@ -117,7 +122,7 @@ class Arrangement:
     servers: int
     strategy: str
     holdings: Mapping[tuple[int, int], Held]
-    store: str
+    store: "StoreKind"
     algorithm: str
     progress: tuple[str, ...]
     measured: Mapping[str, Any]
@@ -147,11 +152,6 @@ class Arrangement:
     def stages(self) -> list[range]:
         """The nodes of each stage."""
         return [stage.nodes for stage in self.division.stages]
-
-    @property
-    def scatters(self) -> bool:
-        """Whether each backward pass scatters gradients among the replicas: ZeRO 2 and 3."""
-        return self.store in ("zero 2", "zero 3")
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
@@ -207,7 +207,7 @@ class Arrangement:
     @property
     def has_to_be_measured(self) -> bool:
         """Whether the all-reduce is to be the fastest, and it is not known which one that is."""
-        return self.algorithm == MEASURED and self.store == "replica"
+        return self.algorithm == MEASURED and self.store.buckets
 
     @property
     def longest_sum(self) -> int:
@@ -219,14 +219,6 @@ class Arrangement:
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
         return self.strategy not in ("server", "pipedream")
-
-    @property
-    def is_whole_between_steps(self) -> bool:
-        """Whether a rank alone can read the parameters between steps.
-
-        A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
-        """
-        return self.strategy != "server" and self.store not in ("zero 1", "zero 2", "zero 3")
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import Memory, activations, memory
+from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic import Traffic, parameters_sent, traffic
 
 Row = TypeVar("Row", bound=tuple[object, ...])

@@ -7,13 +7,12 @@ import numpy as np
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.config import Config
 from nnmpi.mesh import REPLICAS, Mesh
+from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """All-reduces whose order of additions depends on which ranks share a node."""
-
-MEASURED = "auto"
-"""The algorithm where the fastest has to be measured first."""
 
 
 def algorithm(
@@ -43,7 +42,7 @@ def algorithm(
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
         return config.allreduce
-    if tied or cluster.has_devices or (config.allreduce == "auto" and config.zero > 1):
+    if tied or cluster.has_devices or (config.allreduce == "auto" and asked_kind(config).scatters):
         return "ring"
     groups = mesh.groups(*REPLICAS)
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):

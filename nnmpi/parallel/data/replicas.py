@@ -72,7 +72,7 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     """
     found, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
-    axes = ("pp",) if spec.arrangement.scatters else (*REPLICAS, "pp")
+    axes = ("pp",) if spec.arrangement.store.scatters else (*REPLICAS, "pp")
     for p, ranks in spec.part.tied:
         is_one = mesh.coordinates(rank)["pp"] in ranks
         comm = layout.all.split(mesh.group(rank, *axes)[0] if is_one else None)
@@ -89,7 +89,7 @@ def _store_and_sync(
     a, dp, on = spec.arrangement, layout.replicas, spec.task.on
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
-        CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.scatters else tied[i], on))
+        CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
@@ -99,18 +99,18 @@ def _store_and_sync(
         if isinstance(mixed, ShardedGradientStore):
             return mixed, ScatteredSync(mixed, *options, _by_bucket(tied, buckets, on)), comms
         return mixed, BucketedSync(mixed, *options), comms
-    if a.store == "node":
+    if a.store.name == "node":
         node = NodeStore(parameters, a.dtype, held.scalars, buckets, dp)
         return node, BucketedSync(node, *options), []
     buckets.set_up(a.dtype, on)
-    if a.store in ("local", "replica"):
+    if a.store.name in ("local", "replica"):
         store = LocalStore(parameters, a.dtype, on, held.scalars, buckets)
         return store, BucketedSync(store, *options), []
     gathers = duplicate(dp)
-    if a.store == "zero 1":
+    if a.store.name == "zero 1":
         sharded = ShardedStore(parameters, a.dtype, on, buckets, dp, gathers)
         return sharded, BucketedSync(sharded, *options), [gathers]
-    scattered = SCATTERED[a.store](parameters, a.dtype, on, buckets, dp, gathers)
+    scattered = SCATTERED[a.store.name](parameters, a.dtype, on, buckets, dp, gathers)
     return scattered, ScatteredSync(scattered, *options, _by_bucket(tied, buckets, on)), [gathers]
 
 
@@ -134,11 +134,11 @@ def _mixed(
     """The store of parameters in 16 bits, and Comms made for it."""
     a, dp, on, parameters = spec.arrangement, layout.replicas, spec.task.on, spec.parameters
     freeze(spec.part.parameters, parameters, a.dtype)
-    if a.store == "node":
+    if a.store.name == "node":
         return MixedNodeStore(parameters, a.dtype, buckets, dp, scaler), []
     buckets.set_up(a.dtype, on)
-    if a.store in ("local", "replica"):
+    if a.store.name in ("local", "replica"):
         return MixedStore(parameters, a.dtype, on, buckets, dp, scaler), []
     gathers = duplicate(dp)
-    made = MIXED_SHARDED[a.store](parameters, a.dtype, on, buckets, dp, gathers, scaler)
+    made = MIXED_SHARDED[a.store.name](parameters, a.dtype, on, buckets, dp, gathers, scaler)
     return made, [gathers]

@@ -19,10 +19,10 @@ from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import memory, of_stage
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic import Traffic, traffic
 from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepState
