@@ -67,14 +67,19 @@ def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
         ("tp,dp,pp", {"tp": (4, 5), "dp": (4, 6), "pp": (0, 4)}),
         ("pp,tp,dp", {"pp": (4, 5), "tp": (4, 6), "dp": (0, 4)}),
     ):
-        mesh = Mesh.filled(8, 2, 2, 2, order)
+        mesh = Mesh.filled(8, {"dp": 2, "pp": 2, "tp": 2}, order)
         assert {axis: mesh.group(4, axis) for axis in groups} == groups
-    mesh = Mesh.filled(8, 2, 2, cp=2)
+    mesh = Mesh.filled(8, {"dp": 2, "cp": 2, "pp": 2})
     assert mesh.group(5, "cp") == (4, 5)
     assert mesh.group(5, "dp", "cp") == (4, 5, 6, 7)
-    assert Mesh.filled(24, None, 2, 3, cp=2).axes == {"dp": 2, "cp": 2, "pp": 2, "tp": 3}
+    assert Mesh.filled(24, {"dp": None, "cp": 2, "pp": 2, "tp": 3}).axes == {
+        "dp": 2,
+        "cp": 2,
+        "pp": 2,
+        "tp": 3,
+    }
     with refused("dp 2 x pp 2 x tp 2 does not fit 6 ranks", "mpirun -n 8"):
-        Mesh.filled(6, 2, 2, 2)
+        Mesh.filled(6, {"dp": 2, "pp": 2, "tp": 2})
 
 
 class Conditional(nn.Module):

@@ -6,7 +6,7 @@ from itertools import chain, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
-from nnmpi.mesh import REPLICAS
+from nnmpi.mesh import AXES, REPLICAS
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import MEASURED, Arrangement, Held, HeldVariable
 from nnmpi.parallel.arrangement.buckets import gathered_together, with_buckets
@@ -21,7 +21,8 @@ from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
 OF_RANKS = (
-    *("dp", "cp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *(axis.name for axis in AXES),
+    *("zero", "schedule", "virtual_stages", "cut", "recompute"),
     *("slow_rank", "jitter", "verify", "sequence_parallel"),
 )
 """Options that one rank has no use for."""

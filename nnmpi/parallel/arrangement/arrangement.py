@@ -8,7 +8,7 @@
 Ranks that differ along dp and cp only have the same part of the model.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -101,6 +101,25 @@ class Held(NamedTuple):
         return [held for held, (start, _) in pairs if bucket.start <= start < bucket.stop]
 
 
+def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
+    positions = sharding.positions
+    if e in positions.axes:
+        shape[positions.axes[e]] = positions.count(r)
+
+
+def _own_channels(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
+    if state := sharding.edges.get(e):
+        axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
+        shape[axis] = state.bounds[r + 1] - state.bounds[r]
+
+
+LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
+    "cp": _own_positions,
+    "tp": _own_channels,
+}
+"""What the shape of edge e becomes on rank r along an axis."""
+
+
 @dataclass(frozen=True)
 class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
@@ -182,13 +201,9 @@ class Arrangement:
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an edge on a rank with these coordinates, for so many samples."""
-        shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.edges.get(e)
-        tp, positions = at["tp"], self.sharding.positions
-        if e in positions.axes:
-            shape[positions.axes[e]] = positions.count(at["cp"])
-        if state is not None:
-            axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
-            shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
+        shape = list(self.graph.edges[e].shape(samples))
+        for axis, cut in LOCAL_SHAPES.items():
+            cut(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:

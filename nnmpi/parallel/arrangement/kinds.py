@@ -6,11 +6,12 @@ from itertools import pairwise
 from operator import add
 from typing import NamedTuple, TypeVar
 
+from nnmpi.mesh import BATCH, REPLICAS
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import Memory, activations, memory
 from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.arrangement.traffic import Traffic, parameters_sent, traffic
+from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, parameters_sent, traffic
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
@@ -38,7 +39,7 @@ def kinds(a: Arrangement, batch: int) -> list[AlikeRanks]:
     found: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a):
         one = _figures(a, ranks, batch)
-        sent = (n for there in one.traffic for n in there)
+        sent = (n for there in one.traffic.values() for n in there)
         numbers = *one.memory, one.activations, *sent
         key = (one.stages, *(f"{n:.2e}" for n in numbers))
         same = found.setdefault(key, one)
@@ -52,7 +53,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     first, one = ranks[0], alone(a) if a.config.verify else None
     held = memory(a, first, batch)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, Traffic())
+        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC, Sent()))
     kept = activations(a, first, batch)
     if one is not None:
         held = Memory(*map(add, held, memory(one, 0, batch)))
@@ -62,19 +63,18 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
-    """Ranks that differ along dp only. The first ones on a node are apart, since they have the
-    memory that it shares, and so are those that measure the model, and those along cp."""
+    """Ranks that differ in their samples only. The first ones on a node are apart, since they have
+    the memory that it shares, and so are those that measure the model."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    seen = set[tuple[str, int, int, int]]()
+    seen = set[tuple[object, ...]]()
     for r in range(a.mesh.size):
         at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
-        key = [at["pp"], at["tp"], at["cp"], int(at["dp"] == at["pp"] == 0)]
-        for axis, group in (
-            ("dp", (node, at["pp"], at["tp"])),
-            ("tp", (node, at["pp"], at["dp"] * a.mesh.axes["cp"] + at["cp"])),
-        ):
-            key.append(int((axis, *group) in seen))
-            seen.add((axis, *group))
+        key = [i for axis, i in at.items() if axis not in BATCH]
+        key.append(int(any(at[axis] for axis in (*BATCH, "pp"))))
+        for axes in (REPLICAS, ("tp",)):
+            group = axes, node, *(i for axis, i in at.items() if axis not in axes)
+            key.append(int(group in seen))
+            seen.add(group)
         if a.strategy == "reproducible":  # each has another place in the tree
             key.append(r)
         groups.setdefault(tuple(key), []).append(r)

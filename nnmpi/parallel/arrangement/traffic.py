@@ -11,12 +11,13 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import TypeAlias
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
 from nnmpi.collectives.step import bounds
+from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import forward, micro_batches, passes_of
@@ -29,26 +30,8 @@ WISH, REPORT = Sent(8, 1), Sent(16, 1)
 """What stages of PipeDream tell each other of a batch, forward and back."""
 
 
-class Traffic(NamedTuple):
-    """What a rank sends along each axis in a step."""
-
-    dp: Sent = Sent()
-    cp: Sent = Sent()
-    tp: Sent = Sent()
-    pp: Sent = Sent()
-    model: Sent = Sent()
-
-
-def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
-    """What a rank that computes sends in a step over a batch of so many samples."""
-    micro = micro_batches(a, rank, batch)
-    along = (axis(a, rank, micro) for axis in (_dp, _cp, along_tp, _pp, _model))
-    return Traffic(*(sum(sent, Sent()) for sent in along))
-
-
-def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
-    """What of the traffic along dp is parameters, which ZeRO gathers."""
-    return sum(a.store.gathers(a, rank, len(micro_batches(a, rank, batch))), Sent())
+Traffic: TypeAlias = Mapping[str, Sent]
+"""What a rank sends along each axis in a step."""
 
 
 # ---- along dp
@@ -122,6 +105,27 @@ def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
 
 def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Loss, stop, not finite, squares, and one number a tied parameter."""
-    group = a.mesh.group(rank, "pp", "tp")
+    group = a.mesh.group(rank, *MODEL)
     if len(group) > 1 and a.strategy != "pipedream":
         yield doubled(group, rank, 4 + len(a.tied))
+
+
+TRAFFIC: Mapping[str, Callable[[Arrangement, int, Sequence[int]], Iterator[Sent]]] = {
+    "dp": _dp,
+    "cp": _cp,
+    "tp": along_tp,
+    "pp": _pp,
+    "model": _model,
+}
+"""What a rank sends along each axis, for micro-batches of so many samples."""
+
+
+def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
+    """What a rank that computes sends in a step over a batch of so many samples."""
+    micro = micro_batches(a, rank, batch)
+    return {axis: sum(along(a, rank, micro), Sent()) for axis, along in TRAFFIC.items()}
+
+
+def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
+    """What of the traffic along dp is parameters, which ZeRO gathers."""
+    return sum(a.store.gathers(a, rank, len(micro_batches(a, rank, batch))), Sent())

@@ -31,7 +31,7 @@ SCATTERED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of data parallelism, between the stages of a pipeline too; every rank calls it."""
-    dp, replicas, arrangement = layout.axis["dp"], layout.replicas, spec.arrangement
+    dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
