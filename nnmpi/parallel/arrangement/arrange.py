@@ -1,15 +1,28 @@
-"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody."""
+"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody.
 
-from collections.abc import Mapping, Sequence
+The last layers' gradients are final first, so buckets are cut from the end of the flat buffer:
+
+    gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
+                  ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
 from nnmpi.mesh import AXES, REPLICAS
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrangement import MEASURED, Arrangement, Held, HeldVariable
-from nnmpi.parallel.arrangement.buckets import gathered_together, with_buckets
+from nnmpi.parallel.arrangement.arrangement import (
+    MEASURED,
+    NOT_TIED,
+    Arrangement,
+    Bucket,
+    Held,
+    HeldVariable,
+    users_of,
+)
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import units
@@ -19,6 +32,8 @@ from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
+
+MB = 1e6
 
 OF_RANKS = (
     *(axis.name for axis in AXES),
@@ -46,32 +61,20 @@ def arrange(
     _check_branches(sharding, division)
     places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
     holdings = {at: _held(config, graph, sharding, division, *at) for at in places}
-    lengths = {}
-    for r in range(mesh.size):
-        at = mesh.coordinates(r)
-        held = holdings[at["pp"], at["tp"]]
-        lengths[r] = held.spans[-1][1] if held.trained else 0
-    tied = division.tied(graph)
+    lengths = [
+        holdings[at["pp"], at["tp"]].length for at in map(mesh.coordinates, range(mesh.size))
+    ]
+    tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
-    measured = measured or {}
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
+    store = _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied))
+    moves = tuple(progress(config, cluster, mesh, r) for r in range(mesh.size))
     found = Arrangement(
-        config,
-        cluster,
-        graph,
-        sharding,
-        division,
-        mesh,
-        server_count(config),
-        strategy,
-        holdings,
-        _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied)),
-        name,
-        tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
-        measured,
+        *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
+        *(holdings, store, name, moves, measured),
     )
-    return replace(found, holdings={at: with_buckets(found, held) for at, held in holdings.items()})
+    return replace(found, holdings={at: _bucketed(found, held) for at, held in holdings.items()})
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
@@ -113,13 +116,10 @@ def _held(
         variable, cut = graph.variables[v], sharding.variables.get(v)
         users = frozenset(s for s, stage in own.items() if v in stage.variables)
         stretch = stretches.get(v, 0)
-        if cut is None:
-            return HeldVariable(v, variable.shape, variable.size, users, stretch)
-        bounds, axis = cut
-        widest = max(stop - start for start, stop in pairwise(bounds))
-        shape = list(variable.shape)
-        shape[axis] = bounds[tp + 1] - bounds[tp]
-        room = variable.size // variable.shape[axis] * widest
+        shape, room = list(variable.shape), variable.size
+        if cut is not None:
+            widths = [stop - start for start, stop in pairwise(cut.bounds)]
+            shape[cut.axis], room = widths[tp], room // shape[cut.axis] * max(widths)
         return HeldVariable(v, tuple(shape), room, users, stretch)
 
     first = tuple(held(v) for v in trained if owned.has(v, tp))
@@ -166,3 +166,86 @@ def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool)
     if copies == 1 and not is_tied:
         return STORE_KINDS["local"]
     return STORE_KINDS["node" if name == "shared" else "replica"]
+
+
+# ---- where gradients are cut into buckets
+
+
+def _bucketed(a: Arrangement, held: Held) -> Held:
+    """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
+    if a.is_mixed or not a.store.scalars:
+        held = held._replace(scalars=0)
+    if not a.store.buckets or not held.trained:
+        return held
+    mb = a.config.bucket_mb
+    if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
+        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
+        mb = float("inf") if near else 1.0
+    groups: Sequence[tuple[HeldVariable, ...]] = [(one,) for one in held.trained]
+    if a.store.scatters:
+        groups = gathered_together(a.graph, held.trained)
+    alone, spans = _tied(a, groups), held.spans
+    firsts = [*accumulate(map(len, groups), initial=0)]
+    bounds = [(spans[first][0], spans[end - 1][1]) for first, end in pairwise(firsts)]
+    labels = [(a.store.scatters and users_of(group), group[0].stretch) for group in groups]
+    found = cut_buckets(bounds, mb * MB / a.dtype.itemsize, alone, labels)
+    tied = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in found]
+    return held._replace(buckets=tuple(tied))
+
+
+def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
+    """The groups of parameters that stages of other ranks have too: all of a group, or none."""
+    found, tied = [], a.tied
+    for k, group in enumerate(groups):
+        paths = [a.graph.variables[one.variable].path for one in group]
+        others = [path for path in paths if path in tied]
+        if len({tied.get(path) for path in paths}) > 1:
+            raise ValueError(
+                f"{a.store.name} gathers {' and '.join(paths)} together, and {others[0]} is in "
+                "several stages: use --zero 1, or a --cut that keeps it in one stage"
+            )
+        found += [k] * bool(others)
+    return found
+
+
+def cut_buckets(
+    spans: Sequence[tuple[int, int]],
+    numbers: float,
+    tied: Collection[int] = (),
+    labels: Sequence[Any] = (),
+) -> list[Bucket]:
+    """Buckets of at least so many numbers, the last ones first; no span is cut in two.
+
+    The spans are of parameters, or of units of parameters that are gathered together. Those at the
+    indices `tied`, which other stages have too, are buckets alone. If `labels` are given, one for
+    each span, what is in one bucket has the same one.
+    """
+    edges = [
+        (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
+    ]
+    found, end = list[Bucket](), len(spans)
+    for i in reversed(range(len(spans))):
+        start, stop = spans[i][0], spans[end - 1][1]
+        if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
+            found.append(Bucket(start, stop, edges[i][0]))
+            end = i
+    if found[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
+        return [*found[:-1], found[-1]._replace(start=0)]
+    return [*found, Bucket(0, spans[0][0])]
+
+
+def gathered_together(
+    graph: Graph, variables: Sequence[HeldVariable]
+) -> list[tuple[HeldVariable, ...]]:
+    """Units of parameters: those of one module are in one unit, and one of several modules joins
+    these. An op uses parameters of one module, so what it needs is there when their bucket is."""
+    units: list[tuple[set[str], list[int]]] = []
+    for k, held in enumerate(variables):
+        modules = {name.rpartition(".")[0] for name in graph.variables[held.variable].names}
+        members = [k]
+        for unit in [unit for unit in units if unit[0] & modules]:
+            units.remove(unit)
+            modules, members = modules | unit[0], members + unit[1]
+        units.append((modules, members))
+    in_order = sorted(sorted(members) for _, members in units)
+    return [tuple(variables[k] for k in members) for members in in_order]

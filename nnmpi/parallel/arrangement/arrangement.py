@@ -8,13 +8,14 @@
 Ranks that differ along dp and cp only have the same part of the model.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.collectives.step import cut
 from nnmpi.config import Config
 from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
@@ -84,6 +85,11 @@ class Held(NamedTuple):
     others: tuple[HeldVariable, ...]
     scalars: int = 0
     buckets: tuple[Bucket, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Of the flat buffer."""
+        return self.spans[-1][1] if self.trained else 0
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -199,11 +205,38 @@ class Arrangement:
         """The ranks that sum gradients with this one: those along dp and cp."""
         return self.mesh.group(rank, *REPLICAS)
 
+    # ---- who sums and updates a bucket
+
+    def summed_over(self, rank: int, bucket: Bucket) -> tuple[int, ...]:
+        """The ranks that sum a bucket, or scatter its sum among them."""
+        if bucket.tied == NOT_TIED or self.store.scatters:
+            return self.replicas(rank)
+        return self.across_stages(rank, bucket, *REPLICAS, "pp")
+
+    def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
+        """The ranks along these axes in the stages that have the tied parameter of a bucket."""
+        stages = self.division.ranks()[self.held(rank).trained[bucket.tied].variable]
+        group = self.mesh.group(rank, *axes)
+        return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
+
+    def near_replicas(self, rank: int) -> tuple[int, ...]:
+        """The replicas on the node of a rank, itself included."""
+        return self.cluster.beside(self.replicas(rank))[self.cluster.nodes[rank]]
+
+    def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
+        """What a rank updates of its flat buffer: (start, stop) in each bucket."""
+        for bucket in self.held(rank).buckets:
+            ranks = self.store.updaters(self, rank, bucket)
+            n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
+            yield bucket.start + cut(n, p, r), bucket.start + cut(n, p, r + 1)
+
+    # ---- activations
+
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an edge on a rank with these coordinates, for so many samples."""
         shape = list(self.graph.edges[e].shape(samples))
-        for axis, cut in LOCAL_SHAPES.items():
-            cut(self.sharding, e, at[axis], shape)
+        for axis, localise in LOCAL_SHAPES.items():
+            localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:

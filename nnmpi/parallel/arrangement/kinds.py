@@ -89,11 +89,8 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
         step = ranks[1] - ranks[0]
         if step > 1 and all(b - a == step for a, b in pairwise(ranks)):
             return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
-    starts = [r for i, r in enumerate(ranks) if not i or ranks[i - 1] != r - 1]
-    ends = [r for i, r in enumerate(ranks, 1) if i == len(ranks) or ranks[i] != r + 1]
     runs = [
-        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1)))
-        for a, b in zip(starts, ends, strict=True)
+        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1))) for a, b in _runs(ranks)
     ]
     return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
 
@@ -109,15 +106,18 @@ def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
         key = (before, *number[1:], *row[1:])
         found.setdefault(key, ([], row))[0].extend(map(int, number[:1]))
     return [
-        (BLOCK.sub(f"{_runs(blocks)}.", str(row[0]), count=1), row)
+        (BLOCK.sub(f"{_blocks(blocks)}.", str(row[0]), count=1), row)
         for blocks, row in found.values()
     ]
 
 
-def _runs(numbers: list[int]) -> str:
-    """Numbers as runs: 0-3,5."""
-    numbers = sorted({*numbers})
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    runs = zip(starts, ends, strict=True)
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+def _blocks(numbers: Iterable[int]) -> str:
+    """Numbers of blocks in words: 0-3,5."""
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(numbers))
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of numbers that follow each other."""
+    there = {*numbers}
+    starts = sorted(n for n in there if n - 1 not in there)
+    return [*zip(starts, sorted(n for n in there if n + 1 not in there), strict=True)]

@@ -30,7 +30,6 @@ from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTER
 from nnmpi.collectives.step import bounds, cut
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.buckets import across_stages, alone, beside, over, owned_ranges
 from nnmpi.parallel.arrangement.memory import (
     Memory,
     running_sums,
@@ -71,7 +70,7 @@ class StoreKind(NamedTuple):
     holds: Callable[[Arrangement, int], Memory]
     sends: Messages = _nothing
     gathers: Messages = _nothing
-    updaters: Callable[[Arrangement, int, Bucket], tuple[int, ...]] = alone
+    updaters: Callable[[Arrangement, int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
     strategy: str = ""
     zero: int = 0
     buckets: bool = True
@@ -91,7 +90,7 @@ def asked_kind(config: Config) -> StoreKind:
 def _numbers(a: Arrangement, rank: int) -> int:
     """The length of the flat buffer without scalars."""
     held = a.held(rank)
-    return held.spans[-1][1] - held.spans[0][0] if held.trained else 0
+    return held.length - held.spans[0][0] if held.trained else 0
 
 
 def _copy(a: Arrangement, rank: int) -> Memory:
@@ -104,16 +103,16 @@ def _copy(a: Arrangement, rank: int) -> Memory:
 
 def _windows(a: Arrangement, rank: int) -> int:
     """The windows through which the buckets of a rank are summed."""
-    sums = ((over(a, rank, one), one.stop - one.start) for one in a.held(rank).buckets)
+    sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.held(rank).buckets)
     return windows_of_sums(a, rank, a.algorithm, sums)
 
 
 def _on_node(a: Arrangement, rank: int) -> Memory:
     """Each rank updates its slice of each bucket; the node's first rank has what all share."""
     held, s, whole = a.held(rank), a.dtype.itemsize, _copy(a, rank).parameters
-    is_first = a.cluster.beside(a.replicas(rank))[a.cluster.nodes[rank]][0] == rank
+    is_first = a.near_replicas(rank)[0] == rank
     (first, _), (_, n) = held.spans[0], held.spans[-1]
-    own = sum(max(hi - max(lo, first), 0) for lo, hi in owned_ranges(a, rank))
+    own = sum(max(hi - max(lo, first), 0) for lo, hi in a.owned_ranges(rank))
     windows = window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
     rest = windows - parameters - gradients
@@ -122,7 +121,7 @@ def _on_node(a: Arrangement, rank: int) -> Memory:
 
 def _sharded_state(a: Arrangement, rank: int) -> Memory:
     """Running sums of this rank's shards."""
-    flat, own = a.held(rank).spans[-1][1] * a.dtype.itemsize, _shards(a, rank)
+    flat, own = a.held(rank).length * a.dtype.itemsize, _shards(a, rank)
     sums, windows = running_sums(a, own), _windows(a, rank)
     return Memory(flat, flat, sums, slots=scratch(a, own), windows=windows)
 
@@ -144,7 +143,7 @@ def _sharded_parameters(a: Arrangement, rank: int) -> Memory:
 
 
 def _shards(a: Arrangement, rank: int) -> int:
-    return sum(stop - start for start, stop in owned_ranges(a, rank))
+    return sum(stop - start for start, stop in a.owned_ranges(rank))
 
 
 def _lengths(a: Arrangement, rank: int) -> list[int]:
@@ -184,7 +183,7 @@ def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     if a.is_mixed:
         yield doubled(a.replicas(rank), rank, scalar_count(held.trained))
     for bucket in held.buckets:
-        n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
+        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
         yield all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
 
 
@@ -199,7 +198,7 @@ def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     held, group = a.held(rank), a.replicas(rank)
     yield doubled(group, rank, scalar_count(held.trained) + 3)  # squares, orders
     for bucket in held.buckets:
-        n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
+        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
         if ranks == group and a.algorithm in REDUCE_SCATTERS:
             once = carried_out(REDUCE_SCATTERS[a.algorithm], ranks, rank, n, a.dtype)
         else:
@@ -207,14 +206,14 @@ def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
         yield once.times(micro * len(users_of(held.inside(bucket))) if a.store.scatters else 1)
         if a.store.scatters and bucket.tied != NOT_TIED:
             edges, r = bounds(n, len(group)), group.index(rank)
-            own, stages = edges[r + 1] - edges[r], across_stages(a, rank, bucket, "pp")
+            own, stages = edges[r + 1] - edges[r], a.across_stages(rank, bucket, "pp")
             yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
 
 
 def _gathers_once(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     """Each bucket, after the update."""
     for bucket in sorted(a.held(rank).buckets):
-        n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
+        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
         yield carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
 
 
@@ -230,7 +229,7 @@ def _along_the_tree(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     plan = moves(owners_of(a.config.slices, len(group)), rank)
     sends = sum(move.action is Action.SEND for move in plan)
     rows = sum(row for _, row in moments(a, rank))
-    for n, dtype in ((a.held(rank).spans[-1][1], a.dtype), (rows, FLOAT64)):
+    for n, dtype in ((a.held(rank).length, a.dtype), (rows, FLOAT64)):
         yield Sent(n * dtype.itemsize, 1).times(sends)
         yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
 
@@ -238,7 +237,11 @@ def _along_the_tree(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
 # ---- the rows
 
 _zero = partial(
-    StoreKind, sends=_scattered_sums, updaters=over, scalars=False, is_whole_between_steps=False
+    StoreKind,
+    sends=_scattered_sums,
+    updaters=Arrangement.summed_over,
+    scalars=False,
+    is_whole_between_steps=False,
 )
 _of_strategy = partial(StoreKind, buckets=False)
 
@@ -247,7 +250,9 @@ STORE_KINDS: dict[str, StoreKind] = {
     for kind in (
         StoreKind("replica", _copy, _sums),
         StoreKind("local", _copy),
-        StoreKind("node", _on_node, _sums_on_node, updaters=beside),
+        StoreKind(
+            "node", _on_node, _sums_on_node, updaters=lambda a, rank, _: a.near_replicas(rank)
+        ),
         _zero("zero 1", _sharded_state, gathers=_gathers_once, zero=1),
         _zero("zero 2", _sharded_gradients, gathers=_gathers_once, zero=2, scatters=True),
         _zero("zero 3", _sharded_parameters, gathers=_gathers_at_use, zero=3, scatters=True),

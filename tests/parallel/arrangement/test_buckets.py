@@ -8,8 +8,8 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.arrange import cut_buckets, gathered_together
 from nnmpi.parallel.arrangement.arrangement import HeldVariable, users_of
-from nnmpi.parallel.arrangement.buckets import cut_buckets, gathered_together
 
 # ---- buckets
 

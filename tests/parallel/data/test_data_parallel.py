@@ -20,7 +20,7 @@ from nnmpi.kernels import progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.store import spans_of
-from nnmpi.parallel.arrangement.buckets import cut_buckets
+from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores import (
     BLOCK,
