@@ -8,12 +8,47 @@ Mesh({"pp": 2, "dp": 3})          dp ─►
 
 import math
 from collections.abc import Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
-REPLICAS = ("dp", "cp")
-"""The axes along which ranks have copies of the same parameters, and sum their gradients."""
+
+class Axis(NamedTuple):
+    """A way of being parallel: a row of `AXES`.
+
+    name        also of the option that says how many ranks there are along it
+    replicas    whether these have copies of the same parameters, and sum their gradients
+    batch       whether they share each batch, with samples of their own
+    same_loss   whether all compute the same loss, so that one of them counts it
+    before      the axis that it comes before in any order; "": --order names it
+    cuts        what of a model or its data is cut for them, in the first lines of a run
+    """
+
+    name: str
+    replicas: bool = False
+    batch: bool = False
+    same_loss: bool = False
+    before: str = ""
+    cuts: str = ""
+
+
+AXES = (
+    Axis("dp", replicas=True, batch=True),
+    Axis("cp", replicas=True, before="dp", cuts="sequences"),
+    Axis("pp"),
+    Axis("tp", same_loss=True, cuts="layers"),
+)
+"""What ranks along an axis do is in tables by these names: how a model is cut for them
+(`run/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
+`parallel/arrangement/arrangement.py`) and what they send (`TRAFFIC`, in `traffic.py` there)."""
+
+REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
+"""The axes of ranks that have copies of the same parameters."""
+MODEL = tuple(axis.name for axis in AXES if not axis.replicas)
+"""The axes of ranks that hold one model together."""
+BATCH = tuple(axis.name for axis in AXES if axis.batch)
+"""The axes of ranks that share each batch."""
+CUTS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
 
 
 class Mesh:
@@ -24,32 +59,28 @@ class Mesh:
         self._grid = np.arange(np.prod(list(axes.values()), dtype=int)).reshape(*axes.values())
 
     @classmethod
-    def filled(
-        cls,
-        ranks: int,
-        dp: int | None,
-        pp: int = 1,
-        tp: int = 1,
-        order: str = "tp,dp,pp",
-        cp: int = 1,
-    ) -> Self:
-        """dp x cp x pp x tp ranks; by default dp is what there are ranks for.
+    def filled(cls, ranks: int, sizes: Mapping[str, int | None], order: str = "tp,dp,pp") -> Self:
+        """As many ranks along each axis as `sizes` says, or one; along dp what there are for.
 
-        `order` names the axes: along the first one ranks are consecutive. cp comes before dp.
+        `order` names the axes: along the first one ranks are consecutive.
         """
-        one = pp * tp * cp  # ranks that have all parameters and positions
-        wanted = one * (dp or max(1, ranks // one))
+        dp, found = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
+        one = math.prod(found.values()) // found["dp"]  # ranks with all parameters and positions
+        found["dp"] = dp or max(1, ranks // one)
+        wanted = one * found["dp"]
         if wanted != ranks:
-            asked = [f"dp {dp}"] * (dp is not None)
-            asked += [f"{axis} {n}" for axis, n in (("pp", pp), ("tp", tp), ("cp", cp)) if n > 1]
-            remedy = "leave dp out" if dp else "use another --pp, --tp or --cp"
+            others = [axis for axis, n in found.items() if n > 1 and axis != "dp"]
+            asked = [f"{axis} {found[axis]}" for axis in [*["dp"] * (dp is not None), *others]]
+            remedy = "leave dp out" if dp else f"use another --{' or --'.join(others)}"
             raise ValueError(
                 f"{' x '.join(asked)} does not fit {ranks} rank{'s' * (ranks != 1)}: "
                 f"start it with mpirun -n {wanted}, or {remedy}"
             )
-        sizes = {"dp": ranks // one, "cp": cp, "pp": pp, "tp": tp}
-        axes = order.replace("dp", "cp,dp").split(",")
-        return cls({axis: sizes[axis] for axis in reversed(axes)})
+        names = order.split(",")
+        for axis in AXES:
+            if axis.before:
+                names.insert(names.index(axis.before), axis.name)
+        return cls({name: found[name] for name in reversed(names)})
 
     @property
     def size(self) -> int:

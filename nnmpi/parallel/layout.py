@@ -1,9 +1,9 @@
 """Layout: which ranks do what, and a communicator for each group of them that works together.
 
     all              every rank of the job
-    axis["dp"]       the ranks that differ from this one along dp only: they share a batch
-    axis["cp"]       those that differ along cp only: they share each sequence
-    replicas         those along dp and cp: they have the same parameters, and sum gradients
+    axis["dp"]       the ranks that differ from this one along dp only, and so for each axis of AXES
+    batch            those that share a batch: along dp
+    replicas         those that have the same parameters, and sum gradients: along dp and cp
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
-from nnmpi.mesh import REPLICAS, Mesh
+from nnmpi.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 
 class Layout(NamedTuple):
@@ -26,6 +26,7 @@ class Layout(NamedTuple):
     servers: int
     all: Comm
     axis: Mapping[str, Comm]  # of a rank that computes
+    batch: Comm
     replicas: Comm
     model: Comm
     server_group: Comm  # of a server: all servers
@@ -38,11 +39,14 @@ class Layout(NamedTuple):
     @classmethod
     def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:
         """The layout of a mesh, and of servers after its ranks; every rank calls it."""
-        axis = {name: _group(mesh, comm, name) for name in ("dp", "cp", "pp", "tp")}
-        replicas = axis["dp"] if mesh.count("cp") == 1 else _group(mesh, comm, *REPLICAS)
-        model = _group(mesh, comm, "pp", "tp")
+        axis = {row.name: _group(mesh, comm, row.name) for row in AXES}
+        batch, replicas = (
+            axis["dp"] if mesh.count(*axes) == mesh.count("dp") else _group(mesh, comm, *axes)
+            for axes in (BATCH, REPLICAS)
+        )
+        model = _group(mesh, comm, *MODEL)
         among = comm.split(0 if comm.rank >= mesh.size else None) if servers > 1 else None
-        return cls(mesh, servers, comm, axis, replicas, model, among or comm_self())
+        return cls(mesh, servers, comm, axis, batch, replicas, model, among or comm_self())
 
     @classmethod
     def of_one_rank(cls) -> Self:
@@ -62,14 +66,15 @@ class Layout(NamedTuple):
     @property
     def counts_loss(self) -> bool:
         """Whether this rank counts its loss in a sum over one model: tp ranks have the same one."""
-        return self.mesh.coordinates(self.all.rank)["tp"] == 0
+        at = self.mesh.coordinates(self.all.rank)
+        return not any(at[axis.name] for axis in AXES if axis.same_loss)
 
     def free(self) -> None:
         """Gives the communicators back that were split off; every rank calls it.
 
         A group of one rank is `comm_self()`, which holds nothing: one rank may still evaluate.
         """
-        groups = (*self.axis.values(), self.replicas, self.model, self.server_group)
+        groups = *self.axis.values(), self.batch, self.replicas, self.model, self.server_group
         for group in dict.fromkeys(groups):
             if group.size > 1:
                 group.free()
@@ -78,7 +83,8 @@ class Layout(NamedTuple):
 def mesh_of(config: Config, ranks: int) -> Mesh:
     """The mesh of those ranks that compute."""
     workers = ranks - server_count(config)
-    return Mesh.filled(workers, config.dp, config.pp, config.tp, config.order, config.cp)
+    sizes = {axis.name: getattr(config, axis.name) for axis in AXES}
+    return Mesh.filled(workers, sizes, config.order)
 
 
 def duplicate(comm: Comm) -> Comm:

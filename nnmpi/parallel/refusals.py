@@ -10,9 +10,11 @@ from typing import NamedTuple
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config
 from nnmpi.dtypes import HALVES
+from nnmpi.mesh import AXES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
 
+AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
@@ -65,9 +67,6 @@ REFUSALS = (
     Refusal("pipedream", "jitter", SLOWING),
     Refusal("pipedream", "tp", "ranks of a stage would take messages in different orders"),
     Refusal("pipedream", "zero", "each stage is on one rank, which has all of its state"),
-    Refusal("pp", "servers", WHOLE_MODEL, NO_SERVERS),
-    Refusal("pp", "slow_rank", SLOWING),
-    Refusal("pp", "jitter", SLOWING),
     Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
     Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
     # 16 bits
@@ -85,14 +84,11 @@ REFUSALS = (
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
     Refusal("overlap", "servers", OWN_SUM, NO_SERVERS),
     Refusal("progress", "servers", OWN_SUM, NO_SERVERS),
-    # tensor parallelism
-    Refusal("tp", "servers", WHOLE_MODEL, NO_SERVERS),
-    Refusal("tp", "slow_rank", SLOWING),
-    Refusal("tp", "jitter", SLOWING),
+    # axes other than dp
+    *(Refusal(axis, "servers", WHOLE_MODEL, NO_SERVERS) for axis in AXES_BESIDE_DP),
+    *(Refusal(axis, "slow_rank", SLOWING) for axis in AXES_BESIDE_DP),
+    *(Refusal(axis, "jitter", SLOWING) for axis in AXES_BESIDE_DP),
     # context parallelism
-    Refusal("cp", "servers", WHOLE_MODEL, NO_SERVERS),
-    Refusal("cp", "slow_rank", SLOWING),
-    Refusal("cp", "jitter", SLOWING),
     Refusal("cp", "pipedream", "ranks of a stage would take messages in different orders"),
     Refusal("cp", "reproducible", "the tree adds up slices of whole sequences"),
     Refusal("cp", "sequence_parallel", "both cut the positions of sequences"),

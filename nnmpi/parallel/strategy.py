@@ -130,8 +130,7 @@ class Evaluation(NamedTuple):
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
         """Forward passes of a pipeline over a test batch, cut as a training batch is."""
-        dp = layout.axis["dp"]
-        cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
+        cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
         return cls(cut, layout.all, layout.counts_loss)
 
 

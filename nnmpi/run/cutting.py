@@ -1,6 +1,7 @@
 """How the layers and the sequences of a model are cut among ranks, and the model of one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.context.rules import cut_positions
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.positions import UNCUT, Positions
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
@@ -24,28 +24,14 @@ from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run.setup import Setup
 
 
-def sharding_of(
-    config: Config,
-    graph: Graph,
-    loss: Criterion,
-    dataset: Dataset,
-    metrics: Mapping[str, Metric],
-) -> Sharding:
-    """How the layers of the model are divided among the ranks along tp, and sequences along cp.
+class Uncut(NamedTuple):
+    """What has to be known of a run to cut its model."""
 
-    Logits may be spread over ranks only if the loss can be computed from its parts.
-    """
-    if config.cp > 1 or config.sequence_parallel:
-        _check_lengths(config, dataset)
-    positions = UNCUT if config.cp == 1 else _positions(config, graph, loss, dataset, metrics)
-    if config.tp == 1:
-        return UNSHARDED._replace(positions=positions)
-    takes_parts = type(loss) is CrossEntropyLoss
-    try:
-        found = shard(graph, config.tp, not takes_parts, config.sequence_parallel)
-    except ValueError as error:
-        raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-    return found._replace(positions=positions)
+    config: Config
+    graph: Graph
+    loss: Criterion
+    dataset: Dataset
+    metrics: Mapping[str, Metric]
 
 
 def _check_lengths(config: Config, dataset: Dataset) -> None:
@@ -61,14 +47,9 @@ def _check_lengths(config: Config, dataset: Dataset) -> None:
             )
 
 
-def _positions(
-    config: Config,
-    graph: Graph,
-    loss: Criterion,
-    dataset: Dataset,
-    metrics: Mapping[str, Metric],
-) -> Positions:
+def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
     """Where sequences are cut; raises ValueError for what has none, or needs whole ones."""
+    config, graph, loss, dataset, metrics = uncut
     x, y = arrays(dataset.train.x), dataset.train.y
     if y.ndim != 2 or any(array.shape[1:2] != y.shape[1:] for array in x):
         shapes = ", ".join(str(array.shape[1:]) for array in x)
@@ -93,7 +74,54 @@ def _positions(
             f"cp {config.cp} cuts sequences, and the model returns scores {shape} of a sample, of "
             "which no axis behind the classes is that of the positions: use --tp, --pp or --dp"
         )
-    return positions
+    return sharding._replace(positions=positions)
+
+
+def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
+    """How layers are divided; logits only if the loss can be computed from its parts."""
+    config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
+    try:
+        found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel)
+    except ValueError as error:
+        raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
+    return found._replace(positions=sharding.positions)
+
+
+def _on_positions(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
+    on_positions(model, graph, Ring(layout.axis["cp"], sharding.positions))
+
+
+def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
+    all_or_none(layout.all, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
+
+
+class AxisSetUp(NamedTuple):
+    """How a model is cut for the ranks along an axis.
+
+    plans      adds to a sharding how it is cut, or raises ValueError
+    rewrites   makes the layers those that a rank has; every rank calls it
+    """
+
+    plans: Callable[[Uncut, Sharding], Sharding]
+    rewrites: Callable[[Module, Graph, Sharding, Layout], None]
+
+
+SET_UPS = {
+    "cp": AxisSetUp(_cut_sequences, _on_positions),
+    "tp": AxisSetUp(_cut_layers, _rebuilt),
+}
+"""By axis; along others ranks have whole layers and samples."""
+
+
+def sharding_of(uncut: Uncut) -> Sharding:
+    """How the layers and sequences of a model are divided among ranks."""
+    config, sharding = uncut.config, UNSHARDED
+    if config.cp > 1 or config.sequence_parallel:
+        _check_lengths(config, uncut.dataset)
+    for axis, row in SET_UPS.items():
+        if getattr(config, axis) > 1:
+            sharding = row.plans(uncut, sharding)
+    return sharding
 
 
 def cut_model(
@@ -101,14 +129,12 @@ def cut_model(
 ) -> Sharding:
     """Makes the layers of the model those that this rank has, and returns how they are cut; every
     rank calls it."""
-    comm, axis = layout.all, layout.axis
-    facts = setup.loss, setup.dataset, setup.metrics
-    sharding = all_or_none(comm, lambda: sharding_of(config, graph, *facts))
-    if config.cp > 1:
-        on_positions(model, graph, Ring(axis["cp"], sharding.positions))
-    if config.tp > 1:
-        all_or_none(comm, lambda: rebuild(model, graph, sharding, axis["tp"]))
-    groups = [group for group in (axis["tp"], axis["cp"]) if group.size > 1]
+    uncut = Uncut(config, graph, setup.loss, setup.dataset, setup.metrics)
+    sharding = all_or_none(layout.all, lambda: sharding_of(uncut))
+    cut = [axis for axis in SET_UPS if layout.mesh.axes[axis] > 1]
+    for axis in cut:
+        SET_UPS[axis].rewrites(model, graph, sharding, layout)
+    groups = [layout.axis[axis] for axis in reversed(cut)]
 
     def meet() -> None:
         for group in groups:

@@ -28,7 +28,7 @@ from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run import objectives
-from nnmpi.run.cutting import sharding_of
+from nnmpi.run.cutting import Uncut, sharding_of
 from nnmpi.run.report import Event
 from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
@@ -97,7 +97,7 @@ def arranged(
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, estimated)
-    sharding = sharding_of(config, graph, loss, dataset, metrics)
+    sharding = sharding_of(Uncut(config, graph, loss, dataset, metrics))
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
 

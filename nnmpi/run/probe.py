@@ -21,6 +21,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.data import Batch, Inputs
 from nnmpi.data.inputs import each
 from nnmpi.dtypes import is_half
+from nnmpi.mesh import BATCH
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
 from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
@@ -60,7 +61,7 @@ def _cuts(a: Arrangement) -> bool:
 
 def _runs_on_parts(a: Arrangement) -> bool:
     """Whether ranks, or slices, have parts of a micro-batch."""
-    return a.mesh.axes["dp"] > 1 or (a.config.reproducible and a.config.slices > 1)
+    return a.mesh.count(*BATCH) > 1 or (a.config.reproducible and a.config.slices > 1)
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:

@@ -9,9 +9,13 @@ import nnmpi
 from nnmpi import Config, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.mesh import Mesh
+from nnmpi.config import options
+from nnmpi.mesh import AXES, Mesh
+from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES
+from nnmpi.parallel.arrangement.traffic import TRAFFIC
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.run.cutting import SET_UPS
 from nnmpi.run.report import NullReport
 
 
@@ -67,14 +71,26 @@ def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
         ("tp,dp,pp", {"tp": (4, 5), "dp": (4, 6), "pp": (0, 4)}),
         ("pp,tp,dp", {"pp": (4, 5), "tp": (4, 6), "dp": (0, 4)}),
     ):
-        mesh = Mesh.filled(8, 2, 2, 2, order)
+        mesh = Mesh.filled(8, {"dp": 2, "pp": 2, "tp": 2}, order)
         assert {axis: mesh.group(4, axis) for axis in groups} == groups
-    mesh = Mesh.filled(8, 2, 2, cp=2)
+    mesh = Mesh.filled(8, {"dp": 2, "cp": 2, "pp": 2})
     assert mesh.group(5, "cp") == (4, 5)
     assert mesh.group(5, "dp", "cp") == (4, 5, 6, 7)
-    assert Mesh.filled(24, None, 2, 3, cp=2).axes == {"dp": 2, "cp": 2, "pp": 2, "tp": 3}
+    assert Mesh.filled(24, {"cp": 2, "pp": 2, "tp": 3}).axes == {
+        "dp": 2,
+        "cp": 2,
+        "pp": 2,
+        "tp": 3,
+    }
     with refused("dp 2 x pp 2 x tp 2 does not fit 6 ranks", "mpirun -n 8"):
-        Mesh.filled(6, 2, 2, 2)
+        Mesh.filled(6, {"dp": 2, "pp": 2, "tp": 2})
+
+
+def test_tables_of_axes_have_the_names_of_the_mesh() -> None:
+    names = {axis.name for axis in AXES}
+    assert {*TRAFFIC} == {*names, "model"}
+    assert names >= {*LOCAL_SHAPES} == {*SET_UPS}
+    assert names <= {option.name for option in options()}
 
 
 class Conditional(nn.Module):

@@ -18,13 +18,14 @@ Rules:
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, islice, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
-from nnmpi.mesh import REPLICAS
+from nnmpi.mesh import AXES, REPLICAS
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import (
+    MEASURED,
     NOT_TIED,
     Arrangement,
     Bucket,
@@ -36,7 +37,8 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
+from nnmpi.parallel.arrangement.reduction import algorithm, progress
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, StoreKind, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -44,7 +46,8 @@ from nnmpi.schedules.pipeline import SCHEDULES
 MB = 1e6
 
 OF_RANKS = (
-    *("dp", "cp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *(axis.name for axis in AXES),
+    *("zero", "schedule", "virtual_stages", "cut", "recompute"),
     *("slow_rank", "jitter", "verify", "sequence_parallel"),
 )
 """Options that one rank has no use for."""
@@ -68,30 +71,18 @@ def arrange(
     _check_branches(sharding, division)
     places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
     holdings = {at: _held(config, graph, sharding, division, *at) for at in places}
-    lengths = {}
-    for r in range(mesh.size):
-        at = mesh.coordinates(r)
-        held = holdings[at["pp"], at["tp"]]
-        lengths[r] = held.spans[-1][1] if held.trained else 0
-    tied = division.tied(graph)
+    lengths = [
+        holdings[at["pp"], at["tp"]].length for at in map(mesh.coordinates, range(mesh.size))
+    ]
+    tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
-    measured = measured or {}
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
+    store = _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied))
+    moves = tuple(progress(config, cluster, mesh, r) for r in range(mesh.size))
     found = Arrangement(
-        config,
-        cluster,
-        graph,
-        sharding,
-        division,
-        mesh,
-        server_count(config),
-        strategy,
-        holdings,
-        _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied)),
-        name,
-        tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
-        measured,
+        *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
+        *(holdings, store, name, moves, measured),
     )
     return replace(found, holdings={at: _bucketed(found, held) for at, held in holdings.items()})
 
@@ -135,17 +126,14 @@ def _held(
         variable, cut = graph.variables[v], sharding.variables.get(v)
         users = frozenset(s for s, stage in own.items() if v in stage.variables)
         stretch = stretches.get(v, 0)
-        if cut is None:
-            return HeldVariable(v, variable.shape, variable.size, users, stretch)
-        bounds, axis = cut
-        widest = max(stop - start for start, stop in pairwise(bounds))
-        shape = list(variable.shape)
-        shape[axis] = bounds[tp + 1] - bounds[tp]
-        room = variable.size // variable.shape[axis] * widest
+        shape, room = list(variable.shape), variable.size
+        if cut is not None:
+            widths = [stop - start for start, stop in pairwise(cut.bounds)]
+            shape[cut.axis], room = widths[tp], room // shape[cut.axis] * max(widths)
         return HeldVariable(v, tuple(shape), room, users, stretch)
 
     first = tuple(held(v) for v in trained if owned.has(v, tp))
-    if config.zero > 1:  # what one layer uses is gathered together
+    if asked_kind(config).scatters:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
     rest = tuple(held(v) for v in others if owned.has(v, tp))
     return Held(tuple(own), first, rest, scalar_count(trained))
@@ -177,54 +165,57 @@ def _stretches(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> str:
+def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> StoreKind:
     """Where parameters and gradients are; `name` is that of the all-reduce."""
-    fixed = {"server": "served", "reproducible": "slices", "pipedream": "versions"}
-    if strategy in fixed:
-        return fixed[strategy]
-    if config.zero and copies > 1 and name != "shared":
-        return f"zero {config.zero}"
+    asked = asked_kind(config)
+    for kind in STORE_KINDS.values():
+        if kind.strategy == strategy:
+            return kind
+    if asked.zero and copies > 1 and name != "shared":
+        return asked
     if copies == 1 and not is_tied:
-        return "local"
-    return "node" if name == "shared" else "replica"
+        return STORE_KINDS["local"]
+    return STORE_KINDS["node" if name == "shared" else "replica"]
+
+
+# ---- where gradients are cut into buckets
 
 
 def _bucketed(a: Arrangement, held: Held) -> Held:
     """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
-    config = a.config
-    apart = a.store.startswith("zero") or a.is_mixed
-    if apart or a.store in ("served", "versions"):
+    if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
-    if a.store in ("served", "versions", "slices") or not held.trained:
+    if not a.store.buckets or not held.trained:
         return held
-    mb = config.bucket_mb
+    mb = a.config.bucket_mb
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
         mb = float("inf") if near else 1.0
-    numbers = mb * MB / a.dtype.itemsize
-    tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
-    alone_in_one = [i for i, path in enumerate(paths) if path in tied]
-    if not a.scatters:
-        labels = [one.stretch for one in held.trained]
-        buckets = cut_buckets(held.spans, numbers, alone_in_one, labels)
-        return held._replace(buckets=tuple(buckets))
-    groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
-    inside = [[*islice(spans, len(group))] for group in groups]
-    bounds = [(there[0][0], there[-1][1]) for there in inside]
+    groups: Sequence[tuple[HeldVariable, ...]] = [(one,) for one in held.trained]
+    if a.store.scatters:
+        groups = gathered_together(a.graph, held.trained)
+    alone, spans = _tied(a, groups), held.spans
     firsts = [*accumulate(map(len, groups), initial=0)]
-    for first, group in zip(firsts, groups, strict=False):
-        both = paths[first : first + len(group)]
-        if len({tied.get(path) for path in both}) > 1:
-            other = next(path for path in both if path in tied)
+    bounds = [(spans[first][0], spans[end - 1][1]) for first, end in pairwise(firsts)]
+    labels = [(a.store.scatters and users_of(group), group[0].stretch) for group in groups]
+    found = cut_buckets(bounds, mb * MB / a.dtype.itemsize, alone, labels)
+    tied = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in found]
+    return held._replace(buckets=tuple(tied))
+
+
+def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
+    """The groups of parameters that stages of other ranks have too: all of a group, or none."""
+    found, tied = [], a.tied
+    for k, group in enumerate(groups):
+        paths = [a.graph.variables[one.variable].path for one in group]
+        others = [path for path in paths if path in tied]
+        if len({tied.get(path) for path in paths}) > 1:
             raise ValueError(
-                f"zero {config.zero} gathers {' and '.join(both)} together, and {other} is in "
+                f"{a.store.name} gathers {' and '.join(paths)} together, and {others[0]} is in "
                 "several stages: use --zero 1, or a --cut that keeps it in one stage"
             )
-    alone = [k for k, first in enumerate(firsts) if first in alone_in_one]
-    users = [(users_of(group), group[0].stretch) for group in groups]
-    buckets = cut_buckets(bounds, numbers, alone, users)
-    found = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in buckets]
-    return held._replace(buckets=tuple(found))
+        found += [k] * bool(others)
+    return found
 
 
 def cut_buckets(

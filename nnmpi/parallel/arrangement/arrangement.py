@@ -8,13 +8,14 @@
 Ranks that differ along dp and cp only have the same part of the model.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.collectives.step import cut
 from nnmpi.config import Config
 from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
@@ -22,10 +23,15 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.reduction import MEASURED
 from nnmpi.parallel.tensor.sharding import Sharding
 
+if TYPE_CHECKING:
+    from nnmpi.parallel.arrangement.store_kinds import StoreKind
+
 NOT_TIED = -1
+
+MEASURED = "auto"
+"""The algorithm where the fastest has to be measured first."""
 
 
 class HeldVariable(NamedTuple):
@@ -81,6 +87,11 @@ class Held(NamedTuple):
     buckets: tuple[Bucket, ...] = ()
 
     @property
+    def length(self) -> int:
+        """Of the flat buffer."""
+        return self.spans[-1][1] if self.trained else 0
+
+    @property
     def spans(self) -> list[tuple[int, int]]:
         """(start, end) of each trained parameter in the flat buffer."""
         return spans_of([held.room for held in self.trained], self.scalars)
@@ -96,13 +107,32 @@ class Held(NamedTuple):
         return [held for held, (start, _) in pairs if bucket.start <= start < bucket.stop]
 
 
+def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
+    positions = sharding.positions
+    if e in positions.axes:
+        shape[positions.axes[e]] = positions.count(r)
+
+
+def _own_channels(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
+    if state := sharding.edges.get(e):
+        axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
+        shape[axis] = state.bounds[r + 1] - state.bounds[r]
+
+
+LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
+    "cp": _own_positions,
+    "tp": _own_channels,
+}
+"""What the shape of edge e becomes on rank r along an axis."""
+
+
 @dataclass(frozen=True)
 class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
 
     division    the stages of the model
     holdings    what ranks have, by the coordinates along pp and tp
-    store       where parameters and gradients of a rank are: as memory.py names them
+    store       where parameters and gradients of a rank are
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
     measured    what was measured before, as the log shows it
@@ -117,7 +147,7 @@ class Arrangement:
     servers: int
     strategy: str
     holdings: Mapping[tuple[int, int], Held]
-    store: str
+    store: "StoreKind"
     algorithm: str
     progress: tuple[str, ...]
     measured: Mapping[str, Any]
@@ -149,11 +179,6 @@ class Arrangement:
         return [stage.nodes for stage in self.division.stages]
 
     @property
-    def scatters(self) -> bool:
-        """Whether each backward pass scatters gradients among the replicas: ZeRO 2 and 3."""
-        return self.store in ("zero 2", "zero 3")
-
-    @property
     def tied(self) -> dict[str, tuple[int, ...]]:
         """The paths of trained parameters of several stages, with their ranks along pp."""
         return self.division.tied(self.graph)
@@ -180,15 +205,38 @@ class Arrangement:
         """The ranks that sum gradients with this one: those along dp and cp."""
         return self.mesh.group(rank, *REPLICAS)
 
+    # ---- who sums and updates a bucket
+
+    def summed_over(self, rank: int, bucket: Bucket) -> tuple[int, ...]:
+        """The ranks that sum a bucket, or scatter its sum among them."""
+        if bucket.tied == NOT_TIED or self.store.scatters:
+            return self.replicas(rank)
+        return self.across_stages(rank, bucket, *REPLICAS, "pp")
+
+    def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
+        """The ranks along these axes in the stages that have the tied parameter of a bucket."""
+        stages = self.division.ranks()[self.held(rank).trained[bucket.tied].variable]
+        group = self.mesh.group(rank, *axes)
+        return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
+
+    def near_replicas(self, rank: int) -> tuple[int, ...]:
+        """The replicas on the node of a rank, itself included."""
+        return self.cluster.beside(self.replicas(rank))[self.cluster.nodes[rank]]
+
+    def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
+        """What a rank updates of its flat buffer: (start, stop) in each bucket."""
+        for bucket in self.held(rank).buckets:
+            ranks = self.store.updaters(self, rank, bucket)
+            n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
+            yield bucket.start + cut(n, p, r), bucket.start + cut(n, p, r + 1)
+
+    # ---- activations
+
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an edge on a rank with these coordinates, for so many samples."""
-        shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.edges.get(e)
-        tp, positions = at["tp"], self.sharding.positions
-        if e in positions.axes:
-            shape[positions.axes[e]] = positions.count(at["cp"])
-        if state is not None:
-            axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
-            shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
+        shape = list(self.graph.edges[e].shape(samples))
+        for axis, localise in LOCAL_SHAPES.items():
+            localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
@@ -207,7 +255,7 @@ class Arrangement:
     @property
     def has_to_be_measured(self) -> bool:
         """Whether the all-reduce is to be the fastest, and it is not known which one that is."""
-        return self.algorithm == MEASURED and self.store == "replica"
+        return self.algorithm == MEASURED and self.store.buckets
 
     @property
     def longest_sum(self) -> int:
@@ -219,14 +267,6 @@ class Arrangement:
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
         return self.strategy not in ("server", "pipedream")
-
-    @property
-    def is_whole_between_steps(self) -> bool:
-        """Whether a rank alone can read the parameters between steps.
-
-        A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
-        """
-        return self.strategy != "server" and self.store not in ("zero 1", "zero 2", "zero 3")
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:

@@ -6,11 +6,12 @@ from itertools import pairwise
 from operator import add
 from typing import NamedTuple, TypeVar
 
+from nnmpi.mesh import BATCH, REPLICAS
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import Memory, activations, memory
-from nnmpi.parallel.arrangement.traffic import Traffic, parameters_sent, traffic
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, parameters_sent, traffic
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
@@ -38,7 +39,7 @@ def kinds(a: Arrangement, batch: int) -> list[AlikeRanks]:
     found: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a):
         one = _figures(a, ranks, batch)
-        sent = (n for there in one.traffic for n in there)
+        sent = (n for there in one.traffic.values() for n in there)
         numbers = *one.memory, one.activations, *sent
         key = (one.stages, *(f"{n:.2e}" for n in numbers))
         same = found.setdefault(key, one)
@@ -52,7 +53,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     first, one = ranks[0], alone(a) if a.config.verify else None
     held = memory(a, first, batch)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, Traffic())
+        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC, Sent()))
     kept = activations(a, first, batch)
     if one is not None:
         held = Memory(*map(add, held, memory(one, 0, batch)))
@@ -62,19 +63,18 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
-    """Ranks that differ along dp only. The first ones on a node are apart, since they have the
-    memory that it shares, and so are those that measure the model, and those along cp."""
+    """Ranks that differ in their samples only. The first ones on a node are apart, since they have
+    the memory that it shares, and so are those that measure the model."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    seen = set[tuple[str, int, int, int]]()
+    seen = set[tuple[object, ...]]()
     for r in range(a.mesh.size):
         at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
-        key = [at["pp"], at["tp"], at["cp"], int(at["dp"] == at["pp"] == 0)]
-        for axis, group in (
-            ("dp", (node, at["pp"], at["tp"])),
-            ("tp", (node, at["pp"], at["dp"] * a.mesh.axes["cp"] + at["cp"])),
-        ):
-            key.append(int((axis, *group) in seen))
-            seen.add((axis, *group))
+        key = [i for axis, i in at.items() if axis not in BATCH]
+        key.append(int(any(at[axis] for axis in (*BATCH, "pp"))))
+        for axes in (REPLICAS, ("tp",)):
+            group = axes, node, *(i for axis, i in at.items() if axis not in axes)
+            key.append(int(group in seen))
+            seen.add(group)
         if a.strategy == "reproducible":  # each has another place in the tree
             key.append(r)
         groups.setdefault(tuple(key), []).append(r)
@@ -89,11 +89,8 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
         step = ranks[1] - ranks[0]
         if step > 1 and all(b - a == step for a, b in pairwise(ranks)):
             return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
-    starts = [r for i, r in enumerate(ranks) if not i or ranks[i - 1] != r - 1]
-    ends = [r for i, r in enumerate(ranks, 1) if i == len(ranks) or ranks[i] != r + 1]
     runs = [
-        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1)))
-        for a, b in zip(starts, ends, strict=True)
+        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1))) for a, b in _runs(ranks)
     ]
     return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
 
@@ -109,15 +106,18 @@ def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
         key = (before, *number[1:], *row[1:])
         found.setdefault(key, ([], row))[0].extend(map(int, number[:1]))
     return [
-        (BLOCK.sub(f"{_runs(blocks)}.", str(row[0]), count=1), row)
+        (BLOCK.sub(f"{_blocks(blocks)}.", str(row[0]), count=1), row)
         for blocks, row in found.values()
     ]
 
 
-def _runs(numbers: list[int]) -> str:
-    """Numbers as runs: 0-3,5."""
-    numbers = sorted({*numbers})
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    runs = zip(starts, ends, strict=True)
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+def _blocks(numbers: Iterable[int]) -> str:
+    """Numbers of blocks in words: 0-3,5."""
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(numbers))
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of numbers that follow each other."""
+    there = {*numbers}
+    starts = sorted(n for n in there if n - 1 not in there)
+    return [*zip(starts, sorted(n for n in there if n + 1 not in there), strict=True)]

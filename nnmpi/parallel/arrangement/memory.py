@@ -1,40 +1,22 @@
 """What a rank holds between steps, and of activations in a step, in bytes, by formula.
 
-P   numbers of the trained parameters that are here       s   bytes of a number
-L   length of the flat buffer, with scalars and padding    k   running sums of the optimizer
-d   ranks along dp and cp
-
-                 parameters        gradients            optimizer       slots       windows
-local, replica   P s               P s                  k (L - scalars) s
-node             P s, first rank   P s, twice on the    k L s / d                   sums, and
-                 of a node         first rank                                       parameters
-zero 1           L s               L s                  k L s / d
-zero 2           L s               L s / d              k L s / d       gradients
-zero 3           L s / d           L s / d              k L s / d       both
-versions         P s               P s                  k L s           older versions
-slices           P s               P s a buffer         k (L - scalars) s
-served           P s               P s, or a part       k of a part
-
-In 16 bits s is 2, running sums, buffers and gradients that zero 2 and 3 keep have 4 bytes, and the
-optimizer has a master of 4 besides; zero 3 has masters alone. Gradients are read through a slot.
+What it holds of parameters that are trained is in `store_kinds.py`, by kinds of stores.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import CPU, Backend
-from nnmpi.collectives.step import cut
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.collectives import over, owned
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
 from nnmpi.parallel.arrangement.flat_buffer import piece_of
-from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
     is_short,
@@ -42,7 +24,6 @@ from nnmpi.parallel.arrangement.traffic_tp import (
     sums_of,
 )
 from nnmpi.schedules.op import Kind
-from nnmpi.schedules.reduction_tree import highest, moves, owners_of
 
 At = Mapping[str, int]
 """The coordinates of a rank."""
@@ -80,117 +61,54 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
         of_float = s if variable.is_parameter else a.updated_dtype.itemsize
         width = of_float if is_float(np.dtype(variable.dtype)) else 8
         sizes[variable.is_parameter] += held.size * width
-    of_trained = _of_trained(a, rank)
+    of_trained = a.store.holds(a, rank)
     return of_trained._replace(
         parameters=of_trained.parameters + sizes[True],
         buffers=sizes[False],
-        windows=of_trained.windows + _windows_of_sums(a, rank, batch),
+        windows=of_trained.windows + _windows_along_tp(a, rank, batch),
     )
 
 
-def _running_sums(a: Arrangement, n: int) -> int:
+def running_sums(a: Arrangement, n: int) -> int:
     """The bytes of the optimizer for n numbers that it updates."""
     of_sgd = int(a.config.momentum > 0)
     sums = {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[a.config.optimizer]
     return (sums + a.is_mixed) * n * a.updated_dtype.itemsize
 
 
-def _scratch(a: Arrangement, n: int) -> int:
+def scratch(a: Arrangement, n: int) -> int:
     """The bytes through which the optimizer reads gradients of 16 bits, of n numbers."""
     on = Backend("cuda", CPU.xp) if a.cluster.has_devices else CPU
     return a.is_mixed * a.updated_dtype.itemsize * max(min(n, piece_of(on)), 1)
 
 
-def _of_trained(a: Arrangement, rank: int) -> Memory:
-    """What a rank holds for parameters that are trained."""
-    held, s = a.held(rank), a.dtype.itemsize
-    whole = sum(one.size for one in held.trained) * s
-    n = held.spans[-1][1] - held.spans[0][0] if held.trained else 0  # without scalars
-    if a.store == "node":
-        return _node(a, rank, whole)
-    if a.store.startswith("zero"):
-        return _zero(a, rank)
-    if a.store == "served":
-        return _served(a, rank, whole, n)
-    gradients, older = whole, 0
-    if a.store == "slices":
-        gradients *= highest(moves(owners_of(a.config.slices, a.mesh.size), rank))
-    if a.store == "versions":  # stage s of p has one for each micro-batch in flight: p - s
-        older = a.mesh.axes["pp"] - a.mesh.coordinates(rank)["pp"] - 1
-    slots = older * n * s + _scratch(a, n)
-    return Memory(whole, gradients, _running_sums(a, n), slots=slots)
-
-
-def _node(a: Arrangement, rank: int, whole: int) -> Memory:
-    """Each rank updates its slice of each bucket; the node's first rank has what all share."""
-    held, s, group = a.held(rank), a.dtype.itemsize, a.replicas(rank)
-    node = a.cluster.beside(group)[a.cluster.nodes[rank]]
-    is_first = node[0] == rank
-    (first, _), (_, n) = held.spans[0], held.spans[-1]
-    own = sum(max(hi - max(lo, first), 0) for lo, hi in owned(a, rank))
-    windows = _window(n, a.dtype, is_first) + n * s * is_first
-    parameters, gradients = whole * is_first, whole * (1 + is_first)
-    rest = windows - parameters - gradients
-    sums, scratch = _running_sums(a, own), _scratch(a, own)
-    return Memory(parameters, gradients, sums, slots=scratch, windows=rest)
-
-
-def _window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
+def window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
     """A rank's share of the memory for sums of n numbers; the node's first rank has the total."""
     one = memory_of_sums(n, dtype, 1)
     return one if is_first else memory_of_sums(n, dtype, 2) - one
 
 
-def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
-    """Memory through which a node sums what is elsewhere; it serves all sums of like lengths."""
+def windows_of_sums(
+    a: Arrangement, rank: int, name: str, sums: Iterable[tuple[tuple[int, ...], int]]
+) -> int:
+    """Memory through which a node sums what is elsewhere: by an all-reduce of this name, over a
+    group of ranks and so many numbers each. It serves all sums of like lengths."""
+    by_length = {(group, power_of_two(n)) for group, n in sums}
+    found = 0
+    for group, n in by_length:
+        near = a.cluster.beside(group)
+        if len(group) > 1 and (name == "shared" or (name == "hierarchical" and len(near) > 1)):
+            found += window(n, a.dtype, near[a.cluster.nodes[rank]][0] == rank)
+    return found
+
+
+def _windows_along_tp(a: Arrangement, rank: int, batch: int) -> int:
+    """The windows of sums of long activations."""
     if rank >= a.mesh.size:  # a server
         return 0
-    found = set[tuple[tuple[int, ...], int]]()
-    if a.store in ("replica", "zero 1"):
-        for bucket in a.held(rank).buckets:
-            found.add((over(a, rank, bucket), bucket.stop - bucket.start))
-        found = {(group, n) for group, n in found if _is_through_memory(a, a.algorithm, group)}
     tp = a.mesh.group(rank, "tp")
-    if _is_through_memory(a, a.sums_by(tp), tp):
-        sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
-        found.update((tp, n) for n in sums if not is_short(a, n))
-    by_length = {(group, power_of_two(n)) for group, n in found}
-    return sum(
-        _window(n, a.dtype, a.cluster.beside(group)[a.cluster.nodes[rank]][0] == rank)
-        for group, n in by_length
-    )
-
-
-def _is_through_memory(a: Arrangement, name: str, group: tuple[int, ...]) -> bool:
-    several = len(a.cluster.beside(group)) > 1
-    return len(group) > 1 and (name == "shared" or (name == "hierarchical" and several))
-
-
-def _zero(a: Arrangement, rank: int) -> Memory:
-    held, s = a.held(rank), a.dtype.itemsize
-    own, lengths = 0, []
-    for bucket in held.buckets:
-        ranks = over(a, rank, bucket)
-        n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
-        own += cut(n, p, r + 1) - cut(n, p, r)
-        lengths.append(n)
-    flat, sums, scratch = held.spans[-1][1] * s, _running_sums(a, own), _scratch(a, own)
-    kept, gradients = own * a.updated_dtype.itemsize, SLOTS * max(lengths) * s
-    ordered = lengths[::-1]  # in the order of memory
-    weights = sum(max(ordered[i::SLOTS]) for i in range(min(SLOTS, len(ordered)))) * s
-    return {
-        1: Memory(flat, flat, sums, slots=scratch),
-        2: Memory(flat, kept, sums, slots=gradients + scratch),
-        3: Memory(0 if a.is_mixed else kept, kept, sums, slots=gradients + weights + scratch),
-    }[a.config.zero]
-
-
-def _served(a: Arrangement, rank: int, whole: int, n: int) -> Memory:
-    if rank < a.mesh.size:
-        return Memory(whole, whole, 0)
-    k = rank - a.mesh.size
-    own = cut(n, a.servers, k + 1) - cut(n, a.servers, k)
-    return Memory(whole, own * a.dtype.itemsize, _running_sums(a, own))
+    sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
+    return windows_of_sums(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(a, n)))
 
 
 # ---- activations, until their backward pass, from the graph

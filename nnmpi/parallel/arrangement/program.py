@@ -8,6 +8,7 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit, part_of
+from nnmpi.mesh import BATCH
 from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op, slice_by_slice
@@ -40,8 +41,8 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
         owners = owners_of(a.config.slices, a.mesh.size)
         own = (v for v, owner in enumerate(owners) if owner == rank)
         return [len(part_of(rows, a.config.slices, v)) for v in own]
-    at = a.mesh.coordinates(rank)["dp"]
-    split = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at)
+    group = a.mesh.group(rank, *BATCH)
+    split = BatchSplit(a.config.micro_batches, len(group), group.index(rank))
     return [len(part) for part in split(rows)]
 
 
@@ -63,9 +64,9 @@ def forward(passes: Passes, stage: int) -> list[int]:
     return [*passes[stage, Kind.F], *passes[stage, Kind.RECOMPUTE]]
 
 
-def measured_samples(config: Config, dp: int) -> int:
-    """The samples on which the units of a model are measured: a micro-batch."""
-    return max(-(-config.batch_size // (config.micro_batches * dp)), 2)
+def measured_samples(config: Config, parts: int) -> int:
+    """The samples on which the units of a model are measured: those of a rank in a micro-batch."""
+    return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
 
 
 # ---- ZeRO 3

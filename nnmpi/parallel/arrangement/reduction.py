@@ -1,19 +1,18 @@
 """How gradients are summed over replicas, the ranks along dp and cp: the rules of `auto`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.config import Config
 from nnmpi.mesh import REPLICAS, Mesh
+from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """All-reduces whose order of additions depends on which ranks share a node."""
-
-MEASURED = "auto"
-"""The algorithm where the fastest has to be measured first."""
 
 
 def algorithm(
@@ -21,7 +20,7 @@ def algorithm(
     cluster: Cluster,
     mesh: Mesh,
     tied: Mapping[str, tuple[int, ...]],
-    lengths: Mapping[int, int],
+    lengths: Sequence[int],
 ) -> str:
     """The all-reduce of gradients; `lengths` is the length of each rank's flat buffer.
 
@@ -43,7 +42,7 @@ def algorithm(
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
         return config.allreduce
-    if tied or cluster.has_devices or (config.allreduce == "auto" and config.zero > 1):
+    if tied or cluster.has_devices or (config.allreduce == "auto" and asked_kind(config).scatters):
         return "ring"
     groups = mesh.groups(*REPLICAS)
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
@@ -56,7 +55,7 @@ def algorithm(
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
     crowded = any(len(there) > 1 for group in groups for there in cluster.beside(group).values())
-    longest = {r: 1 << (n - 1).bit_length() for r, n in lengths.items()}
+    longest = [1 << (n - 1).bit_length() for n in lengths]
     if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
     return "ring" if config.tp > 1 else MEASURED
@@ -113,7 +112,7 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     )
 
 
-def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[int, int]) -> str:
+def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Sequence[int]) -> str:
     """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
     dtype = np.dtype(config.dtype)
     needed: dict[int, int] = {}

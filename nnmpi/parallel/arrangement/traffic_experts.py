@@ -19,8 +19,8 @@ import numpy as np
 from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.collectives import Sent, carried_out
 from nnmpi.parallel.arrangement.program import Passes, forward
+from nnmpi.parallel.arrangement.sent import Sent, carried_out
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind

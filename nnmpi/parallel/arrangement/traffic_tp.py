@@ -15,8 +15,8 @@ from math import prod
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, owned
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
+from nnmpi.parallel.arrangement.sent import Sent, all_reduced, carried_out
 from nnmpi.parallel.arrangement.traffic_experts import of_experts
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.sharding import ShardedLayer
@@ -74,7 +74,7 @@ def is_short(a: Arrangement, n: int) -> bool:
 def _terms(a: Arrangement, rank: int) -> int:
     """How many gradients a rank sums, since ranks have terms: those that it updates."""
     terms = a.held(rank).stretches(a.sharding.terms)
-    pairs = product(owned(a, rank) if terms else (), terms)
+    pairs = product(a.owned_ranges(rank) if terms else (), terms)
     return sum(max(min(hi, stop) - max(lo, start), 0) for (lo, hi), (start, stop) in pairs)
 
 

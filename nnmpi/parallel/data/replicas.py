@@ -26,7 +26,7 @@ from nnmpi.parallel.wire import wire_of
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of data parallelism, between the stages of a pipeline too; every rank calls it."""
-    dp, replicas, arrangement = layout.axis["dp"], layout.replicas, spec.arrangement
+    dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
@@ -66,7 +66,7 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     """
     found, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
-    axes = ("pp",) if spec.arrangement.scatters else (*REPLICAS, "pp")
+    axes = ("pp",) if spec.arrangement.store.scatters else (*REPLICAS, "pp")
     for p, ranks in spec.part.tied:
         is_one = mesh.coordinates(rank)["pp"] in ranks
         comm = layout.all.split(mesh.group(rank, *axes)[0] if is_one else None)
@@ -83,15 +83,17 @@ def _store_and_sync(
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
-        CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.scatters else tied[i], on))
+        CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
     if scaler is not None:
         freeze(spec.part.parameters, parameters, a.dtype)
     made_from = StoreSpec(parameters, a.dtype, on, dp, held.scalars, buckets, scaler)
-    store, options = STORES[a.store](made_from), (a.config.overlap, spec.recorder)
+    store, options = STORES[a.store.name](made_from), (a.config.overlap, spec.recorder)
     wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
-    sync = ScatteredSync(store, *options, wires) if a.scatters else BucketedSync(store, *options)
+    sync = (
+        ScatteredSync(store, *options, wires) if a.store.scatters else BucketedSync(store, *options)
+    )
     terms = held.stretches(a.sharding.terms)
     return store, SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync

@@ -49,9 +49,9 @@ def measured_stages(
         return divided(graph, found, (), 1), {}
 
     def measure() -> list[UnitCost]:  # on the first rank, and on those it divides layers with
-        if layout.axis["dp"].rank or layout.axis["pp"].rank:
+        if layout.batch.rank or layout.axis["pp"].rank:
             return []
-        x = gather(measured_samples(config, layout.axis["dp"].size))
+        x = gather(measured_samples(config, layout.batch.size))
         together = layout.axis["tp"], layout.axis["cp"]
         alone = profile(model, graph, found, x, on, together=together, dtype=config.dtype)
         layout.axis["tp"].free_sums()  # of the layers of other stages, too

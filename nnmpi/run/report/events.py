@@ -12,7 +12,7 @@ from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
 from nnmpi.data.buckets import padding
-from nnmpi.mesh import REPLICAS
+from nnmpi.mesh import CUTS, REPLICAS
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -23,9 +23,6 @@ from nnmpi.run import threads
 from nnmpi.run.report.messages import Event
 from nnmpi.run.setup import Setup
 from nnmpi.version import __version__
-
-SUMMED = ("replicas", "pipeline")
-"""The strategies whose gradients an all-reduce sums."""
 
 
 def layout_event(a: Arrangement) -> Event:
@@ -49,7 +46,7 @@ def layout_event(a: Arrangement) -> Event:
         "optimizer": config.optimizer,
         "sync": config.sync,
         "slices": config.slices if config.reproducible else None,
-        "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.strategy in SUMMED else None,
+        "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
         "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
@@ -76,7 +73,7 @@ def devices(a: Arrangement) -> Event:
 
 def _figures(kind: AlikeRanks) -> Event:
     """The figures of a kind of rank."""
-    sent = {axis: there._asdict() for axis, there in kind.traffic._asdict().items()}
+    sent = {axis: there._asdict() for axis, there in kind.traffic.items()}
     return {
         "ranks": list(kind.ranks),
         "stages": list(kind.stages),
@@ -108,7 +105,7 @@ def start_event(
         "seed": config.seed,
         "ranks": ranks,
         "sync": config.sync,
-        **{axis: n for axis, n in (("tp", config.tp), ("cp", config.cp)) if n > 1},
+        **{axis: n for axis in CUTS if (n := getattr(config, axis)) > 1},
         **{name: value for name, value in slowed.items() if value},
         **setup.own,
         **strategy.describe(),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.drawing.tables import columns, plural
+from nnmpi.mesh import CUTS
 from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.quoting import printable
 
@@ -67,10 +68,9 @@ def _layout(e: Event) -> Iterator[str]:
         yield plural(e["micro_batches"], "micro-batch", "es")
         if "cut" in e:
             yield f"cut at {e['cut']}"
-    if "tp" in e:
-        yield f"layers cut over {plural(e['tp'], 'rank')}"
-    if "cp" in e:
-        yield f"sequences cut over {plural(e['cp'], 'rank')}"
+    for axis, cut in CUTS.items():
+        if axis in e:
+            yield f"{cut} cut over {plural(e[axis], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:

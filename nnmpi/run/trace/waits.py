@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nnmpi.mesh import REPLICAS, Mesh
+from nnmpi.mesh import MODEL, REPLICAS, Mesh
 from nnmpi.run.trace.recording import EVENT, WAITS, which
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
@@ -22,7 +22,7 @@ COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "sums": REPLICAS,
     "statistics": REPLICAS,
     "settle": REPLICAS,
-    "agree": ("pp", "tp"),
+    "agree": MODEL,
     "tensor": ("tp",),
 }
 """Of a wait for a group of ranks: the axes along which they differ."""
@@ -52,7 +52,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
     table["arrived"] = np.where(which(events, *MEET), events["ended"], events["began"])
     table["sent"] = -1
     for wait, (send, away) in MESSAGES.items():
-        _match(table, _group_of(len(gathered), mesh, "pp", "tp"), wait, send, away)
+        _match(table, _group_of(len(gathered), mesh, *MODEL), wait, send, away)
     for kind, axes in COLLECTIVES.items():
         _meet(table, _group_of(len(gathered), mesh, *axes), kind)
     return table

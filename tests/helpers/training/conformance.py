@@ -41,6 +41,7 @@ from helpers.training.unusual_models import UNUSUAL_MODELS
 
 from nnmpi.comm import Comm
 from nnmpi.config import ALLREDUCES, ORDERS
+from nnmpi.mesh import AXES
 
 OPTIMIZERS: dict[str, Options] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 0.02},
@@ -106,7 +107,7 @@ def _trained(name: str, layout: Options, case: Options) -> Row:
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
-    ranks = prod(layout.get(axis, 1) for axis in ("dp", "cp", "pp", "tp"))
+    ranks = prod(layout.get(axis.name, 1) for axis in AXES)
     where = " ".join(f"{option}={value}" for option, value in layout.items())
     return Row(f"{where} {name}", ranks, law)
 

@@ -62,7 +62,7 @@ def test_the_all_reduce_of_auto(
     ranks: int, nodes: int, options: dict[str, Any], algorithm: str, store: str
 ) -> None:
     found = arranged(ranks, nodes, **options)
-    assert (found.algorithm, found.store) == (algorithm, store)
+    assert (found.algorithm, found.store.name) == (algorithm, store)
     assert found.has_to_be_measured == (algorithm == "auto")
 
 

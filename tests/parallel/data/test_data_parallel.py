@@ -67,11 +67,10 @@ def test_a_mesh() -> None:
     assert mesh.group(4, "dp") == (3, 4, 5)
     assert mesh.group(4, "pp") == (1, 4)
     assert mesh.group(4, "pp", "dp") == (0, 1, 2, 3, 4, 5)
-    assert (
-        Mesh.filled(3, None).axes == Mesh.filled(3, 3).axes == {"dp": 3, "cp": 1, "pp": 1, "tp": 1}
-    )
+    for sizes in ({}, {"dp": 3}):
+        assert Mesh.filled(3, sizes).axes == {"dp": 3, "cp": 1, "pp": 1, "tp": 1}
     with refused("dp 2 does not fit 3 ranks", "mpirun -n 2"):
-        Mesh.filled(3, 2)
+        Mesh.filled(3, {"dp": 2})
 
 
 # ---- buckets

@@ -1,16 +1,15 @@
-"""What a rank sends in a collective, and which ranks sum or update a bucket."""
+"""What a rank sends in a collective."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, among
-from nnmpi.collectives.step import Algorithm, bounds, cut
+from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
-from nnmpi.mesh import REPLICAS
-from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
 class Sent(NamedTuple):
@@ -26,6 +25,9 @@ class Sent(NamedTuple):
     def times(self, n: int) -> "Sent":
         """So many of it."""
         return Sent(self.bytes * n, self.messages * n)
+
+
+FLOAT64 = np.dtype(np.float64)
 
 
 def carried_out(
@@ -60,24 +62,6 @@ def all_reduced(
     return carried_out(algorithm, group, rank, n, dtype)
 
 
-def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
-    """The ranks that sum a bucket, or scatter its sum among them."""
-    if bucket.tied == NOT_TIED or a.scatters:
-        return a.replicas(rank)
-    return across_stages(a, rank, bucket, *REPLICAS, "pp")
-
-
-def across_stages(a: Arrangement, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
-    """The ranks along these axes in the stages that have the tied parameter of a bucket."""
-    stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    return tuple(r for r in a.mesh.group(rank, *axes) if a.mesh.coordinates(r)["pp"] in stages)
-
-
-def owned(a: Arrangement, rank: int) -> Iterator[tuple[int, int]]:
-    """What a rank updates of its flat buffer: (start, stop) in each bucket."""
-    near = a.cluster.beside(a.replicas(rank))[a.cluster.nodes[rank]]
-    for bucket in a.held(rank).buckets:
-        whole = over(a, rank, bucket) if a.store.startswith("zero") else (rank,)
-        ranks = near if a.store == "node" else whole
-        n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
-        yield bucket.start + cut(n, p, r), bucket.start + cut(n, p, r + 1)
+def doubled(group: Sequence[int], rank: int, n: int) -> Sent:
+    """What a rank sends in the all-reduce of a short row of float64."""
+    return carried_out(ALGORITHMS["doubling"], group, rank, n, FLOAT64)

@@ -1,0 +1,266 @@
+"""StoreKind: what each kind of store holds of the trained parameters, and sends for them.
+
+P   numbers of the trained parameters that are here       s   bytes of a number
+L   length of the flat buffer, with scalars and padding    k   running sums of the optimizer
+d   ranks along dp and cp
+
+                 parameters        gradients            optimizer       slots       windows
+local, replica   P s               P s                  k (L - scalars) s           sums
+node             P s, first rank   P s, twice on the    k L s / d                   sums, and
+                 of a node         first rank                                       parameters
+zero 1           L s               L s                  k L s / d                   sums
+zero 2           L s               L s / d              k L s / d       gradients
+zero 3           L s / d           L s / d              k L s / d       both
+versions         P s               P s                  k L s           older versions
+slices           P s               P s a buffer         k (L - scalars) s
+served           P s               P s, or a part       k of a part
+
+In 16 bits s is 2, running sums, buffers and gradients that zero 2 and 3 keep have 4 bytes, and the
+optimizer has a master of 4 besides; zero 3 has masters alone. Gradients are read through a slot.
+
+The stores themselves are in `parallel/`: whoever changes what one of them holds or sends changes
+its row, and `tests/parallel/arrangement/test_arranged.py` compares the two.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.step import bounds, cut
+from nnmpi.config import Config
+from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
+from nnmpi.parallel.arrangement.flat_buffer import scalar_count
+from nnmpi.parallel.arrangement.memory import (
+    Memory,
+    running_sums,
+    scratch,
+    window,
+    windows_of_sums,
+)
+from nnmpi.parallel.arrangement.program import SLOTS, gathered
+from nnmpi.parallel.arrangement.sent import FLOAT64, Sent, all_reduced, carried_out, doubled
+from nnmpi.parallel.arrangement.traffic import moments
+from nnmpi.schedules.reduction_tree import Action, highest, moves, owners_of
+
+Messages: TypeAlias = Callable[[Arrangement, int, int], Iterable[Sent]]
+"""What a rank sends in a step of so many micro-batches."""
+
+
+def _nothing(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    yield Sent()
+
+
+class StoreKind(NamedTuple):
+    """A row of `STORE_KINDS`.
+
+    holds       memory of a rank for the parameters that are trained
+    sends       gradients, and what is summed beside them
+    gathers     parameters, for their use in layers
+    updaters    the ranks that share the update of a bucket, each a part of it
+    strategy    the strategy whose store it is, where there is one kind for it
+    zero        the --zero that asks for it
+    buckets     whether gradients are summed bucket by bucket
+    scalars     whether scalars travel in front of the gradients
+    scatters    whether each backward pass scatters gradients among the replicas
+    is_whole_between_steps    whether a rank alone can read the parameters then
+    """
+
+    name: str
+    holds: Callable[[Arrangement, int], Memory]
+    sends: Messages = _nothing
+    gathers: Messages = _nothing
+    updaters: Callable[[Arrangement, int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
+    strategy: str = ""
+    zero: int = 0
+    buckets: bool = True
+    scalars: bool = True
+    scatters: bool = False
+    is_whole_between_steps: bool = True
+
+
+def asked_kind(config: Config) -> StoreKind:
+    """The kind that --zero asks for, where several ranks have the same parameters."""
+    return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
+
+
+# ---- what they hold
+
+
+def _numbers(a: Arrangement, rank: int) -> int:
+    """The length of the flat buffer without scalars."""
+    held = a.held(rank)
+    return held.length - held.spans[0][0] if held.trained else 0
+
+
+def _copy(a: Arrangement, rank: int) -> Memory:
+    """All values, gradients and running sums; memory through which a node sums buckets."""
+    n = _numbers(a, rank)
+    whole = sum(one.size for one in a.held(rank).trained) * a.dtype.itemsize
+    sums, windows = running_sums(a, n), _windows(a, rank)
+    return Memory(whole, whole, sums, slots=scratch(a, n), windows=windows)
+
+
+def _windows(a: Arrangement, rank: int) -> int:
+    """The windows through which the buckets of a rank are summed."""
+    sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.held(rank).buckets)
+    return windows_of_sums(a, rank, a.algorithm, sums)
+
+
+def _on_node(a: Arrangement, rank: int) -> Memory:
+    """Each rank updates its slice of each bucket; the node's first rank has what all share."""
+    held, s, whole = a.held(rank), a.dtype.itemsize, _copy(a, rank).parameters
+    is_first = a.near_replicas(rank)[0] == rank
+    (first, _), (_, n) = held.spans[0], held.spans[-1]
+    own = sum(max(hi - max(lo, first), 0) for lo, hi in a.owned_ranges(rank))
+    windows = window(n, a.dtype, is_first) + n * s * is_first
+    parameters, gradients = whole * is_first, whole * (1 + is_first)
+    rest = windows - parameters - gradients
+    return Memory(parameters, gradients, running_sums(a, own), slots=scratch(a, own), windows=rest)
+
+
+def _sharded_state(a: Arrangement, rank: int) -> Memory:
+    """Running sums of this rank's shards."""
+    flat, own = a.held(rank).length * a.dtype.itemsize, _shards(a, rank)
+    sums, windows = running_sums(a, own), _windows(a, rank)
+    return Memory(flat, flat, sums, slots=scratch(a, own), windows=windows)
+
+
+def _sharded_gradients(a: Arrangement, rank: int) -> Memory:
+    """Gradients of them, too, and slots for those that are not scattered yet."""
+    kept = _shards(a, rank) * a.updated_dtype.itemsize
+    slots = SLOTS * max(_lengths(a, rank)) * a.dtype.itemsize
+    there = _sharded_state(a, rank)
+    return there._replace(gradients=kept, slots=there.slots + slots)
+
+
+def _sharded_parameters(a: Arrangement, rank: int) -> Memory:
+    """Values of them, too, and slots for those that layers use."""
+    there, lengths = _sharded_gradients(a, rank), _lengths(a, rank)
+    longest = (max(lengths[i::SLOTS]) for i in range(min(SLOTS, len(lengths))))
+    slots = there.slots + sum(longest) * a.dtype.itemsize
+    return there._replace(parameters=0 if a.is_mixed else there.gradients, slots=slots)
+
+
+def _shards(a: Arrangement, rank: int) -> int:
+    return sum(stop - start for start, stop in a.owned_ranges(rank))
+
+
+def _lengths(a: Arrangement, rank: int) -> list[int]:
+    """The lengths of the buckets, in the order of memory."""
+    return [one.stop - one.start for one in sorted(a.held(rank).buckets)]
+
+
+def _versions(a: Arrangement, rank: int) -> Memory:
+    """Stage s of p has values for each micro-batch in flight, which are p - s."""
+    older = a.mesh.axes["pp"] - a.mesh.coordinates(rank)["pp"] - 1
+    there = _copy(a, rank)
+    return there._replace(slots=there.slots + older * _numbers(a, rank) * a.dtype.itemsize)
+
+
+def _slices(a: Arrangement, rank: int) -> Memory:
+    """A buffer of gradients for each partial sum that waits for another one."""
+    buffers = highest(moves(owners_of(a.config.slices, a.mesh.size), rank))
+    there = _copy(a, rank)
+    return there._replace(gradients=there.gradients * buffers)
+
+
+def _served(a: Arrangement, rank: int) -> Memory:
+    """A worker has no running sums; a server has those of its part of the gradients."""
+    whole, n, k = _copy(a, rank).parameters, _numbers(a, rank), rank - a.mesh.size
+    if k < 0:
+        return Memory(whole, whole, 0)
+    own = cut(n, a.servers, k + 1) - cut(n, a.servers, k)
+    return Memory(whole, own * a.dtype.itemsize, running_sums(a, own))
+
+
+# ---- what they send
+
+
+def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """An all-reduce a bucket; scalars are apart from gradients of 16 bits."""
+    held = a.held(rank)
+    if a.is_mixed:
+        yield doubled(a.replicas(rank), rank, scalar_count(held.trained))
+    for bucket in held.buckets:
+        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
+        yield all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
+
+
+def _sums_on_node(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """The same, and the squares, of which each rank has those of its slices."""
+    yield doubled(a.replicas(rank), rank, 1)
+    yield from _sums(a, rank, micro)
+
+
+def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """Gradients, in stages 2 and 3 of ZeRO after each backward pass of each stage."""
+    held, group = a.held(rank), a.replicas(rank)
+    yield doubled(group, rank, scalar_count(held.trained) + 3)  # squares, orders
+    for bucket in held.buckets:
+        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
+        if ranks == group and a.algorithm in REDUCE_SCATTERS:
+            once = carried_out(REDUCE_SCATTERS[a.algorithm], ranks, rank, n, a.dtype)
+        else:
+            once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
+        yield once.times(micro * len(users_of(held.inside(bucket))) if a.store.scatters else 1)
+        if a.store.scatters and bucket.tied != NOT_TIED:
+            edges, r = bounds(n, len(group)), group.index(rank)
+            own, stages = edges[r + 1] - edges[r], a.across_stages(rank, bucket, "pp")
+            yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
+
+
+def _gathers_once(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """Each bucket, after the update."""
+    for bucket in sorted(a.held(rank).buckets):
+        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
+        yield carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
+
+
+def _gathers_at_use(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """Each bucket, whenever a layer uses it and it is in no slot."""
+    uses = gathered(a, rank, micro)
+    yield from (one.times(uses[k]) for k, one in enumerate(_gathers_once(a, rank, micro)))
+
+
+def _along_the_tree(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """Gradients of slices, each with a row of moments; the first rank broadcasts the sum."""
+    group = a.replicas(rank)
+    plan = moves(owners_of(a.config.slices, len(group)), rank)
+    sends = sum(move.action is Action.SEND for move in plan)
+    rows = sum(row for _, row in moments(a, rank))
+    for n, dtype in ((a.held(rank).length, a.dtype), (rows, FLOAT64)):
+        yield Sent(n * dtype.itemsize, 1).times(sends)
+        yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
+
+
+# ---- the rows
+
+_zero = partial(
+    StoreKind,
+    sends=_scattered_sums,
+    updaters=Arrangement.summed_over,
+    scalars=False,
+    is_whole_between_steps=False,
+)
+_of_strategy = partial(StoreKind, buckets=False)
+
+STORE_KINDS: dict[str, StoreKind] = {
+    kind.name: kind
+    for kind in (
+        StoreKind("replica", _copy, _sums),
+        StoreKind("local", _copy),
+        StoreKind(
+            "node", _on_node, _sums_on_node, updaters=lambda a, rank, _: a.near_replicas(rank)
+        ),
+        _zero("zero 1", _sharded_state, gathers=_gathers_once, zero=1),
+        _zero("zero 2", _sharded_gradients, gathers=_gathers_once, zero=2, scatters=True),
+        _zero("zero 3", _sharded_parameters, gathers=_gathers_at_use, zero=3, scatters=True),
+        _of_strategy("versions", _versions, strategy="pipedream", scalars=False),
+        _of_strategy("slices", _slices, _along_the_tree, strategy="reproducible"),
+        _of_strategy(
+            "served", _served, strategy="server", scalars=False, is_whole_between_steps=False
+        ),
+    )
+}
+"""By name."""
