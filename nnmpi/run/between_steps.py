@@ -17,15 +17,16 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
 from nnmpi.parallel.stores import reading, stores_of
-from nnmpi.run import consistency, models
-from nnmpi.run.decoder import Decoder
+from nnmpi.run import consistency
 from nnmpi.run.files import saving
-from nnmpi.run.generation import checked_prompt, generated, texts
 from nnmpi.run.report import Event
 from nnmpi.run.resumable import Resumable
-from nnmpi.run.samples import TOKENS, agreed_sampler
-from nnmpi.run.sampling import Sampling
-from nnmpi.run.setup import Setup
+from nnmpi.run.setup import models
+from nnmpi.run.setup.setup import Setup
+from nnmpi.run.text.decoder import Decoder
+from nnmpi.run.text.generation import checked_prompt, generated, texts
+from nnmpi.run.text.samples import TOKENS, agreed_sampler
+from nnmpi.run.text.sampling import Sampling
 
 
 class BetweenSteps(Resumable):

@@ -35,13 +35,14 @@ from nnmpi.parallel.model.snapshot import Restored, owned
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.run import consistency, objectives, probe
-from nnmpi.run.cutting import cut_model
+from nnmpi.run import consistency
 from nnmpi.run.dropped import close_dropped, watch
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Report
 from nnmpi.run.settings import Changes, Settings
-from nnmpi.run.setup import Setup, arranged, build_model, initialise
+from nnmpi.run.setup import objectives, probe
+from nnmpi.run.setup.cutting import cut_model
+from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
 from nnmpi.run.snapshot import Snapshot, changed, next_steps
 from nnmpi.run.trace import Tracer
 

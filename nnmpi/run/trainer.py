@@ -22,12 +22,12 @@ from nnmpi.run.between_steps import BetweenSteps
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.measures import counts_tokens, measured
-from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import devices, environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import StepPhase
-from nnmpi.run.setup import NO_METRICS, set_up
+from nnmpi.run.setup.optimizers import MakeOptimizer
+from nnmpi.run.setup.setup import NO_METRICS, set_up
 
 
 class DivergedError(AgreedError):

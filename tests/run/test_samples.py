@@ -15,7 +15,7 @@ from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.sampling import Sampling
+from nnmpi.run.text.sampling import Sampling
 
 TOKENS = 20
 TEXT = "the lazy dog, and\nback again. " * 30

@@ -51,7 +51,7 @@ def test_the_first_rank_downloads_before_the_others(
         config = Config(model="iris-mlp", data="iris", steps=1, download=download)
         Trainer(config, comm=comm).fit(NullReport())
 
-    monkeypatch.setattr("nnmpi.run.datasets.load", recorded)
+    monkeypatch.setattr("nnmpi.run.setup.datasets.load", recorded)
     threads.run(3, run)
     assert sorted(loaded) == [0, 1, 2]
     if download:

@@ -20,9 +20,9 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
 from nnmpi.parallel.strategy import Strategy
-from nnmpi.run import threads
 from nnmpi.run.report.messages import Event
-from nnmpi.run.setup import Setup
+from nnmpi.run.setup import threads
+from nnmpi.run.setup.setup import Setup
 
 SUMMED = ("replicas", "pipeline")
 """The strategies whose gradients an all-reduce sums."""

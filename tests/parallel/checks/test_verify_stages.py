@@ -30,7 +30,7 @@ from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.run.optimizers import optimizer_of
+from nnmpi.run.setup.optimizers import optimizer_of
 
 WHOLE = [dtype for dtype in BOUNDS if dtype not in HALVES]
 """Parameters of 16 bits have masters, of which a stage that is only shown has none."""

@@ -9,8 +9,8 @@ from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run import consistency
-from nnmpi.run.generation import tokens_of_prompt
-from nnmpi.run.sampling import Sampling
+from nnmpi.run.text.generation import tokens_of_prompt
+from nnmpi.run.text.sampling import Sampling
 
 TOKENS = 100
 """How long a sample is."""

@@ -16,11 +16,11 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.discovery import chosen
 from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
-from nnmpi.run.decoder import loaded
 from nnmpi.run.files import loading
-from nnmpi.run.generation import generated, texts, tokenizer_for, tokens_of_prompt
-from nnmpi.run.models import saved_sizes
-from nnmpi.run.sampling import RANGES, Sampling
+from nnmpi.run.setup.models import saved_sizes
+from nnmpi.run.text.decoder import loaded
+from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
+from nnmpi.run.text.sampling import RANGES, Sampling
 from nnmpi.terms import FROM_1, Range, check_text
 
 PROGRAM = "nnmpi.generate"
