@@ -37,7 +37,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.run.between_steps.TOKENS", TOKENS)
+    monkeypatch.setattr("nnmpi.run.text.samples.TOKENS", TOKENS)
 
 
 @pytest.fixture
