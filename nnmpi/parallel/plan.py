@@ -61,4 +61,4 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     held = [p for p in spec.parameters if strategy.entries.parts.has(p)]
     update = None if spec.arrangement.dtype == "float64" else ReferenceUpdate(spec, held)
     models = spec.task.model, spec.twin.task.model
-    return Verified(strategy, single, models, update, spec.on_event)
+    return Verified(strategy, single, models, update, spec.control)

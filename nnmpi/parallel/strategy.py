@@ -36,9 +36,6 @@ from nnmpi.parallel.step.scaling import ScaledUpdate
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
 
-OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
-
-
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
 
@@ -52,7 +49,6 @@ class TrainSpec(NamedTuple):
     arrangement: Arrangement
     make_optimizer: Callable[[Named], Optimizer]
     control: StepControl
-    on_event: OnEvent
     recorder: Recorder = NO_RECORDER
     twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
     next_steps: Sequence[StepState] = ()  # of each worker, where each goes on at a pace of its own

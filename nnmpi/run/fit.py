@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TypeAlias
 
 import numpy as np
 
-from nnmpi.comm import Comm
+from nnmpi.config import Config
 from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
@@ -15,11 +15,11 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.files import saving
 from nnmpi.run.measures import counts_tokens, measured
-from nnmpi.run.report import Event
+from nnmpi.run.report import Event, LostOutputError, Report, open_report
+from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
-from nnmpi.run.setup.setup import Setup
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.trace import Tracer
 
@@ -39,8 +39,6 @@ class Fit:
 
     def __init__(
         self,
-        setup: Setup,
-        comm: Comm,
         run: RunState,
         session: Callable[[], Session],
         tracer: Tracer,
@@ -48,17 +46,65 @@ class Fit:
         tell: Tell,
         hears_steps: bool,
     ) -> None:
-        self._setup, self._comm, self._run, self._session_now = setup, comm, run, session
-        self._tracer, self._sampler, self._tell_all = tracer, sampler, tell
-        self._hears_steps = hears_steps
-        self._pace = Pace(counts_tokens(setup.dataset, setup.loss))
+        self._run, self._session_now, self._tracer, self._sampler = run, session, tracer, sampler
+        self._tell_all, self._hears_steps = tell, hears_steps
 
     @property
     def _session(self) -> Session:
         return self._session_now()
 
-    def run(self) -> Event:
-        """All of it; returns the last event."""
+    def run(self, report: Report | None, epochs: int | None) -> Event:
+        """All of it, or so many epochs more; returns the last event."""
+        self._check_ready(epochs)
+        run, self._setup, self._comm = self._run, self._session.setup, self._session.comm
+        self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
+        self._session.wake()
+        run.begin(epochs)
+        with open_report(self._session.config, self._comm, report, run.runs > 1) as run.report:
+            try:
+                self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
+                run.report.event({**start_event(self._session, run), **environment(self._session)})
+                return self._fit()
+            except BaseException as error:
+                reason = str(error) or type(error).__name__
+                with suppress(LostOutputError):
+                    run.report.event({"event": "failed", "error": reason, "steps": run.state.step})
+                raise
+            finally:
+                run.stopping = run.stop_requested = False
+
+    def _check_ready(self, epochs: int | None) -> None:
+        """Raises ValueError unless there is a run to make, of what the optimizer has."""
+        run, made, total = self._run, self._run.state.step, self._run.total_steps
+        session = self._session
+        if session.is_closed:
+            raise ValueError(
+                f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
+                "since its run failed; make another, or restore a snapshot"
+            )
+        if epochs is not None:
+            Config(epochs=epochs)
+        elif run.runs and made > run.first:
+            raise ValueError(
+                f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more "
+                "epochs"
+            )
+        elif made >= total and not run.epoch_is_over:
+            raise ValueError(
+                f"the snapshot is of step {made}, and this run ends after {total} steps: "
+                "make the Trainer with more epochs or steps, or call fit(epochs=N)"
+            )
+        # by paths, which all ranks have, also where the parameters are elsewhere
+        now = {path for path, p in session.model.named_parameters() if p.requires_grad}
+        trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
+        if now - trained or (not made and session.settings.trains_others):
+            raise ValueError(
+                "requires_grad of a parameter was changed after this Trainer was made; "
+                "change it in `build`"
+            )
+
+    def _fit(self) -> Event:
+        """Its steps, and what follows them."""
         try:
             with self._tracer.of_run():
                 metrics = self._epochs()

@@ -8,7 +8,8 @@ from enum import Enum, auto
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.step.executor import StepControl, StepState
-from nnmpi.run.report import Event, Report
+from nnmpi.run.files.loading import Loaded
+from nnmpi.run.report import Report
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -32,6 +33,7 @@ class RunState:
     first     the step that `fit` begins with
     runs      how often `fit` was called
     sessions  how many there were
+    loaded    what the file of --load had for the model
     """
 
     report: Report  # of a run that has begun
@@ -40,6 +42,7 @@ class RunState:
         self._setup = setup
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first = self.runs = self.sessions = 0
+        self.loaded: Loaded | None = None
         self.set_span(None)
         self.begin_anew()
 
@@ -90,14 +93,15 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """What the steps of a run ask."""
-        return StepControl(self._scheduled, lambda: self.stop_requested, lambda: self.total_steps)
+        """What is asked and told in the steps of a run."""
+        return StepControl(
+            self._scheduled,
+            lambda: self.stop_requested,
+            lambda: self.total_steps,
+            lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
+        )
 
     def _scheduled(self, step: int) -> float:
         """What multiplies the learning rates; strategies call it just before they update."""
         self.phase = StepPhase.UPDATING
         return self.lr_factor(step)
-
-    def tell(self, event: Event) -> None:
-        """An event of a step."""
-        self.report.event(event)

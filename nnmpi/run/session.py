@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.config import Config
-from nnmpi.data import Inputs, Loader, Split
+from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
@@ -93,7 +93,8 @@ class Session:
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
         arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
-        self.loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
+        loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
+        self._run.loaded = loaded or self._run.loaded
         spec = self._spec(part, arrangement, layout)
         restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
         if restored:
@@ -132,7 +133,6 @@ class Session:
             arrangement,
             setup.make_optimizer,
             self._run.control,
-            self._run.tell,
         )
 
     def _twin(self, model: Module, arrangement: Arrangement) -> TrainSpec:
@@ -165,14 +165,16 @@ class Session:
         self._evaluate(self.setup.test, measured)
         return measured.sums
 
-    def predict(self, x: Inputs) -> np.ndarray:
-        """The scores of samples, whole and on every rank."""
-        graph, n, config = self.arrangement.graph, len(arrays(x)[0]), self.config
+    def predict(self, x: Any) -> np.ndarray:
+        """The scores of samples like those of training, whole and on every rank."""
+        given = all_or_none(self.comm, lambda: samples_like(x, self.setup.dataset.train))
+        consistency.check_samples(self.comm, given)
+        graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
         edge = graph.edges[graph.outputs[0]]
         scores = Scores(self.task.objective, n, edge.shape(n), edge.dtype)
         if n:
             how: Any = {"standardiser": self.setup.standardiser, "dtype": config.dtype}
-            samples = Split(x, np.zeros(n))
+            samples = Split(given, np.zeros(n))
             self._evaluate(Loader(samples, config.batch_size, shuffle=False, **how), scores)
         return scores.array
 

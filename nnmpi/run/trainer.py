@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config
-from nnmpi.data import Dataset, samples_like
+from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
@@ -27,10 +27,9 @@ from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.files.loading import Loaded
-from nnmpi.run.fit import DivergedError as DivergedError
 from nnmpi.run.fit import Fit
-from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.events import devices, environment, start_event
+from nnmpi.run.report import Event, Report
+from nnmpi.run.report.events import start_event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import NO_SESSION, Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
@@ -83,7 +82,6 @@ class Trainer:
         self._sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
         self.config, self.comm, self._setup = setup.config, comm, setup
         self._run, self._tracer = RunState(setup), Tracer(setup.config, comm)
-        self.loaded: Loaded | None = None  # of the file of --load
         close_dropped(comm)
         self._open(self.config)
 
@@ -91,7 +89,6 @@ class Trainer:
         """Arranges the ranks as the config says; every rank calls it."""
         recorder = self._tracer.recorder
         self.session = Session(self._setup, config, self.comm, self._run, recorder, snapshot)
-        self.loaded = self.session.loaded or self.loaded
 
     # ---- what it has
 
@@ -156,6 +153,11 @@ class Trainer:
         return self._run.skipped
 
     @property
+    def loaded(self) -> Loaded | None:
+        """What the file of --load had for the model."""
+        return self._run.loaded
+
+    @property
     def is_first(self) -> bool:
         """Whether this rank prints and saves."""
         return self.comm.rank == 0
@@ -168,56 +170,8 @@ class Trainer:
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
-        run = self._run
-        self._check_ready(epochs)
-        self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
-        self.session.wake()
-        run.begin(epochs)
-        with open_report(self.config, self.comm, report, run.runs > 1) as run.report:
-            try:
-                fit = Fit(
-                    *(self._setup, self.comm, run, lambda: self.session),
-                    *(self._tracer, self._sampler, self._tell, self._hears_steps),
-                )
-                facts = environment(self.config, self.comm, self.arrangement)
-                run.report.event({**self.describe(), **facts})
-                return fit.run()
-            except BaseException as error:
-                reason = str(error) or type(error).__name__
-                with suppress(LostOutputError):
-                    run.report.event({"event": "failed", "error": reason, "steps": self.step})
-                raise
-            finally:
-                run.stopping = run.stop_requested = False
-
-    def _check_ready(self, epochs: int | None) -> None:
-        """Raises ValueError unless there is a run to make, of what the optimizer has."""
-        run, made, total = self._run, self.step, self._run.total_steps
-        if self.session.is_closed:
-            raise ValueError(
-                f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
-                "since its run failed; make another, or restore a snapshot"
-            )
-        if epochs is not None:
-            Config(epochs=epochs)
-        elif run.runs and made > run.first:
-            raise ValueError(
-                f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more "
-                "epochs"
-            )
-        elif made >= total and not run.epoch_is_over:
-            raise ValueError(
-                f"the snapshot is of step {made}, and this run ends after {total} steps: "
-                "make the Trainer with more epochs or steps, or call fit(epochs=N)"
-            )
-        # by paths, which all ranks have, also where the parameters are elsewhere
-        now = {path for path, p in self.model.named_parameters() if p.requires_grad}
-        trained = {v.path for v in self.arrangement.graph.variables if v.is_trained}
-        if now - trained or (not made and self.session.settings.trains_others):
-            raise ValueError(
-                "requires_grad of a parameter was changed after this Trainer was made; "
-                "change it in `build`"
-            )
+        given = self._run, lambda: self.session, self._tracer, self._sampler
+        return Fit(*given, self._tell, self._hears_steps).run(report, epochs)
 
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
@@ -231,14 +185,7 @@ class Trainer:
 
     def describe(self) -> Event:
         """The start event."""
-        run = self._run
-        event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
-        left = run.total_steps - self.step + run.state.batch
-        epochs = -(-left // len(self.train))
-        event |= {"steps": run.total_steps, "epochs": epochs, **devices(self.arrangement)}
-        if self.loaded and self.config.load_partial:
-            event["loaded"] = self.loaded._asdict()
-        return event | ({"warning": self.warning} if self.warning else {})
+        return start_event(self.session, self._run)
 
     # ---- between two steps, and after the last one
 
@@ -259,9 +206,7 @@ class Trainer:
         if isinstance(x, Iterator):
             return map(self.predict, x)
         self._meet("predict")
-        given = all_or_none(self.comm, lambda: samples_like(x, self.dataset.train))
-        consistency.check_samples(self.comm, given)
-        return self.session.predict(given)
+        return self.session.predict(x)
 
     def generate(
         self,
@@ -307,7 +252,8 @@ class Trainer:
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
-        self._meet("optimizer_state_dict", also_closed=True)
+        self._check_together("optimizer_state_dict")
+        self.comm.meet("optimizer_state_dict")
         entries = Entries.of_optimizer(self.optimizer, self.model, self.comm)
         return {entry.place.path: entry.value for entry in entries}
 
@@ -369,10 +315,9 @@ class Trainer:
         if kind is None:  # other ranks may know nothing of an exception
             self.close()
 
-    def _meet(self, what: str, also_closed: bool = False) -> None:
+    def _meet(self, what: str) -> None:
         """Waits for all ranks; raises ValueError unless all can do it now (see roll_call)."""
-        is_over = self.session.is_closed and self.comm.size > 1 and not also_closed
-        self._check_together(what, is_over)
+        self._check_together(what, self.session.is_closed and self.comm.size > 1)
         self.comm.meet(what)
 
     def _check_together(self, what: str, is_over: bool = False) -> None:

@@ -18,8 +18,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
 from nnmpi.nn.store import FlatStore
 from nnmpi.run.files import saving
+from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
-from nnmpi.run.trainer import DivergedError
 
 
 def kinds(trainer: Trainer) -> set[type]:

@@ -107,11 +107,12 @@ class StepResult(NamedTuple):
 
 
 class StepControl(NamedTuple):
-    """What the trainer asks of the steps of a run."""
+    """What is asked of a run in its steps, and what it is told."""
 
     lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
     stop: Callable[[], bool]  # whether to end the run after this step
     steps: Callable[[], int]  # in the whole run
+    event: Callable[[dict[str, Any]], None]  # takes an event
 
 
 Program: TypeAlias = Callable[[int], list[Op]]

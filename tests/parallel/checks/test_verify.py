@@ -21,8 +21,8 @@ from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import Composed
+from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import NullReport, Report
-from nnmpi.run.trainer import DivergedError
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 

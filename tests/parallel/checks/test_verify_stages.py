@@ -107,14 +107,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def rank(comm: Comm, dtype: str) -> list[tuple[dict[str, Any], list[float]]]:
         config = Config(verify=True, dtype=dtype, clip_norm=0.1, batch_size=14)
         events: list[Any] = []
-        control = StepControl(lambda step: 1.0, lambda: False, lambda: 5)
+        control = StepControl(lambda step: 1.0, lambda: False, lambda: 5, events.append)
 
         def spec(twin: TrainSpec | None) -> TrainSpec:
             task = Task(model().to(dtype), Objective(nn.CrossEntropyLoss(reduction="sum"), {}), CPU)
             make = optimizer_of(config, None, comm)
             part, parameters = ModelPart.whole(task.model), [*task.model.parameters()]
             a = arrangement if twin else alone(arrangement)
-            return TrainSpec(task, part, parameters, a, make, control, events.append, twin=twin)
+            return TrainSpec(task, part, parameters, a, make, control, twin=twin)
 
         graph = trace(model(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
         arrangement = arrange(config, Cluster.on_paper(2), graph)
