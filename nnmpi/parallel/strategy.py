@@ -2,14 +2,14 @@
 compute, from parts that differ."""
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from nnmpi.comm import Comm
 from nnmpi.config import Config
-from nnmpi.data import Loader
+from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
@@ -23,10 +23,9 @@ from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import (
     NO_SYNC,
+    Around,
     Executor,
     GradientSync,
-    Position,
-    StepControl,
     StepResult,
     StepState,
 )
@@ -38,6 +37,23 @@ from nnmpi.parallel.stores import LocalStore
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
+
+
+class StepControl(NamedTuple):
+    """What is asked of a run in its steps, and what it is told."""
+
+    lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
+    stop: Callable[[], bool]  # whether to end the run after this step
+    steps: Callable[[], int]  # in the whole run
+    event: Callable[[dict[str, Any]], None]  # takes an event
+
+
+class WorkerPosition(NamedTuple):
+    """Where a worker is in its data, if each has a pace of its own: which step it makes next."""
+
+    worker: int
+    workers: int
+    next: StepState
 
 
 class TrainSpec(NamedTuple):
@@ -78,7 +94,7 @@ class Strategy(Protocol):
     entries: Entries
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> WorkerPosition | None:
         """Where this rank is in its data, if not where all ranks are."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -134,6 +150,18 @@ class StrategyParts(NamedTuple):
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
 
 
+class StepMaker(Protocol):
+    """What an Executor does for a strategy: training and evaluation, on this rank."""
+
+    def steps(
+        self, loads: Iterable[Load], start: StepState, batches: int
+    ) -> Generator[StepResult, None, None]:
+        """A step for each batch from `start` on, of an epoch of so many."""
+
+    def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
+        """Forward passes over batches; `outputs` takes what they give."""
+
+
 class Composed:
     """Every rank runs an executor on its part of each batch."""
 
@@ -142,7 +170,7 @@ class Composed:
     def __init__(
         self,
         parts: StrategyParts,
-        executor: Executor,
+        executor: StepMaker,
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
@@ -205,14 +233,15 @@ def executor_of(
     spec: TrainSpec,
     sync: GradientSync,
     update: Callable[[int], Outcome],
-    batch_stats: BatchStats,
+    batch_stats: BatchStats = LOCAL,
+    channels: Channels | None = None,
+    around: Around = (),
 ) -> Executor:
     """What carries out the programs of the arrangement on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    pp, on = layout.axis["pp"], spec.task.on
-    channels = Channels(part.boundaries, part.stages, pp, spec.recorder, on)
+    end = part.stages, layout.axis["pp"], spec.recorder, spec.task.on
     return Executor(
-        Ports.of(spec.task, part, channels),
+        Ports.of(spec.task, part, channels or Channels(part.boundaries, *end)),
         sync,
         update,
         spec.control.stop,
@@ -221,4 +250,5 @@ def executor_of(
         batch_stats,
         spec.recorder,
         math.inf if a.config.verify else CHECKED_STEPS,
+        around,
     )

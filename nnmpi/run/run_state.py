@@ -7,7 +7,8 @@ from enum import Enum, auto
 
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import Schedule
-from nnmpi.parallel.step.executor import StepControl, StepState
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Report
 from nnmpi.run.setup.setup import Setup

@@ -33,10 +33,10 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
-from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores import LocalStore, values_of
-from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
+from nnmpi.parallel.strategy import AgreedError, StepControl, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 

@@ -26,10 +26,10 @@ from nnmpi.parallel.checks.verify import BOUNDS, SUBJECTS, VerifyError
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.parallel.strategy import StepControl, Strategy, TrainSpec
 from nnmpi.run.setup.optimizers import optimizer_of
 
 WHOLE = [dtype for dtype in BOUNDS if dtype not in HALVES]
