@@ -31,7 +31,7 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
-from nnmpi.parallel.step.scaling import ScaledUpdate
+from nnmpi.parallel.step.scaling import rescaled
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
 
@@ -214,7 +214,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
     part = spec.part
     optimizer = spec.optimizer(parts.store.parameters)
     scaler = spec.task.scaler
-    update = (Update if scaler is None else partial(ScaledUpdate, scaler))(
+    update = Update(
         parts.store,
         optimizer,
         spec.arrangement.config.clip_norm,
@@ -224,7 +224,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
         [p for p, _ in part.tied],
         spec.recorder,
     )
-    executor = executor_of(layout, spec, parts.sync, update.apply, parts.batch_stats)
+    apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
+    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
     return Composed(parts, executor, optimizer, layout, spec)
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from typing import TypeAlias
 
 import numpy as np
 
@@ -23,9 +22,6 @@ from nnmpi.run.session import Session
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.trace import Tracer
 
-Tell: TypeAlias = Callable[[str, Event], None]
-"""Calls the method of this name of all callbacks."""
-
 
 class DivergedError(AgreedError):
     """The loss is NaN or infinite."""
@@ -34,6 +30,8 @@ class DivergedError(AgreedError):
 class Fit:
     """One run. A callback may end the session and open another one, so it is asked for each time.
 
+    session       the one that there is
+    tell          calls the method of this name of all callbacks
     hears_steps   whether some rank has a callback after each step
     """
 
@@ -43,7 +41,7 @@ class Fit:
         session: Callable[[], Session],
         tracer: Tracer,
         sampler: Sampler | None,
-        tell: Tell,
+        tell: Callable[[str, Event], None],
         hears_steps: bool,
     ) -> None:
         self._run, self._session_now, self._tracer, self._sampler = run, session, tracer, sampler
