@@ -119,6 +119,12 @@ class Strategy(Protocol):
 
 # ---- ranks that all compute
 
+Steps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
+"""A step for each batch from a state on, of an epoch of so many; see `Executor.steps`."""
+
+Evaluate: TypeAlias = Callable[[Generator[Load, None, None], int, Outputs], None]
+"""Forward passes over batches; see `Executor.evaluate`."""
+
 
 class Evaluation(NamedTuple):
     """Which samples of a test batch this rank evaluates, and the ranks that add up their sums."""
@@ -150,18 +156,6 @@ class StrategyParts(NamedTuple):
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
 
 
-class StepMaker(Protocol):
-    """What an Executor does for a strategy: training and evaluation, on this rank."""
-
-    def steps(
-        self, loads: Iterable[Load], start: StepState, batches: int
-    ) -> Generator[StepResult, None, None]:
-        """A step for each batch from `start` on, of an epoch of so many."""
-
-    def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
-        """Forward passes over batches; `outputs` takes what they give."""
-
-
 class Composed:
     """Every rank runs an executor on its part of each batch."""
 
@@ -170,14 +164,15 @@ class Composed:
     def __init__(
         self,
         parts: StrategyParts,
-        executor: StepMaker,
+        steps: Steps,
+        evaluate: Evaluate,
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
     ) -> None:
         self.layout, self.optimizer = layout, optimizer
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
-        self._parts, self._executor = parts, executor
+        self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields = spec.part.fields
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -185,13 +180,13 @@ class Composed:
         parts.check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
         with parts.progress(), closing(loads):
-            yield from self._executor.steps(loads, start, len(loader))
+            yield from self._steps(loads, start, len(loader))
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation
         loads = loader.loads(0, how.cut, want=self._fields)
         with self._parts.store.reading():
-            self._executor.evaluate(loads, step, outputs)
+            self._evaluate(loads, step, outputs)
         if not how.counts:
             outputs.clear()
         outputs.add_up(how.comm, lambda row: how.comm.all_reduce(row, "doubling"))
@@ -226,7 +221,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
     )
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
     executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
-    return Composed(parts, executor, optimizer, layout, spec)
+    return Composed(parts, executor.steps, executor.evaluate, optimizer, layout, spec)
 
 
 def executor_of(

@@ -73,7 +73,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
     vertical = config.vertical_sync
     store = VersionStore(spec.parameters, spec.parameters[0].data.dtype, spec.task.on)
     optimizer = spec.optimizer(spec.parameters)
-    executor = OverlappingSteps(layout, spec, store, optimizer)
+    stage = OverlappingSteps(layout, spec, store, optimizer)
     parts = StrategyParts(
         store,
         BatchSplit(1, 1, 0),
@@ -82,7 +82,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
         {"schedule": "pipedream", "micro_batches": 1, **spec.part.facts, "vertical_sync": vertical},
         outcome=lambda: {"weight_versions": max(gather_objects(layout.all, store.buffers))},
     )
-    return Composed(parts, executor, optimizer, layout, spec)
+    return Composed(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
 
 
 class InFlight(Sequence[Batch]):

@@ -1,7 +1,5 @@
 """Which token comes next: drawn from the scores of a model, by seed and position."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -10,14 +8,12 @@ from nnmpi import keyed
 from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Range
 
 UP_TO_1 = Range("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
-OPTIONS: Mapping[str, tuple[Range, str]] = MappingProxyType(
-    {
-        "temperature": (NUMBER_FROM_0, "what scores are divided by; 0: always the best token"),
-        "top_k": (FROM_0, "draw from so many; 0: all"),
-        "top_p": (UP_TO_1, "draw from the best that together have this probability"),
-        "seed": (FROM_0, "of the draws"),
-    }
-)
+OPTIONS: dict[str, tuple[Range, str]] = {
+    "temperature": (NUMBER_FROM_0, "what scores are divided by; 0: always the best token"),
+    "top_k": (FROM_0, "draw from so many; 0: all"),
+    "top_p": (UP_TO_1, "draw from the best that together have this probability"),
+    "seed": (FROM_0, "of the draws"),
+}
 """The range of each option, and what its flag says of it."""
 
 
