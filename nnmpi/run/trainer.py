@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -13,20 +13,13 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
-from nnmpi.optim import Optimizer
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.model.entries import Entries, load_state
-from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores import stores_of
-from nnmpi.parallel.strategy import Strategy
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.dropped import close_dropped
-from nnmpi.run.files.loading import Loaded
 from nnmpi.run.fit import Fit
 from nnmpi.run.report import Event, Report
 from nnmpi.run.report.events import start_event
@@ -44,6 +37,14 @@ COLLECTING = RLock()
 return at once, having collected nothing."""
 
 
+T = TypeVar("T")
+
+
+def read(get: Callable[["Trainer"], T]) -> T:
+    """A property of a Trainer, which type checkers take for its value."""
+    return cast(T, property(get))
+
+
 class Trainer:
     """A model in training on all ranks of `comm`; it lives until `close`, or the end of a `with`.
 
@@ -58,6 +59,25 @@ class Trainer:
     optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
     """
+
+    comm: Comm
+    session: Session  # there is none after a restore that failed
+    _run: RunState
+
+    arrangement = read(lambda t: t.session.arrangement)  # who has and does what
+    part = read(lambda t: t.session.part)  # what this rank has of the model
+    model = read(lambda t: t.session.model)  # the whole tree; parameters may be elsewhere
+    task = read(lambda t: t.session.task)  # the model and its objective
+    strategy = read(lambda t: t.session.strategy)  # the arrangement at work
+    optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
+    warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
+    last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
+    lr_factor = read(lambda t: t._run.lr_factor)  # what multiplies the learning rates in a step
+    state = read(lambda t: t._run.state)  # how far training has come
+    step = read(lambda t: t._run.state.step)  # the number of steps made so far
+    skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
+    loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
+    is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
 
     def __init__(
         self,
@@ -89,78 +109,6 @@ class Trainer:
         """Arranges the ranks as the config says; every rank calls it."""
         recorder = self._tracer.recorder
         self.session = Session(self._setup, config, self.comm, self._run, recorder, snapshot)
-
-    # ---- what it has
-
-    @property
-    def arrangement(self) -> Arrangement:
-        """Who has and does what."""
-        return self.session.arrangement
-
-    @property
-    def part(self) -> ModelPart:
-        """What this rank has of the model."""
-        return self.session.part
-
-    @property
-    def model(self) -> Module:
-        """The whole tree of modules; parameters that are elsewhere have no values here."""
-        return self.session.model
-
-    @property
-    def task(self) -> Task:
-        """The model and its objective."""
-        return self.session.task
-
-    @property
-    def strategy(self) -> Strategy:
-        """The arrangement at work."""
-        return self.session.strategy
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer of what this rank updates."""
-        return self.session.optimizer
-
-    @property
-    def warning(self) -> str:
-        """What a few samples have shown of modules of the user's own; empty if nothing."""
-        return self.session.warning
-
-    @property
-    def last_lr(self) -> float:
-        """The learning rate of the first group, as the schedule has it in the last step."""
-        return self.session.last_lr
-
-    @property
-    def lr_factor(self) -> Schedule:
-        """What multiplies the learning rates in a step."""
-        return self._run.lr_factor
-
-    @property
-    def state(self) -> StepState:
-        """How far training has come."""
-        return self._run.state
-
-    @property
-    def step(self) -> int:
-        """The number of steps made so far."""
-        return self._run.state.step
-
-    @property
-    def skipped(self) -> int:
-        """The steps that were left out, since a number was not finite."""
-        return self._run.skipped
-
-    @property
-    def loaded(self) -> Loaded | None:
-        """What the file of --load had for the model."""
-        return self._run.loaded
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank prints and saves."""
-        return self.comm.rank == 0
 
     # ---- training
 
