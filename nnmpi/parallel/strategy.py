@@ -1,4 +1,4 @@
-"""Strategy: what the trainer knows of a way of being parallel; Composed: that of ranks that all
+"""Strategy: what a session knows of a way of being parallel; ExecutorStrategy: one of ranks that all
 compute, from parts that differ."""
 
 import math
@@ -156,7 +156,7 @@ class StrategyParts(NamedTuple):
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
 
 
-class Composed:
+class ExecutorStrategy:
     """Every rank runs an executor on its part of each batch."""
 
     position = None
@@ -204,7 +204,7 @@ class Composed:
         self.layout.free()
 
 
-def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Composed:
+def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """The strategy of ranks that make every step together."""
     part = spec.part
     optimizer = spec.optimizer(parts.store.parameters)
@@ -221,7 +221,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
     )
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
     executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
-    return Composed(parts, executor.steps, executor.evaluate, optimizer, layout, spec)
+    return ExecutorStrategy(parts, executor.steps, executor.evaluate, optimizer, layout, spec)
 
 
 def executor_of(

@@ -28,10 +28,10 @@ from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import Restored, owned
+from nnmpi.parallel.model.snapshot import Restored, saved_ranges
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
+from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores import stores_of
 from nnmpi.parallel.strategy import Strategy, TrainSpec
@@ -171,7 +171,7 @@ class Session:
         consistency.check_samples(self.comm, given)
         graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
         edge = graph.edges[graph.outputs[0]]
-        scores = Scores(self.task.objective, n, edge.shape(n), edge.dtype)
+        scores = AllScores(self.task.objective, n, edge.shape(n), edge.dtype)
         if n:
             how: Any = {"standardiser": self.setup.standardiser, "dtype": config.dtype}
             samples = Split(given, np.zeros(n))
@@ -234,7 +234,7 @@ class Session:
             run.sums,
             () if position is None else (position,),
             self.settings.changes,
-            owned(self.part, self.optimizer, whole=not self.strategy.layout.serves),
+            saved_ranges(self.part, self.optimizer, whole=not self.strategy.layout.serves),
             None if self.task.scaler is None else self.task.scaler.now,
         )
 
@@ -290,8 +290,8 @@ def _release(resting: ExitStack, strategy: Strategy, model: Module) -> None:
     """Gives back what ranks share of a session; the model keeps what this rank has of it."""
     resting.close()
     strategy.close()
-    if model._together is not None:
-        model._together = _refuse
+    if model._meet is not None:
+        model._meet = _refuse
 
 
 def _refuse() -> NoReturn:

@@ -11,7 +11,7 @@ from nnmpi.metrics import Sums
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.model.snapshot import Owned
+from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import quoted
@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
     epoch: Sums
     positions: tuple[WorkerPosition, ...]
     changes: Changes
-    owned: tuple[Owned, ...]
+    owned: tuple[SavedRange, ...]
     loss_scale: LossScale | None
 
     def fits(self, config: Config, ranks: int) -> bool:

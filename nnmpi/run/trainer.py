@@ -72,7 +72,6 @@ class Trainer:
     optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
     warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
     last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
-    lr_factor = read(lambda t: t._run.lr_factor)  # what multiplies the learning rates in a step
     state = read(lambda t: t._run.state)  # how far training has come
     step = read(lambda t: t._run.state.step)  # the number of steps made so far
     skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
@@ -130,6 +129,10 @@ class Trainer:
         """Stop after the current step; several ranks agree on it in that step or the next."""
         self._run.stop_requested = True
         self._run.stopping = self._run.stopping or self.comm.size == 1
+
+    def lr_factor(self, step: int) -> float:
+        """What multiplies the learning rates in a step."""
+        return self._run.lr_factor(step)
 
     def describe(self) -> Event:
         """The start event."""

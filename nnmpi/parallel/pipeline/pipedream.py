@@ -40,8 +40,8 @@ from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import (
-    Composed,
     Evaluation,
+    ExecutorStrategy,
     NotFiniteError,
     StrategyParts,
     TrainSpec,
@@ -62,7 +62,7 @@ def check(config: Config, ranks: int) -> None:
         )
 
 
-def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
+def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """The strategy of PipeDream, where each rank is one stage; every rank calls it."""
     for p, ranks in spec.part.tied:  # on all ranks
         raise ValueError(
@@ -82,7 +82,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
         {"schedule": "pipedream", "micro_batches": 1, **spec.part.facts, "vertical_sync": vertical},
         outcome=lambda: {"weight_versions": max(gather_objects(layout.all, store.buffers))},
     )
-    return Composed(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
+    return ExecutorStrategy(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
 
 
 class InFlight(Sequence[Batch]):

@@ -115,5 +115,5 @@ def cut_model(
             group.meet("trainer.model(x)")
 
     if groups:
-        model._together = meet
+        model._meet = meet
     return sharding
