@@ -1,5 +1,5 @@
-"""Strategy: what a session knows of a way of being parallel; ExecutorStrategy: one of ranks that all
-compute, from parts that differ."""
+"""Strategy: what a session knows of a way of being parallel; ExecutorStrategy: that of ranks
+that all compute, from parts that differ."""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

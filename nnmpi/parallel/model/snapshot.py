@@ -1,4 +1,4 @@
-"""SavedRange: what a rank owns of a model in training, as copies; and how it gets back into a model.
+"""SavedRange: what a rank owns of a model in training, as copies; and how a model gets it back.
 
     rank 0 of 2   w 0..5   b 0..1  ─┐               ┌─►  w b   rank 0 of 3
     rank 1 of 2   w 5..9           ─┴─►  w, then b ─┼─►  w b   rank 1 of 3
