@@ -55,12 +55,11 @@ def warning(
     """
     if not is_needed(arrangement, task):
         return ""
-    want, count = part.fields._replace(x=True, y=True), min(SAMPLES, len(train.split.y))
-
-    def found() -> str:
-        return probe(part, task, arrangement, train.gather(np.arange(count), want))
-
-    of_all = gather_objects(layout.all, all_or_none(layout.all, found))
+    rows, want = np.arange(min(SAMPLES, len(train.split.y))), part.fields._replace(x=True, y=True)
+    found = all_or_none(
+        layout.all, lambda: probe(part, task, arrangement, train.gather(rows, want))
+    )
+    of_all = gather_objects(layout.all, found)
     layout.axis["tp"].free_sums()  # of the layers of a few samples
     return next(filter(None, of_all), "")
 
