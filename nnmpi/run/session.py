@@ -28,7 +28,7 @@ from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import Restored, saved_ranges
+from nnmpi.parallel.model.snapshot import Restored, saved
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
@@ -234,7 +234,7 @@ class Session:
             run.sums,
             () if position is None else (position,),
             self.settings.changes,
-            saved_ranges(self.part, self.optimizer, whole=not self.strategy.layout.serves),
+            saved(self.part, self.optimizer, whole=not self.strategy.layout.serves),
             None if self.task.scaler is None else self.task.scaler.now,
         )
 

@@ -44,9 +44,7 @@ class SavedRange(NamedTuple):
     sums: Mapping[str, np.ndarray]
 
 
-def saved_ranges(
-    part: ModelPart, optimizer: Optimizer, whole: bool = True
-) -> tuple[SavedRange, ...]:
+def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
     """Copies of what this rank owns, between two steps; no message is sent.
 
     That is what its optimizer updates; and of frozen parameters and of buffers, all that is here.
