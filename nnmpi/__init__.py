@@ -66,8 +66,8 @@ from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
-from nnmpi.run.generation import generate as generate
 from nnmpi.run.report.plot import plot as plot
+from nnmpi.run.text.generation import generate as generate
 from nnmpi.run.trainer import Trainer as Trainer
 from nnmpi.version import __version__ as __version__
 

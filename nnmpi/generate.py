@@ -1,13 +1,13 @@
 """The command `python -m nnmpi.generate`: text from a model that was saved, or from a GPT-2.
 
 It is run, not imported: an import would put this module in the place of the function
-`nnmpi.generate` (`nnmpi/run/generation.py`).
+`nnmpi.generate` (`nnmpi/run/text/generation.py`).
 """
 
 import sys
 
 from nnmpi.comm import ended
-from nnmpi.run.generate_command import main
+from nnmpi.run.text.generate_command import main
 
 if __name__ != "__main__":
     raise ImportError(

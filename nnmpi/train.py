@@ -24,14 +24,14 @@ from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
-from nnmpi.run import threads
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
-from nnmpi.run.models import check_named
 from nnmpi.run.report import LostOutputError, Report, open_report
-from nnmpi.run.setup import set_up
+from nnmpi.run.setup import threads
+from nnmpi.run.setup.models import check_named
+from nnmpi.run.setup.setup import set_up
 from nnmpi.run.trainer import Trainer
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)

@@ -48,7 +48,7 @@ class Module(Hooked, Registries):
     """
 
     training: bool = True
-    _together: Callable[[], None] | None = None
+    _meet: Callable[[], None] | None = None
     """Called before the user calls a model whose layers need other ranks."""
     _modules: dict[str, Module]
 
@@ -70,8 +70,8 @@ class Module(Hooked, Registries):
                 with combined_buffers(self, self._combine, now):
                     return forward(*args, **options)
             return forward(*args, **options)
-        if self._together is not None:
-            self._together()
+        if self._meet is not None:
+            self._meet()
         token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
             return forward(*args, **options)

@@ -21,7 +21,7 @@ from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, synchronous
 
 
-def _together(
+def _synchronous(
     make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
 ) -> Strategy:
     """The strategy of ranks that make every step together, at the pace of the slowest one."""
@@ -33,10 +33,10 @@ def _together(
 
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
-    "reproducible": partial(_together, reproducible.reproducible),
+    "reproducible": partial(_synchronous, reproducible.reproducible),
     "pipedream": pipedream.pipedream,
-    "pipeline": partial(_together, replicas),
-    "replicas": partial(_together, replicas),
+    "pipeline": partial(_synchronous, replicas),
+    "replicas": partial(_synchronous, replicas),
 }
 """By the names that arrangements give them."""
 
@@ -61,4 +61,4 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     held = [p for p in spec.parameters if strategy.entries.parts.has(p)]
     update = None if spec.arrangement.dtype == "float64" else ReferenceUpdate(spec, held)
     models = spec.task.model, spec.twin.task.model
-    return Verified(strategy, single, models, update, spec.on_event)
+    return Verified(strategy, single, models, update, spec.control)

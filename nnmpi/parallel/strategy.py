@@ -1,5 +1,5 @@
-"""Strategy: what the trainer knows of a way of being parallel; Composed: that of ranks that all
-compute, from parts that differ.
+"""Strategy: what a session knows of a way of being parallel; ExecutorStrategy: that of ranks that
+all compute, from parts that differ.
 
 Rules:
 
@@ -14,14 +14,14 @@ Rules:
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from nnmpi.comm import Comm
 from nnmpi.config import Config
-from nnmpi.data import Loader
+from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
@@ -35,24 +35,37 @@ from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import (
     NO_SYNC,
+    Around,
     Executor,
     GradientSync,
-    Position,
-    StepControl,
     StepResult,
     StepState,
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
-from nnmpi.parallel.step.scaling import ScaledUpdate
+from nnmpi.parallel.step.scaling import rescaled
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 
-OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
-
-
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
+
+
+class StepControl(NamedTuple):
+    """What is asked of a run in its steps, and what it is told."""
+
+    lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
+    stop: Callable[[], bool]  # whether to end the run after this step
+    steps: Callable[[], int]  # in the whole run
+    event: Callable[[dict[str, Any]], None]  # takes an event
+
+
+class WorkerPosition(NamedTuple):
+    """Where a worker is in its data, if each has a pace of its own: which step it makes next."""
+
+    worker: int
+    workers: int
+    next: StepState
 
 
 class TrainSpec(NamedTuple):
@@ -64,7 +77,6 @@ class TrainSpec(NamedTuple):
     arrangement: Arrangement
     make_optimizer: Callable[[Named], Optimizer]
     control: StepControl
-    on_event: OnEvent
     recorder: Recorder = NO_RECORDER
     twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
     next_steps: Sequence[StepState] = ()  # of each worker, where each goes on at a pace of its own
@@ -94,7 +106,7 @@ class Strategy(Protocol):
     entries: Entries
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> WorkerPosition | None:
         """Where this rank is in its data, if not where all ranks are."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -118,6 +130,12 @@ class Strategy(Protocol):
 
 
 # ---- ranks that all compute
+
+Steps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
+"""A step for each batch from a state on, of an epoch of so many; see `Executor.steps`."""
+
+Evaluate: TypeAlias = Callable[[Generator[Load, None, None], int, Outputs], None]
+"""Forward passes over batches; see `Executor.evaluate`."""
 
 
 class Evaluation(NamedTuple):
@@ -149,7 +167,7 @@ class StrategyParts(NamedTuple):
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
 
 
-class Composed:
+class ExecutorStrategy:
     """Every rank runs an executor on its part of each batch."""
 
     position = None
@@ -157,14 +175,15 @@ class Composed:
     def __init__(
         self,
         parts: StrategyParts,
-        executor: Executor,
+        steps: Steps,
+        evaluate: Evaluate,
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
     ) -> None:
         self.layout, self.optimizer = layout, optimizer
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
-        self._parts, self._executor = parts, executor
+        self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields = spec.part.fields
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -172,13 +191,13 @@ class Composed:
         parts.check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
         with parts.progress(), closing(loads):
-            yield from self._executor.steps(loads, start, len(loader))
+            yield from self._steps(loads, start, len(loader))
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation
         loads = loader.loads(0, how.cut, want=self._fields)
         with self._parts.store.reading():
-            self._executor.evaluate(loads, step, outputs)
+            self._evaluate(loads, step, outputs)
         if not how.counts:
             outputs.clear()
         outputs.add_up(how.comm, lambda row: how.comm.all_reduce(row, "doubling"))
@@ -196,12 +215,12 @@ class Composed:
         self.layout.free()
 
 
-def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Composed:
+def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """The strategy of ranks that make every step together."""
     part = spec.part
     optimizer = spec.optimizer(parts.store.parameters)
     scaler = spec.task.scaler
-    update = (Update if scaler is None else partial(ScaledUpdate, scaler))(
+    update = Update(
         parts.store,
         optimizer,
         spec.arrangement.config.clip_norm,
@@ -211,8 +230,9 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
         [p for p, _ in part.tied],
         spec.recorder,
     )
-    executor = executor_of(layout, spec, parts.sync, update.apply, parts.batch_stats)
-    return Composed(parts, executor, optimizer, layout, spec)
+    apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
+    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
+    return ExecutorStrategy(parts, executor.steps, executor.evaluate, optimizer, layout, spec)
 
 
 def executor_of(
@@ -220,14 +240,15 @@ def executor_of(
     spec: TrainSpec,
     sync: GradientSync,
     update: Callable[[int], Outcome],
-    batch_stats: BatchStats,
+    batch_stats: BatchStats = LOCAL,
+    channels: Channels | None = None,
+    around: Around = (),
 ) -> Executor:
     """What carries out the programs of the arrangement on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    pp, on = layout.axis["pp"], spec.task.on
-    channels = Channels(part.boundaries, part.stages, pp, spec.recorder, on)
+    end = part.stages, layout.axis["pp"], spec.recorder, spec.task.on
     return Executor(
-        Ports.of(spec.task, part, channels),
+        Ports.of(spec.task, part, channels or Channels(part.boundaries, *end)),
         sync,
         update,
         spec.control.stop,
@@ -236,4 +257,5 @@ def executor_of(
         batch_stats,
         spec.recorder,
         math.inf if a.config.verify else CHECKED_STEPS,
+        around,
     )

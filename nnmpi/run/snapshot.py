@@ -11,8 +11,9 @@ from nnmpi.metrics import Sums
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.model.snapshot import Owned
-from nnmpi.parallel.step.executor import Position, StepState
+from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import quoted
 from nnmpi.run.settings import Changes
 
@@ -49,9 +50,9 @@ class Snapshot(NamedTuple):
     state: StepState
     skipped: int
     epoch: Sums
-    positions: tuple[Position, ...]
+    positions: tuple[WorkerPosition, ...]
     changes: Changes
-    owned: tuple[Owned, ...]
+    owned: tuple[SavedRange, ...]
     loss_scale: LossScale | None
 
     def fits(self, config: Config, ranks: int) -> bool:
@@ -89,7 +90,9 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
     return found
 
 
-def next_steps(comm: Comm, positions: Sequence[Position], workers: int) -> tuple[StepState, ...]:
+def next_steps(
+    comm: Comm, positions: Sequence[WorkerPosition], workers: int
+) -> tuple[StepState, ...]:
     """The next step of each worker; nothing unless all had a pace of their own, and are as many.
 
     Every rank calls it. With another number of workers each has other parts of the batches.

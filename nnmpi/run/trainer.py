@@ -1,40 +1,51 @@
-"""Trainer: epochs over a data set, evaluation, saving and events."""
+"""Trainer: a model in training as users have it: runs, what is done between them, layouts."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
-from typing import Any
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
-from nnmpi.comm import Comm, job
+from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.metrics import Metric, Sums, mean
+from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.strategy import AgreedError
+from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
-from nnmpi.run.between_steps import BetweenSteps
 from nnmpi.run.callbacks import check_callbacks
-from nnmpi.run.files import saving
-from nnmpi.run.measures import counts_tokens, measured
-from nnmpi.run.optimizers import MakeOptimizer
-from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.events import devices, environment, start_event
-from nnmpi.run.report.pace import Pace
-from nnmpi.run.resumable import StepPhase
-from nnmpi.run.setup import NO_METRICS, set_up
+from nnmpi.run.dropped import close_dropped
+from nnmpi.run.fit import Fit
+from nnmpi.run.report import Event, Report
+from nnmpi.run.report.events import start_event
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import NO_SESSION, Session
+from nnmpi.run.setup.optimizers import MakeOptimizer
+from nnmpi.run.setup.setup import NO_METRICS, set_up
+from nnmpi.run.snapshot import Snapshot, changed
+from nnmpi.run.text import samples
+from nnmpi.run.text.sampling import Sampling
+from nnmpi.run.trace import Tracer
+
+COLLECTING = RLock()
+"""Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
+return at once, having collected nothing."""
 
 
-class DivergedError(AgreedError):
-    """The loss is NaN or infinite."""
+T = TypeVar("T")
 
 
-class Trainer(BetweenSteps):
+def read(get: Callable[["Trainer"], T]) -> T:
+    """A property of a Trainer, which type checkers take for its value."""
+    return cast(T, property(get))
+
+
+class Trainer:
     """A model in training on all ranks of `comm`; it lives until `close`, or the end of a `with`.
 
     `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be
@@ -48,6 +59,24 @@ class Trainer(BetweenSteps):
     optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
     """
+
+    comm: Comm
+    session: Session  # there is none after a restore that failed
+    _run: RunState
+
+    arrangement = read(lambda t: t.session.arrangement)  # who has and does what
+    part = read(lambda t: t.session.part)  # what this rank has of the model
+    model = read(lambda t: t.session.model)  # the whole tree; parameters may be elsewhere
+    task = read(lambda t: t.session.task)  # the model and its objective
+    strategy = read(lambda t: t.session.strategy)  # the arrangement at work
+    optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
+    warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
+    last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
+    state = read(lambda t: t._run.state)  # how far training has come
+    step = read(lambda t: t._run.state.step)  # the number of steps made so far
+    skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
+    loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
+    is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
 
     def __init__(
         self,
@@ -67,7 +96,18 @@ class Trainer(BetweenSteps):
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
         self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
-        super().__init__(setup, comm)
+        self.dataset, self.standardiser = setup.dataset, setup.standardiser
+        self.train, self.test = setup.train, setup.test
+        self._sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
+        self.config, self.comm, self._setup = setup.config, comm, setup
+        self._run, self._tracer = RunState(setup), Tracer(setup.config, comm)
+        close_dropped(comm)
+        self._open(self.config)
+
+    def _open(self, config: Config, snapshot: Snapshot | None = None) -> None:
+        """Arranges the ranks as the config says; every rank calls it."""
+        recorder = self._tracer.recorder
+        self.session = Session(self._setup, config, self.comm, self._run, recorder, snapshot)
 
     # ---- training
 
@@ -77,253 +117,165 @@ class Trainer(BetweenSteps):
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
-        self._check_ready(epochs)
-        self._begin(epochs)
-        with open_report(self.config, self.comm, report, self._runs > 1) as self._report:
-            try:
-                return self._fit()
-            except BaseException as error:
-                reason = str(error) or type(error).__name__
-                with suppress(LostOutputError):
-                    self._report.event({"event": "failed", "error": reason, "steps": self.step})
-                raise
-            finally:
-                self.stopping = self._stop_requested = False
-
-    def _check_ready(self, epochs: int | None) -> None:
-        """Raises ValueError unless there is a run to make, of what the optimizer has."""
-        made, total = self.step, self.total_steps
-        if self._closed:
-            raise ValueError(
-                f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
-                "since its run failed; make another, or restore a snapshot"
-            )
-        if epochs is not None:
-            Config(epochs=epochs)
-        elif self._runs and made > self._first:
-            raise ValueError(
-                f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more "
-                "epochs"
-            )
-        elif made >= total and not self._epoch_is_over:
-            raise ValueError(
-                f"the snapshot is of step {made}, and this run ends after {total} steps: "
-                "make the Trainer with more epochs or steps, or call fit(epochs=N)"
-            )
-        # by paths, which all ranks have, also where the parameters are elsewhere
-        now = {path for path, p in self.model.named_parameters() if p.requires_grad}
-        trained = {v.path for v in self.arrangement.graph.variables if v.is_trained}
-        if now - trained or (not made and self.settings.trains_others):
-            raise ValueError(
-                "requires_grad of a parameter was changed after this Trainer was made; "
-                "change it in `build`"
-            )
-
-    def _begin(self, epochs: int | None) -> None:
-        """All ranks begin a run: of so many epochs from the next one on, or what is left of it."""
-        self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
-        made, steps = self.step, (epochs or 0) * len(self.train)
-        self._resting.close()
-        self._rests, self._runs, self._first = False, self._runs + 1, made
-        if epochs is None:
-            return
-        self._set_run((made, made + steps))
-        self.state = StepState(made, self.state.epoch + (self.state.batch > 0), 0)
-        self._sums = Sums()
-
-    def _fit(self) -> Event:
-        self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
-        self._report.event(
-            {**self.describe(), **environment(self.config, self.comm, self.arrangement)}
-        )
-        try:
-            with self._tracer.of_run():
-                metrics = self._epochs()
-        except AgreedError:
-            self.close()
-            raise
-        except Exception as error:  # but not Ctrl-C, which may have interrupted an update
-            self._rescue(error)
-            raise
-        self._check_copies()
-        self._save_on_all_ranks()
-        self._check_copies(buffers=True)  # after the model was saved: nothing is lost
-        digest = self.strategy.entries.sha256()
-        outcome = self.strategy.finish()
-        for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
-        self._rests = True
-        result = {
-            "event": "stopped" if self.stopping else "done",
-            **metrics,
-            "seconds": self._pace.seconds,
-            "ranks": self.comm.size,
-            "layout": self.strategy.layout.mesh.axes,
-            **outcome,
-            "parameters_sha256": digest,
-            **self._tracer.outcome(self.strategy.layout.mesh),
-        }
-        self._report.event(result)
-        self._tell("on_end", result)
-        return result
-
-    def _epochs(self) -> Event:
-        """All epochs; returns the metrics of the last one."""
-        while True:
-            train, test = self._epoch(), self._tested()
-            epoch = self.state.epoch + (self.state.batch > 0)
-            self._check_finite("test loss", test.mean_loss, self.step)
-            metrics = self._metrics(train, test)
-            of_epoch = {"lr": self.last_lr, **self.scale, **self._pace.of_epoch()}
-            event = {"event": "epoch", "epoch": epoch, **metrics, **of_epoch}
-            self._report.event(event)
-            self._tell("on_epoch", event)
-            # requests may have come after the last step had agreed
-            requests = np.array([float(self._stop_requested)])
-            self.comm.all_reduce(requests, "doubling")
-            self.stopping = self.stopping or bool(requests[0])
-            if self._is_over:
-                return {**metrics, "epochs": epoch}
-
-    def _epoch(self) -> Sums:
-        """Steps until the end of the epoch or of the run, in one session or several."""
-        self._in_epoch, session = True, 0
-        self._pace.start()
-        try:
-            while session != self._sessions and not self._epoch_is_over:
-                session = self._sessions
-                self._make_steps()
-        finally:
-            self._in_epoch = False
-        self._report.end_progress()
-        sums, self._sums = self._sums, Sums()
-        return sums
-
-    @property
-    def _epoch_is_over(self) -> bool:
-        """Whether its steps are made, and it is not evaluated yet."""
-        return self._sums.samples > 0 and (self.state.batch == 0 or self._is_over)
-
-    def _make_steps(self) -> None:
-        """Steps until the end of the epoch, of the run or of the session."""
-        self.model.train()
-        own = self.comm.size > 1 and "lr_schedule" in self._setup.own
-        self._compare_settings(all_or_none(self.comm, self._factors_of_epoch) if own else ())
-        with closing(self.strategy.steps(self.train, self.state)) as self._steps:
-            self._phase = StepPhase.COMPUTING
-            for result in self._steps:
-                self._phase = StepPhase.BETWEEN_STEPS
-                loss = self._note(result)
-                self._pace.lap(result)
-                self._report.progress(self.step, self.total_steps, loss, self._pace.epoch_rates)
-                if sample := self._sample():
-                    self._report.event(sample)
-                    self._pace.resume()
-                self._tell("on_step", {"event": "step", "step": self.step, "loss": loss})
-                if self._hears_steps and self.arrangement.steps_together:
-                    self._compare_settings()
-                if self._is_over:
-                    break
-                self._phase = StepPhase.COMPUTING
-        self._phase = StepPhase.BETWEEN_STEPS
-
-    def _note(self, result: StepResult) -> float:
-        """Updates the state of the run from a step's result; returns the loss of a sample."""
-        loss = mean(result.loss, result.divisor)
-        self._check_finite("loss", loss, self.step + 1)
-        self.state, self.stopping = result.state, self.stopping or result.stop
-        self.skipped += not result.updated
-        self._sums = self._sums.plus(result.loss, result.divisor, result.samples)
-        if self.config.check_copies and self.step % self.config.check_copies == 0:
-            self._check_copies()
-        return loss
-
-    def _factors_of_epoch(self) -> list[float]:
-        """What the schedule returns until the end of the epoch."""
-        left = min(len(self.train) - self.state.batch, self.total_steps - self.step)
-        return [self.lr_factor(self.step + i) for i in range(left)]
-
-    def _compare_settings(self, factors: Sequence[float] = ()) -> None:
-        """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or
-        if a schedule returns other factors."""
-        together = self.arrangement.steps_together
-        self.settings.compare(self.comm, "" if together else ", in on_epoch", factors)
-
-    def _check_copies(self, buffers: bool = False) -> None:
-        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""
-        if self.config.check_copies and self.comm.size > 1 and self.arrangement.steps_together:
-            consistency.check_copies(self.strategy.entries.parts, self.step, buffers)
-
-    def _check_finite(self, what: str, value: float, step: int) -> None:
-        """Raises DivergedError if a loss is NaN or infinite."""
-        if not math.isfinite(value):
-            base, lr = self.optimizer.param_groups[0]["lr"], self.last_lr
-            remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
-            saved = "; nothing was saved" if self.config.save else ""
-            raise DivergedError(
-                f"the {what} became {value} at step {step} with learning rate {lr:g}; "
-                f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
-            )
+        given = self._run, lambda: self.session, self._tracer, self._sampler
+        return Fit(*given, self._tell, self._hears_steps).run(report, epochs)
 
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
             if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, {**event, **self.scale})
-        self._pace.resume()
+                getattr(callback, occasion)(self, {**event, **self.session.scale})
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
-        self._stop_requested = True
-        self.stopping = self.stopping or self.comm.size == 1
+        self._run.stop_requested = True
+        self._run.stopping = self._run.stopping or self.comm.size == 1
 
-    @property
-    def _is_over(self) -> bool:
-        return self.step >= self.total_steps or self.stopping
-
-    def _save_on_all_ranks(self) -> None:
-        wanted = np.array([bool(self.config.save)])
-        self.comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
-        problems: list[str] = []
-
-        def write() -> None:
-            try:
-                self._write(self.config.save)
-            except saving.NotSavedError as error:
-                problems.append(str(error))
-
-        if wanted[0]:
-            all_or_none(self.comm, write)
-            for problem in gather_objects(self.comm, problems)[0]:
-                raise AgreedError(problem)
-
-    def _rescue(self, error: Exception) -> None:
-        """Saves the model after an error on this rank, if it is whole and no other rank changes it.
-
-        Of several ranks, others may have made the step in which this one failed.
-        """
-        if self._closed:
-            return
-        if self.comm.size == 1:
-            whole = self._phase is not StepPhase.UPDATING
-        else:
-            whole = self._phase is StepPhase.BETWEEN_STEPS and self._first_has_all
-        if self.step and self.is_first and whole:
-            try:
-                self._write(self.config.save)
-            except Exception as other:
-                error.add_note(f"and the trained model was not saved: {other}")
+    def lr_factor(self, step: int) -> float:
+        """What multiplies the learning rates in a step."""
+        return self._run.lr_factor(step)
 
     def describe(self) -> Event:
         """The start event."""
-        event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
-        left = self.total_steps - self.step + self.state.batch
-        epochs = -(-left // len(self.train))
-        event |= {"steps": self.total_steps, "epochs": epochs, **devices(self.arrangement)}
-        if self.loaded and self.config.load_partial:
-            event["loaded"] = self.loaded._asdict()
-        return event | ({"warning": self.warning} if self.warning else {})
+        return start_event(self.session, self._run)
 
-    def _metrics(self, train: Sums, test: Sums) -> Event:
-        """Losses, metrics and rates of an epoch."""
-        found = measured(self._setup.dataset, self._setup.loss, train, test)
-        return {"steps": self.step, **found, **self._pace.rates, "skipped_steps": self.skipped}
+    # ---- between two steps, and after the last one
+
+    def evaluate(self) -> Sums:
+        """Loss and metrics on the test split; every rank calls it, after the same step or epoch.
+
+        The model is left in evaluation mode; within an epoch it trains on, and is not.
+        """
+        self._meet("evaluate")
+        return self.session.evaluate()
+
+    def predict(self, x: Any) -> Any:
+        """The scores of any number of samples, whole and on every rank; every rank calls it.
+
+        x is an array, or a tuple or dict of arrays, like those of training, and is standardised as
+        they were; of an iterator of such batches, scores come as an iterator.
+        """
+        if isinstance(x, Iterator):
+            return map(self.predict, x)
+        self._meet("predict")
+        return self.session.predict(x)
+
+    def generate(
+        self,
+        tokens: Iterable[int],
+        max_new_tokens: int = 100,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """The tokens that the model writes behind these, as `nnmpi.generate`, on every rank; every
+        rank calls it, after the same step or epoch. It changes nothing in training."""
+        self._meet("generate")
+        how = Sampling(temperature, top_k, top_p, seed)
+        return samples.generate(self.session, tokens, max_new_tokens, how)
+
+    def save(self, path: str | None) -> None:
+        """Write the model; every rank calls it, after the same step or epoch, the first writes.
+
+        Where the first rank has all of the model, it may call it alone.
+        """
+        self._check_together("save", self.session.is_closed and self.comm.size > 1)
+        if not self.session.first_has_all:
+            self.comm.meet("save")
+            all_or_none(self.comm, lambda: self.session.write(path))
+        elif self.is_first:
+            self.session.write(path)
+
+    @contextmanager
+    def gathered_parameters(self) -> Iterator[None]:
+        """Within it every rank can read, write and run what it has of the model.
+
+        With ZeRO ranks along dp have parts of the parameters between steps. Here each gets all
+        of them, in memory of its own, as from PyTorch's `FSDP.summon_full_params`. So every rank
+        enters it, and leaves it before the next step; what is written, each rank writes alike.
+        Without ZeRO the parameters are there at all times, and it does nothing.
+        """
+        with ExitStack() as stack:
+            for store in stores_of(self.part.parameters):
+                stack.enter_context(store.gathered())
+            yield
+
+    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
+        """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
+        self._check_together("optimizer_state_dict")
+        self.comm.meet("optimizer_state_dict")
+        entries = Entries.of_optimizer(self.optimizer, self.model, self.comm)
+        return {entry.place.path: entry.value for entry in entries}
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies what this rank has from a whole state; every rank calls it, with all of it."""
+        load_state(self.optimizer, self.model, state, self.comm)
+
+    # ---- other layouts, and the end
+
+    def snapshot(self) -> Snapshot:
+        """What this rank needs to go on from here, in copies; every rank calls it, after the same
+        step or epoch. No message is sent."""
+        self._check_together("snapshot", self.session.is_closed)
+        return self.session.snapshot()
+
+    def restore(self, snapshot: Snapshot, **changes: Any) -> None:
+        """Go on from a snapshot, with ranks arranged by these options; every rank calls it.
+
+        Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
+        data and optimizer. All that the ranks have now is given back first.
+        """
+        if self.session.is_closed:
+            self._run.begin_anew()
+        self._check_together("restore")
+        self.comm.meet("restore")
+        ranks = self.comm.size
+        config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
+        consistency.check_snapshot(self.comm, config, snapshot.state)
+        self.session.end()
+        self.session = NO_SESSION
+        with COLLECTING:
+            gc.collect()  # a parameter and its store know each other
+        self._open(config, snapshot)
+        self.config = config
+        self._run.go_on_from(snapshot)
+
+    def rearrange(self, **changes: Any) -> None:
+        """Go on from here with these options; every rank calls it, after the same step or epoch.
+
+        If the ranks cannot be arranged so, they stay as they are.
+        """
+        snapshot = self.snapshot()
+        try:
+            self.restore(snapshot, **changes)
+        except (ValueError, OtherRankError):
+            if self.session.is_closed:
+                self._open(self.config, snapshot)
+            raise
+
+    def close(self) -> None:
+        """Free what ranks share; every rank calls it. The end of a `with` block does so, and `fit`
+        if it fails on all ranks before its last step."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # other ranks may know nothing of an exception
+            self.close()
+
+    def _meet(self, what: str) -> None:
+        """Waits for all ranks; raises ValueError unless all can do it now (see roll_call)."""
+        self._check_together(what, self.session.is_closed and self.comm.size > 1)
+        self.comm.meet(what)
+
+    def _check_together(self, what: str, is_over: bool = False) -> None:
+        """Raises ValueError unless all ranks can do it now, between the same two steps."""
+        if is_over:
+            raise ValueError(
+                f"this Trainer is closed, by close() or since its run failed: call {what} before"
+            )
+        if self._run.in_epoch and not self.arrangement.steps_together:
+            raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")

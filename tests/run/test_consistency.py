@@ -194,7 +194,7 @@ COMMANDS = """
 import os, sys
 from nnmpi import tokenize, train
 from nnmpi.comm import world
-from nnmpi.run import generate_command
+from nnmpi.run.text import generate_command
 os.chdir(os.path.join(sys.argv[1], str(world().rank)))
 model = ["--load", "m.safetensors", "--tp", "2"]
 found = [

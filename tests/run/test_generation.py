@@ -14,8 +14,8 @@ from nnmpi.comm import OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data.tokenizer import ByteTokenizer, CharTokenizer
 from nnmpi.nn.decoding import Past, decoding
-from nnmpi.run.generation import texts
-from nnmpi.run.sampling import Sampling
+from nnmpi.run.text.generation import texts
+from nnmpi.run.text.sampling import Sampling
 
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))
 

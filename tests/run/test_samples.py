@@ -15,7 +15,7 @@ from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.sampling import Sampling
+from nnmpi.run.text.sampling import Sampling
 
 TOKENS = 20
 TEXT = "the lazy dog, and\nback again. " * 30
@@ -37,7 +37,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.run.between_steps.TOKENS", TOKENS)
+    monkeypatch.setattr("nnmpi.run.text.samples.TOKENS", TOKENS)
 
 
 @pytest.fixture

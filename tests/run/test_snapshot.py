@@ -31,7 +31,8 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.server.client import ServerClient
-from nnmpi.parallel.step.executor import Position, StepState
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.run.report import NullReport
 from nnmpi.run.snapshot import Snapshot, joined, next_steps
 
@@ -338,7 +339,7 @@ def test_workers_keep_their_places_only_if_they_are_as_many() -> None:
     at = [StepState(step, 1, step) for step in (4, 5, 6)]
 
     def rank(comm: Comm) -> tuple[Any, Any]:
-        own = (Position(comm.rank, 3, at[comm.rank]),)
+        own = (WorkerPosition(comm.rank, 3, at[comm.rank]),)
         return next_steps(comm, own, 3), next_steps(comm, own, 2)
 
     assert threads.run(3, rank) == [(tuple(at), ())] * 3

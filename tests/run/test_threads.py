@@ -8,7 +8,8 @@ from helpers.commands import IRIS, Command
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, thread_ranks
-from nnmpi.run import generate_command, threads
+from nnmpi.run.setup import threads
+from nnmpi.run.text import generate_command
 
 LARGE = {"model": "mlp:64-1024-1024-10", "batch_size": 128}
 

@@ -14,8 +14,8 @@ from helpers.runs import fit, rows, small
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.data import Load, Loader
+from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import Event, LostOutputError, Report
-from nnmpi.run.trainer import DivergedError
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 99])

@@ -18,7 +18,7 @@ from nnmpi.config import EPOCHS, LEAST_STEPS
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.report import events
 from nnmpi.run.report.pace import Pace
-from nnmpi.run.setup import total_steps
+from nnmpi.run.setup.setup import total_steps
 
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 14, "dtype": "float64", "lr": 0.05}
 

@@ -18,8 +18,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
 from nnmpi.nn.store import FlatStore
 from nnmpi.run.files import saving
+from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
-from nnmpi.run.trainer import DivergedError
 
 
 def kinds(trainer: Trainer) -> set[type]:
@@ -51,7 +51,7 @@ def test_the_first_rank_downloads_before_the_others(
         config = Config(model="iris-mlp", data="iris", steps=1, download=download)
         Trainer(config, comm=comm).fit(NullReport())
 
-    monkeypatch.setattr("nnmpi.run.datasets.load", recorded)
+    monkeypatch.setattr("nnmpi.run.setup.datasets.load", recorded)
     threads.run(3, run)
     assert sorted(loaded) == [0, 1, 2]
     if download:

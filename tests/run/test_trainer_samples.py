@@ -27,7 +27,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.data.inputs import Inputs, each, parts
 from nnmpi.run.dry_run import dry_run
-from nnmpi.run.setup import set_up
+from nnmpi.run.setup.setup import set_up
 
 Y = NEXT[:, 0] % 4
 SEVERAL = {"tuple": (WORDS, X), "dict": {"table": X, "words": WORDS}}

@@ -45,10 +45,10 @@ def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     from nnmpi.comm import comm_self
     from nnmpi.config import Config
     from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
-    from nnmpi.run.decoder import loaded
-    from nnmpi.run.generation import generated
-    from nnmpi.run.models import saved_sizes
-    from nnmpi.run.sampling import Sampling
+    from nnmpi.run.setup.models import saved_sizes
+    from nnmpi.run.text.decoder import loaded
+    from nnmpi.run.text.generation import generated
+    from nnmpi.run.text.sampling import Sampling
 
     blas.tune()
     with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy, TrainSpec
+from nnmpi.parallel.strategy import AgreedError, StepControl, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 
@@ -143,11 +143,11 @@ class Verified:
         single: Strategy,
         models: tuple[Module, Module],
         update: ReferenceUpdate | None,
-        on_event: OnEvent,
+        control: StepControl,
     ) -> None:
         self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
         self._both, self._models, self._update = (layout, single), models, update
-        self._comm, self._on_event, self._started = layout.layout.all, on_event, False
+        self._comm, self._on_event, self._started = layout.layout.all, control.event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._alone = 0  # steps in a row that one of the two has skipped

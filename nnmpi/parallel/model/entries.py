@@ -27,7 +27,7 @@ from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, Tensors, everything
+from nnmpi.parallel.model.parts import WRITER, PartTable, Read, TensorRange, Tensors, everything
 
 
 class Entry(NamedTuple):
@@ -84,13 +84,13 @@ class Entries:
         states.check_paths([p.place for p in parameters])
         local = {p: j for j, p in enumerate(optimizer.parameters)}
         own = [
-            Holding(i, comm.rank, optimizer.steps[local[p]], lo, hi, p.place.part)
+            TensorRange(i, comm.rank, optimizer.steps[local[p]], lo, hi, p.place.part)
             for i, p in enumerate(parameters)
             if p in local
             for lo, hi, _ in optimizer.own_stretches(local[p])
         ]
 
-        def read(name: str, p: Parameter, one: Holding) -> np.ndarray:
+        def read(name: str, p: Parameter, one: TensorRange) -> np.ndarray:
             return optimizer.row(name, local[p])[one.lo : one.hi]
 
         items = list[Item]()
@@ -132,7 +132,7 @@ class Entries:
             yield Entry(place, value, in_digest)
 
 
-def _numbers(tensors: Tensors, one: Holding) -> np.ndarray:
+def _numbers(tensors: Tensors, one: TensorRange) -> np.ndarray:
     """The numbers of a holding of this rank, on the host."""
     _, tensor = tensors[one.i]
     if not isinstance(tensor, Parameter):

@@ -30,7 +30,7 @@ Tensors: TypeAlias = Sequence[tuple[Place, Any]]
 """Parameters and buffers with their places."""
 
 
-class Holding(NamedTuple):
+class TensorRange(NamedTuple):
     """Numbers lo to hi - 1 of a part of tensor i, in the order of its memory, which a rank has.
 
     steps   how often the tensor was updated there
@@ -44,7 +44,7 @@ class Holding(NamedTuple):
     part: Part
 
 
-Read: TypeAlias = Callable[[Holding], np.ndarray]
+Read: TypeAlias = Callable[[TensorRange], np.ndarray]
 """What has the numbers of a holding of this rank."""
 
 
@@ -103,15 +103,15 @@ class PartTable:
     steps   how often each tensor was updated
     """
 
-    def __init__(self, comm: Comm, tensors: Tensors, own: Iterable[Holding]) -> None:
+    def __init__(self, comm: Comm, tensors: Tensors, own: Iterable[TensorRange]) -> None:
         self.comm, self.tensors = comm, [*tensors]
         self._model: Module | None = None
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
-        found: dict[int, list[Holding]] = defaultdict(list)
+        found: dict[int, list[TensorRange]] = defaultdict(list)
         for one in chain.from_iterable(gather_objects(comm, list(own))):
             found[one.i].append(one)
         self._found = [found[i] for i in range(len(tensors))]
-        self._sources: list[list[Holding]] = []
+        self._sources: list[list[TensorRange]] = []
         self.steps = [max((one.steps for one in there), default=0) for there in self._found]
 
     @classmethod
@@ -125,7 +125,7 @@ class PartTable:
         """
         tensors = list(model.tensors())
         own = [
-            Holding(i, comm.rank, 0, lo, hi, place.part)
+            TensorRange(i, comm.rank, 0, lo, hi, place.part)
             for i, is_held in enumerate(which_held(tensors, held))
             for place, tensor in tensors[i : i + is_held]
             for lo, hi in _readable(place, tensor)
@@ -187,7 +187,7 @@ class PartTable:
                 comm.irecv(row[one.lo : one.hi], one.rank).wait()
         for part, row in rows.items():
             there = place._replace(part=part)
-            value[there.slices] = in_shape(row, there.local_shape, layout_of(tensor))
+            value[there.slices] = in_shape(row, there.local_shape, memory_axes(tensor))
         return value
 
     def on_all_ranks(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
@@ -198,7 +198,7 @@ class PartTable:
         wholes = {one.rank: one for one in copies if one.hi - one.lo == entire.size}
         if len(wholes) == self.comm.size:
             row = np.asarray(read(wholes[self.comm.rank]), dtype)
-            return np.array(in_shape(row, place.shape, layout_of(tensor)), order="C")
+            return np.array(in_shape(row, place.shape, memory_axes(tensor)), order="C")
         return self.from_writer(i, dtype, read)
 
     def from_writer(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
@@ -214,7 +214,7 @@ class PartTable:
         return next(own, None)
 
 
-def layout_of(tensor: Any) -> tuple[int, ...]:
+def memory_axes(tensor: Any) -> tuple[int, ...]:
     """The axes of a parameter or a buffer in the order of memory."""
     return tensor.layout if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
 
@@ -226,7 +226,7 @@ def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:
     return [(0, place.size)]
 
 
-def _cover(place: Place, found: Sequence[Holding]) -> list[Holding]:
+def _cover(place: Place, found: Sequence[TensorRange]) -> list[TensorRange]:
     """Holdings that make up the tensor, each number once; from the first rank that has it."""
     parts = list(dict.fromkeys(one.part for one in found))
     if whole(place.shape) in parts:

@@ -1,8 +1,8 @@
-"""Owned: what a rank owns of a model in training; and how it gets back into a model elsewhere.
+"""SavedRange: what a rank owns of a model in training, as copies; and how a model gets it back.
 
-    rank 0 of 2   Owned(w, 0..5) Owned(b, 0..1)  ─┐               ┌─►  w b   rank 0 of 3
-    rank 1 of 2   Owned(w, 5..9)                 ─┴─►  w, then b ─┼─►  w b   rank 1 of 3
-                                                   one at a time  └─►  w b   rank 2 of 3
+    rank 0 of 2   w 0..5   b 0..1  ─┐               ┌─►  w b   rank 0 of 3
+    rank 1 of 2   w 5..9           ─┴─►  w, then b ─┼─►  w b   rank 1 of 3
+    SavedRange each                   one at a time └─►  w b   rank 2 of 3
 
 No rank has more than one whole tensor at a time beside what it trains.
 """
@@ -22,21 +22,21 @@ from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.parts import Holding, ModelPart, PartTable, layout_of, which_held
+from nnmpi.parallel.model.parts import ModelPart, PartTable, TensorRange, memory_axes, which_held
 
 
-class Owned(NamedTuple):
+class SavedRange(NamedTuple):
     """Numbers lo to hi - 1 of the part of a tensor that a rank has, in the order of its memory.
 
     place    the part; its path is the first name of the tensor
-    layout   the axes in the order of memory
+    axes     in the order of memory
     values   copies on the host, like all arrays here
     steps    how often it was updated
     sums     the running sums of the optimizer, by name; none of what is not trained
     """
 
     place: Place
-    layout: tuple[int, ...]
+    axes: tuple[int, ...]
     lo: int
     hi: int
     values: np.ndarray
@@ -44,7 +44,7 @@ class Owned(NamedTuple):
     sums: Mapping[str, np.ndarray]
 
 
-def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[Owned, ...]:
+def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
     """Copies of what this rank owns, between two steps; no message is sent.
 
     That is what its optimizer updates; and of frozen parameters and of buffers, all that is here.
@@ -52,7 +52,7 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[Ow
     copies are old.
     """
     numbers = {p: j for j, p in enumerate(optimizer.parameters)}
-    found: list[Owned] = []
+    found: list[SavedRange] = []
     for place, tensor, is_held in _tensors(part):
         if isinstance(tensor, Parameter) and tensor in numbers:
             found += _updated(place, optimizer, numbers[tensor])
@@ -70,7 +70,7 @@ def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
             yield place, tensor, is_held
 
 
-def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[Owned]:
+def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]:
     """What this rank updates of parameter j."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
@@ -78,14 +78,14 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[Owned]:
     for lo, hi, _ in optimizer.own_stretches(j):
         own = np.array(backend.to_host(p.store.numbers(p.index, lo, hi)))
         sums = {name: row[lo:hi].copy() for name, row in rows.items()}
-        yield Owned(place, p.layout, lo, hi, own, optimizer.steps[j], sums)
+        yield SavedRange(place, p.layout, lo, hi, own, optimizer.steps[j], sums)
 
 
-def _not_trained(place: Place, tensor: Any) -> Owned:
+def _not_trained(place: Place, tensor: Any) -> SavedRange:
     is_parameter = isinstance(tensor, Parameter)
     row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
     values = np.array(backend.to_host(row))
-    return Owned(place, layout_of(tensor), 0, place.size, values, 0, {})
+    return SavedRange(place, memory_axes(tensor), 0, place.size, values, 0, {})
 
 
 class Restored:
@@ -95,14 +95,16 @@ class Restored:
     it is from. Raises ValueError, on all ranks, if it is not all of this model.
     """
 
-    def __init__(self, owned: Sequence[Owned], part: ModelPart, dtype: str, comm: Comm) -> None:
+    def __init__(
+        self, owned: Sequence[SavedRange], part: ModelPart, dtype: str, comm: Comm
+    ) -> None:
         self._dtype, found = np.dtype(wide(np.dtype(dtype))), list(_tensors(part))
         self._tensors = [(place, tensor) for place, tensor, _ in found]
         self._held = [is_held for *_, is_held in found]
-        self._owned: list[list[Owned]] = [[] for _ in found]
+        self._owned: list[list[SavedRange]] = [[] for _ in found]
         all_or_none(comm, lambda: self._sort(owned))
         own = [
-            Holding(i, comm.rank, one.steps, one.lo, one.hi, one.place.part)
+            TensorRange(i, comm.rank, one.steps, one.lo, one.hi, one.place.part)
             for i, there in enumerate(self._owned)
             for one in there
         ]
@@ -134,7 +136,7 @@ class Restored:
             if tensor in numbers:
                 optimizer.steps[numbers[tensor]] = self._table.steps[i]
 
-    def _numbers(self, name: str | None, held: Holding) -> np.ndarray:
+    def _numbers(self, name: str | None, held: TensorRange) -> np.ndarray:
         """The values of a holding of this rank, or its sum of this name."""
         i, _, _, lo, hi, part = held
         there = (x for x in self._owned[i] if x.place.part == part and x.lo <= lo and hi <= x.hi)
@@ -142,7 +144,7 @@ class Restored:
         array = one.values if name is None else one.sums[name]
         return array[lo - one.lo : hi - one.lo]
 
-    def _sort(self, owned: Sequence[Owned]) -> None:
+    def _sort(self, owned: Sequence[SavedRange]) -> None:
         """By tensor; raises ValueError for what does not fit the model."""
         numbers = {place.path: i for i, (place, _) in enumerate(self._tensors)}
         for one in owned:
@@ -150,10 +152,10 @@ class Restored:
             if i is None:
                 raise ValueError(f"{one.place.path} of the snapshot is not part of this model")
             place, tensor = self._tensors[i]
-            if one.place.shape != place.shape or one.layout != layout_of(tensor):
+            if one.place.shape != place.shape or one.axes != memory_axes(tensor):
                 raise ValueError(
                     f"{one.place.path} has shape {one.place.shape} and order of memory "
-                    f"{one.layout} in the snapshot, the model needs {place.shape} and "
-                    f"{layout_of(tensor)}"
+                    f"{one.axes} in the snapshot, the model needs {place.shape} and "
+                    f"{memory_axes(tensor)}"
                 )
             self._owned[i].append(one)

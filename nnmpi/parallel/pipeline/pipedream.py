@@ -17,8 +17,7 @@ p. With vertical sync all stages use the version that the first one used, p-1 up
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,24 +29,24 @@ from nnmpi.data import Batch, Load
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.parallel.step.channels import Channels, Ports
-from nnmpi.parallel.step.executor import (
-    NO_SYNC,
-    Executor,
-    StepPlan,
-    StepResult,
-    StepState,
-)
+from nnmpi.parallel.step.channels import Channels
+from nnmpi.parallel.step.executor import NO_SYNC, StepPlan, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
 from nnmpi.parallel.stores.versions import VersionStore
-from nnmpi.parallel.strategy import Composed, Evaluation, NotFiniteError, StrategyParts, TrainSpec
+from nnmpi.parallel.strategy import (
+    Evaluation,
+    ExecutorStrategy,
+    NotFiniteError,
+    StrategyParts,
+    TrainSpec,
+    executor_of,
+)
 from nnmpi.schedules.lowering import stream
 from nnmpi.schedules.op import Kind, Op
 
@@ -63,7 +62,7 @@ def check(config: Config, ranks: int) -> None:
         )
 
 
-def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
+def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """The strategy of PipeDream, where each rank is one stage; every rank calls it."""
     for p, ranks in spec.part.tied:  # on all ranks
         raise ValueError(
@@ -75,7 +74,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
     parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
     store = VersionStore(StoreSpec(parameters, dtype, spec.task.on, layout.axis["dp"]))
     optimizer = spec.optimizer(parameters)
-    executor = AsynchronousExecutor(layout, spec, store, optimizer)
+    stage = OverlappingSteps(layout, spec, store, optimizer)
     parts = StrategyParts(
         store,
         BatchSplit(1, 1, 0),
@@ -84,7 +83,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
         {"schedule": "pipedream", "micro_batches": 1, **spec.part.facts, "vertical_sync": vertical},
         outcome=lambda: {"weight_versions": max(gather_objects(layout.all, store.buffers))},
     )
-    return Composed(parts, executor, optimizer, layout, spec)
+    return ExecutorStrategy(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
 
 
 class InFlight(Sequence[Batch]):
@@ -190,8 +189,8 @@ class SignalChannels(Channels):
         self.sends.add(work)
 
 
-class AsynchronousExecutor(Executor):
-    """Runs epochs of one stage; with --vertical-sync all use the version that the first one had.
+class OverlappingSteps:
+    """The epochs of one stage; with --vertical-sync all use the version that the first one had.
 
     Parameters are in a VersionStore.
     """
@@ -199,20 +198,15 @@ class AsynchronousExecutor(Executor):
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
     ) -> None:
-        pp, a, rank = layout.axis["pp"], spec.arrangement, layout.all.rank
+        pp = layout.axis["pp"]
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.recorder, spec.task.on)
-        super().__init__(
-            Ports.of(spec.task, spec.part, self._signals),
-            NO_SYNC,
-            self._next_version,
-            spec.control.stop,
-            partial(ops, a, rank),
-            partial(forward_ops, a, rank),
-            recorder=spec.recorder,
+        around = (Kind.F, self._forward), (Kind.B, self._backward)
+        self._executor = executor_of(
+            layout, spec, NO_SYNC, self._next_version, channels=self._signals, around=around
         )
         self._number, self._count = pp.rank, pp.size
         self._store, self._optimizer, self._control = store, optimizer, spec.control
-        self._vertical, self._is_empty = a.config.vertical_sync, True
+        self._vertical, self._is_empty = spec.arrangement.config.vertical_sync, True
 
     def steps(
         self, loads: Iterable[Load], start: StepState, batches: int
@@ -221,26 +215,24 @@ class AsynchronousExecutor(Executor):
         self._check_empty()
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
-        self._batches = InFlight(loads, count)
-        self._plan = StepPlan.of([], {})
-        self._live, self._reports = {}, dict[int, StageReport]()
-        self._begin(self._batches.load(0))
+        self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
+        self._executor.start(self._batches.load(0), StepPlan.of([], {}))
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.keep(micro, self._store.newest)
         ops = stream(self._count, self._number, lambda: self._last)
         state, micro = start, 0
         while micro <= self._last:
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                self._carry_out(self._to_update(ops), self._progress, self._recorder)
+            outcome = self._executor.to_update(ops, start.step)
             state, load = state.next(batches), self._batches.load(micro)
             self._batches.done(micro)
             self._is_empty = self._count == 1 or micro == self._last
-            yield StepResult(state, len(load.rows), load.divisor, *self._outcome)
+            yield StepResult(state, len(load.rows), load.divisor, *outcome)
             micro += 1
 
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
+        """Forward passes over batches, between two epochs."""
         self._check_empty()
-        super().evaluate(loads, step, outputs)
+        self._executor.evaluate(loads, step, outputs)
 
     def _check_empty(self) -> None:
         """Raises ValueError if an epoch was left while batches were under way between stages."""
@@ -250,36 +242,27 @@ class AsynchronousExecutor(Executor):
                 "take all steps of an epoch, or end the run"
             )
 
-    def _to_update(self, ops: Iterator[Op]) -> Iterator[tuple[Do, Op]]:
-        """The ops up to the next UPDATE."""
-        for op in ops:
-            self._step = self._first_step + op.micro
-            self._recorder.begin(self._step)
-            yield self._do[op.kind], op
-            if op.kind is Kind.UPDATE:
-                return
-
-    def _forward(self, op: Op) -> None:
+    def _forward(self, do: Do, op: Op) -> None:
         micro, store = op.micro, self._store
         wish = self._signals.wish(self._control.stop(), micro)
-        self._begin(self._batches.load(micro))
+        self._executor.begin(self._batches.load(micro))
         if not self._vertical:
             store.keep(micro, store.newest)
         with store.version_of(micro):
-            super()._forward(op)
+            do(op)
         if self._number == self._count - 1:
-            loss = float(self._loss.loss())
-            self._check_finite("loss", loss)
+            loss = float(self._executor.loss.loss())
+            self._check_finite("loss", loss, self._first_step + micro)
             self._reports[micro] = StageReport(loss, wish)
 
-    def _backward(self, op: Op) -> None:
+    def _backward(self, do: Do, op: Op) -> None:
         micro = op.micro
         report = self._signals.report(self._reports.get(micro), micro)
         self._reports[micro] = report
         if report.stop and not self._stops:  # the first stage has started on so many
             self._stops, self._last = True, min(self._last, micro + self._count - 1)
         self._store.begin()
-        super()._backward(op)
+        do(op)
         self._store.release(micro)
 
     def _next_version(self, step: int) -> Outcome:
@@ -287,7 +270,7 @@ class AsynchronousExecutor(Executor):
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
         squares = float(store.squares([(0, len(store.flat_grad))]))
-        self._check_finite("squared norm of the gradient", squares)
+        self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))
         following = micro + self._count  # the first stage starts on it after this update
@@ -295,12 +278,12 @@ class AsynchronousExecutor(Executor):
             store.keep(following, store.newest)
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
-    def _check_finite(self, what: str, value: float) -> None:
+    def _check_finite(self, what: str, value: float, step: int) -> None:
         """Raises NotFiniteError: other stages go on, so none of them could skip this step too."""
         if not math.isfinite(value):
-            rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(self._step)
+            rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(step)
             raise NotFiniteError(
-                f"stage {self._number}: the {what} became {value} at step {self._step + 1} with "
+                f"stage {self._number}: the {what} became {value} at step {step + 1} with "
                 f"learning rate {rate:g}, and pipedream cannot skip a step; try a smaller --lr or "
                 "--lr-schedule warmup:100"
             )

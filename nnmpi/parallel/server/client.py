@@ -24,11 +24,11 @@ from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
-from nnmpi.parallel.step.executor import GradientSync, Position, StepResult, StepState
+from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
-from nnmpi.parallel.strategy import TrainSpec, executor_of
+from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
@@ -106,7 +106,7 @@ class ServerClient(ServerStrategy):
 
     def _is_at(self, state: StepState) -> None:
         """Notes which step this worker makes next."""
-        self.position = Position(self.layout.axis["dp"].rank, self.layout.workers, state)
+        self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: Load, state: StepState, batches: int, stop: bool) -> Reply:
         """Computes a gradient and sends it; without samples, sends that there is none.

@@ -16,18 +16,18 @@ from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_part
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import Totals, wait_all
-from nnmpi.parallel.step.executor import Position, StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores.local import StoreSpec
 from nnmpi.parallel.stores.served import ServedStore
-from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
 from nnmpi.parallel.wire import wire_of
 
 
 class ServerStrategy:
     """A rank's store and optimizer, and how it begins and ends."""
 
-    position: Position | None = None
+    position: WorkerPosition | None = None
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config

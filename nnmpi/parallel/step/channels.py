@@ -38,7 +38,7 @@ from nnmpi.parallel.step.ports import (
     Task,
     Tensors,
 )
-from nnmpi.parallel.step.scaling import loss_sink
+from nnmpi.parallel.step.scaling import ScaledLossSink
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import Kind, Op
 
@@ -306,7 +306,8 @@ class Ports(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
-        samples, loss = Samples(task.on), loss_sink(task)
+        samples, scaler, objective = Samples(task.on), task.scaler, task.objective
+        loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()

@@ -18,7 +18,7 @@ What differs between strategies is given to it (the rules of this folder are in 
     evaluation   the same of an evaluation
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -86,14 +86,6 @@ class StepState(NamedTuple):
         return StepState(self.step + 1, self.epoch + 1, 0)
 
 
-class Position(NamedTuple):
-    """Where a worker is in its data, if each has a pace of its own: which step it makes next."""
-
-    worker: int
-    workers: int
-    next: StepState
-
-
 class StepResult(NamedTuple):
     """A step over `samples` samples: the sum of their losses, and what all ranks agreed on."""
 
@@ -104,14 +96,6 @@ class StepResult(NamedTuple):
     stop: bool  # whether some rank wants to end the run
     updated: bool  # False if a number was not finite, and parameters were left as they are
     gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
-
-
-class StepControl(NamedTuple):
-    """What the trainer asks of the steps of a run."""
-
-    lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
-    stop: Callable[[], bool]  # whether to end the run after this step
-    steps: Callable[[], int]  # in the whole run
 
 
 Program: TypeAlias = Callable[[int], list[Op]]
@@ -134,6 +118,10 @@ class StepPlan(NamedTuple):
         )
 
 
+Around: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
+"""Kinds of operations, and what carries one out by the first argument and does more around it."""
+
+
 class Executor:
     """Carries out steps; it holds no counter and knows no other rank."""
 
@@ -148,9 +136,10 @@ class Executor:
         batch_stats: BatchStats = LOCAL,
         recorder: Recorder = NO_RECORDER,
         checked_steps: float = CHECKED_STEPS,
+        around: Around = (),
     ) -> None:
         self._checked_steps, self._checked_until = checked_steps, 0.0
-        self._stages, self._channels, self._loss = ports
+        self._stages, self._channels, self.loss = ports
         self._sync, self._apply, self._stop = sync, update, stop
         self._batch_stats, self._recorder = batch_stats, recorder
         self._progress = self._poll if self._channels.is_needed else sync.poll
@@ -165,6 +154,7 @@ class Executor:
             Kind.UPDATE: self._update,
             **dict.fromkeys(MESSAGES, self._channels.start),
         }
+        do |= {kind: partial(act, do[kind]) for kind, act in around}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
         self._plan_of = cache(lambda m: StepPlan.of(program(m), self._do))
         do_evaluation = {**do, Kind.F: self._evaluate}
@@ -187,30 +177,50 @@ class Executor:
         """One step, of an epoch of so many batches."""
         self._step = state.step
         self._recorder.begin(state.step)
-        self._live: dict[tuple[int, int], Live] = {}
-        self._plan = self._plan_of(len(load.micro))
-        self._begin(load)
+        self.start(load, self._plan_of(len(load.micro)))
         self._sync.begin(state.step)
         self._carry_out(self._plan.calls, self._progress, self._recorder)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
+
+    def start(self, load: Load, plan: StepPlan) -> None:
+        """No micro-batch is in a stage yet."""
+        self._plan, self._live = plan, dict[tuple[int, int], Live]()
+        self.begin(load)
+
+    def begin(self, load: Load) -> None:
+        """The ports find the micro-batches of this step from here on."""
+        self._load = load
+        for stage in self._stages.values():
+            stage.begin(load)
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def to_update(self, ops: Iterator[Op], first: int) -> Outcome:
+        """Carries out operations up to the next UPDATE, where steps overlap: that of micro-batch i
+        is `first` + i, and its load is begun in what is done around F."""
+
+        def calls() -> Iterator[tuple[Do, Op]]:
+            for op in ops:
+                self._step = first + op.micro
+                self._recorder.begin(self._step)
+                yield self._do[op.kind], op
+                if op.kind is Kind.UPDATE:
+                    return
+
+        self._carry_out(calls(), self._progress, self._recorder)
+        return self._outcome
 
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
         """Forward passes over batches; on the rank of the last stage `outputs` takes what they
         give."""
-        self._step, self._loss.outputs = step, outputs
+        self._step, self.loss.outputs = step, outputs
         with closing(loads):
             for load in loads:
-                self._begin(load)
+                self.begin(load)
                 calls = self._evaluation_of(len(load.micro))
                 self._carry_out(calls, self._channels.poll, NO_RECORDER)
                 self._channels.sends.finish()  # else a fast stage computes ahead of a slow one
-
-    def _begin(self, load: Load) -> None:
-        self._load = load
-        for stage in self._stages.values():
-            stage.begin(load)
 
     def _carry_out(
         self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None], recorder: Recorder
@@ -300,7 +310,7 @@ class Executor:
         stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
-        self._sync.reduce(self._loss.loss(), self._stop())
+        self._sync.reduce(self.loss.loss(), self._stop())
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""

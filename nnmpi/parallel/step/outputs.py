@@ -42,7 +42,7 @@ class Measured:
         self.sums = self._objective.sums(self.row, comm, all_reduce)
 
 
-class Scores:
+class AllScores:
     """The whole scores of every sample; zeros where another rank has them."""
 
     def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:

@@ -1,14 +1,14 @@
 """What the loss scale changes in a step: the loss on its way back, and the end of the update."""
 
-from typing import Any
+from collections.abc import Callable
 
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_half
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
-from nnmpi.parallel.step.ports import LossSink, Task
-from nnmpi.parallel.step.update import Outcome, Update
+from nnmpi.parallel.step.ports import LossSink
+from nnmpi.parallel.step.update import Outcome
 
 
 def widened(scores: Tensor) -> Tensor:
@@ -34,21 +34,8 @@ class ScaledLossSink(LossSink):
         super().evaluate(micro, widened(y))
 
 
-def loss_sink(task: Task) -> LossSink:
-    """The sink of the last stage."""
-    if task.scaler is None:
-        return LossSink(task.objective)
-    return ScaledLossSink(task.objective, task.scaler)
-
-
-class ScaledUpdate(Update):
-    """Update with a loss scale, which changes after each step, on all ranks alike."""
-
-    def __init__(self, scaler: Scaler, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.scaler = scaler
-
-    def apply(self, step: int) -> Outcome:
-        outcome = super().apply(step)
-        self.scaler.now = self.scaler.now.after(outcome.updated)
-        return outcome
+def rescaled(scaler: Scaler, apply: Callable[[int], Outcome], step: int) -> Outcome:
+    """An update, after which the loss scale changes, on all ranks alike."""
+    outcome = apply(step)
+    scaler.now = scaler.now.after(outcome.updated)
+    return outcome

@@ -10,19 +10,21 @@ import numpy as np
 
 from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
-from nnmpi.config import Config
 from nnmpi.data.buckets import padding
 from nnmpi.mesh import CUTS, REPLICAS
-from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
-from nnmpi.parallel.strategy import Strategy
-from nnmpi.run import threads
 from nnmpi.run.report.messages import Event
-from nnmpi.run.setup import Setup
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+from nnmpi.run.setup import threads
+from nnmpi.run.setup.setup import Setup
 from nnmpi.version import __version__
+
+SUMMED = ("replicas", "pipeline")
+"""The strategies whose gradients an all-reduce sums."""
 
 
 def layout_event(a: Arrangement) -> Event:
@@ -84,31 +86,35 @@ def _figures(kind: AlikeRanks) -> Event:
     }
 
 
-def start_event(
-    setup: Setup, config: Config, ranks: int, model: Module, strategy: Strategy
-) -> Event:
+def start_event(session: Session, run: RunState) -> Event:
     """The first event of a run."""
-    d, slowed = setup.dataset, {"slow_rank": config.slow_rank, "jitter": config.jitter}
+    setup, config, d = session.setup, session.config, session.setup.dataset
+    slowed = {"slow_rank": config.slow_rank, "jitter": config.jitter}
+    left = run.total_steps - run.state.step + run.state.batch
     return {
         "event": "start",
         "model": config.model,
-        "parameters": sum(math.prod(p.place.shape) for p in model.parameters()),
+        "parameters": sum(math.prod(p.place.shape) for p in session.model.parameters()),
         "data": d.name,
         "train_samples": len(d.train.y),
         "test_samples": len(d.test.y),
         "note": d.note,
         **_padding(setup),
-        "steps": setup.steps,
+        "steps": run.total_steps,
         "batch_size": config.batch_size,
         "dtype": config.dtype,
         "device": setup.on.name,
         "seed": config.seed,
-        "ranks": ranks,
+        "ranks": session.comm.size,
         "sync": config.sync,
         **{axis: n for axis in CUTS if (n := getattr(config, axis)) > 1},
         **{name: value for name, value in slowed.items() if value},
         **setup.own,
-        **strategy.describe(),
+        **session.strategy.describe(),
+        "epochs": -(-left // len(setup.train)),
+        **devices(session.arrangement),
+        **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
+        **({"warning": session.warning} if session.warning else {}),
     }
 
 
@@ -123,13 +129,14 @@ def _padding(setup: Setup) -> Event:
     return dict(zip(("padding", "padding_unsorted"), shares, strict=True))
 
 
-def environment(config: Config, comm: Comm, a: Arrangement) -> Event:
+def environment(session: Session) -> Event:
     """Options, versions, BLAS of the first rank, and hosts: what a run depends on besides data and
     model. Every rank calls it."""
+    comm, a = session.comm, session.arrangement
     pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
     found = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
     return {
-        "options": asdict(config),
+        "options": asdict(session.config),
         "versions": {
             "nnmpi": __version__,
             "python": platform.python_version(),

@@ -42,19 +42,19 @@ class Tracer:
         capacity: int = CAPACITY,
     ) -> None:
         self._config, self._comm = config, comm
-        self.recorder = Recording(now, capacity) if config.trace else NO_RECORDER
+        self._recording = Recording(now, capacity) if config.trace else None
+        self.recorder = self._recording or NO_RECORDER
         self._offsets = offsets(comm, now) if config.trace else np.zeros(comm.size)
 
     def of_run(self) -> AbstractContextManager[None]:
         """The context of all steps of a run, in which works and memory are recorded too."""
-        recorder = self.recorder
-        return recorder.of_run(self._comm) if isinstance(recorder, Recording) else nullcontext()
+        return self._recording.of_run(self._comm) if self._recording else nullcontext()
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
         """Writes the file; returns what the last event says of it. Every rank calls it."""
-        if not isinstance(self.recorder, Recording):
+        if self._recording is None:
             return {}
-        gathered, works = gather(self._comm, self.recorder, self._offsets)
+        gathered, works = gather(self._comm, self._recording, self._offsets)
         return all_or_none(self._comm, lambda: self._written(gathered, works, mesh))
 
     def _written(

@@ -51,29 +51,26 @@ class Ended(NamedTuple):
 
 def train(comm: Comm, config: Config, stop: tuple[int, int] | None = None, *given: Any) -> Ended:
     """`stop`: a rank, and the steps after which it wants to end the run."""
-    trainer = Trainer(config, *given, comm=comm)
+    state, buffers = dict[str, np.ndarray](), list[int]()
+
+    class Gathers:
+        def on_epoch(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            store = trainer.optimizer.parameters[0].store
+            assert isinstance(store, VersionStore)
+            buffers.append(store.buffers)
+            entries = trainer.strategy.entries.on_all_ranks()
+            state.update((entry.place.path, np.array(entry.value)) for entry in entries)
+
+    trainer = Trainer(config, *given, comm=comm, callbacks=[Gathers()])
 
     def after(step: int) -> None:
         if (comm.rank, step) == stop:
             trainer.stop()
 
-    state, buffers = dict[str, np.ndarray](), list[int]()
-    epochs = trainer._epochs
-
-    def then_gather() -> dict[str, Any]:
-        metrics = epochs()
-        store = trainer.optimizer.parameters[0].store
-        assert isinstance(store, VersionStore)
-        buffers.append(store.buffers)
-        entries = trainer.strategy.entries.on_all_ranks()
-        state.update((entry.place.path, np.array(entry.value)) for entry in entries)
-        return metrics
-
-    trainer._epochs = then_gather  # type: ignore[method-assign]
     report = Noted(after)
     result = trainer.fit(report)
     trainer.close()
-    return Ended(result, report.losses, state, buffers[0])
+    return Ended(result, report.losses, state, buffers[-1])
 
 
 # ---- the simulation

@@ -12,7 +12,7 @@ from nnmpi import Config, backend
 from nnmpi.backend import CPU, Backend
 from nnmpi.comm import Comm
 from nnmpi.run import trainer
-from nnmpi.run.setup import Setup, set_up
+from nnmpi.run.setup.setup import Setup, set_up
 
 
 def _get(device: str) -> Backend:

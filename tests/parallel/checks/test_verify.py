@@ -19,9 +19,9 @@ from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.strategy import Composed
+from nnmpi.parallel.strategy import ExecutorStrategy
+from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import NullReport, Report
-from nnmpi.run.trainer import DivergedError
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 
@@ -209,9 +209,9 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
 
 def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss of a thousandth of the first one, off by 1e-9 of itself, is off by too much."""
-    steps = Composed.steps
+    steps = ExecutorStrategy.steps
 
-    def shrunk(strategy: Composed, *arguments: Any) -> Iterator[StepResult]:
+    def shrunk(strategy: ExecutorStrategy, *arguments: Any) -> Iterator[StepResult]:
         off = 1 + 1e-9 * (strategy.layout.all.size > 1)
         for done in steps(strategy, *arguments):
             yield done if done.state.step == 1 else done._replace(loss=1e-3 * off * done.samples)
@@ -221,7 +221,7 @@ def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPa
             NullReport()
         )
 
-    monkeypatch.setattr(Composed, "steps", shrunk)
+    monkeypatch.setattr(ExecutorStrategy, "steps", shrunk)
     with pytest.raises(VerifyError, match=r"step 2: loss .* by 1e-09 relative"):
         threads.run(2, run)
 

@@ -26,11 +26,11 @@ from nnmpi.parallel.checks.verify import BOUNDS, SUBJECTS, VerifyError
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.run.optimizers import optimizer_of
+from nnmpi.parallel.strategy import StepControl, Strategy, TrainSpec
+from nnmpi.run.setup.optimizers import optimizer_of
 
 WHOLE = [dtype for dtype in BOUNDS if dtype not in HALVES]
 """Parameters of 16 bits have masters, of which a stage that is only shown has none."""
@@ -107,14 +107,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def rank(comm: Comm, dtype: str) -> list[tuple[dict[str, Any], list[float]]]:
         config = Config(verify=True, dtype=dtype, clip_norm=0.1, batch_size=14)
         events: list[Any] = []
-        control = StepControl(lambda step: 1.0, lambda: False, lambda: 5)
+        control = StepControl(lambda step: 1.0, lambda: False, lambda: 5, events.append)
 
         def spec(twin: TrainSpec | None) -> TrainSpec:
             task = Task(model().to(dtype), Objective(nn.CrossEntropyLoss(reduction="sum"), {}), CPU)
             make = optimizer_of(config, None, comm)
             part, parameters = ModelPart.whole(task.model), [*task.model.parameters()]
             a = arrangement if twin else alone(arrangement)
-            return TrainSpec(task, part, parameters, a, make, control, events.append, twin=twin)
+            return TrainSpec(task, part, parameters, a, make, control, twin=twin)
 
         graph = trace(model(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
         arrangement = arrange(config, Cluster.on_paper(2), graph)

@@ -14,8 +14,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import plan
+from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import NullReport
-from nnmpi.run.trainer import DivergedError
 
 
 class Stops(NullReport):

@@ -18,8 +18,8 @@ from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.tensor.branches import owners_of
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.run import objectives
 from nnmpi.run.dry_run import arranged
+from nnmpi.run.setup import objectives
 
 
 def owners(sizes: list[int], ranks: int, shared: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -23,8 +23,8 @@ from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
 from nnmpi.parallel.tensor.rules import Cut
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.run import objectives
 from nnmpi.run.dry_run import arranged
+from nnmpi.run.setup import objectives
 
 
 def traced(model: nn.Module, *sample: int) -> Graph:

@@ -14,7 +14,7 @@ import nnmpi
 from nnmpi import nn, train
 from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.nn.models import save_gpt2
-from nnmpi.run import generate_command
+from nnmpi.run.text import generate_command
 
 TEXT = "the quick brown fox jumps over the lazy dog, and back again. " * 40
 TRAIN = "--model gpt:1x2x8 --data text:words.txt --context 16 --steps 3 --batch-size 8 --quiet"
@@ -97,7 +97,8 @@ def test_a_text_that_cannot_be_written_ends_all_ranks(ranks: int, trained: Path)
     arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "3"]
     arguments += ["--tp", str(ranks)]
     script = (
-        "import sys; from nnmpi.run import generate_command; sys.stdout = open('/dev/full', 'w'); "
+        "import sys; from nnmpi.run.text import generate_command; "
+        "sys.stdout = open('/dev/full', 'w'); "
         f"sys.exit(generate_command.main({arguments}))"
     )
     ended = run(ranks, "-c", script, timeout=60)

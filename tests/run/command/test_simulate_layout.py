@@ -13,7 +13,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.tracing import Cost
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
-from nnmpi.run.setup import set_up
+from nnmpi.run.setup.setup import set_up
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"
 

@@ -15,9 +15,9 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import comm_self
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer
 from nnmpi.nn.gpt2 import save_gpt2
-from nnmpi.run import generate_command
-from nnmpi.run.models import saved_sizes
-from nnmpi.run.vocabulary import own_tokenizer
+from nnmpi.run.setup.models import saved_sizes
+from nnmpi.run.text import generate_command
+from nnmpi.run.text.vocabulary import own_tokenizer
 
 
 @pytest.fixture

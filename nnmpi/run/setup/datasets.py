@@ -7,9 +7,9 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset, Standardiser, from_arrays, load
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.quoting import quoted
-from nnmpi.run import objectives
 from nnmpi.run.files import loading
-from nnmpi.run.vocabulary import tokenizer_of_text
+from nnmpi.run.setup import objectives
+from nnmpi.run.text.vocabulary import tokenizer_of_text
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:

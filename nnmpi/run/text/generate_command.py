@@ -16,21 +16,15 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.discovery import chosen
 from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
-from nnmpi.run.decoder import loaded
 from nnmpi.run.files import loading
-from nnmpi.run.generation import generated, texts, tokenizer_for, tokens_of_prompt
-from nnmpi.run.models import saved_sizes
-from nnmpi.run.sampling import RANGES, Sampling
+from nnmpi.run.setup.models import saved_sizes
+from nnmpi.run.text.decoder import loaded
+from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
+from nnmpi.run.text.sampling import OPTIONS, Sampling
 from nnmpi.terms import FROM_1, Range, check_text
 
 PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")
-SAMPLING: tuple[tuple[str, type, float, str], ...] = (
-    ("temperature", float, 1, "what scores are divided by; 0: always the best token"),
-    ("top-k", int, 0, "draw from so many; 0: all"),
-    ("top-p", float, 1, "draw from the best that together have this probability"),
-    ("seed", int, 0, "of the draws"),
-)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,9 +55,10 @@ def parser() -> argparse.ArgumentParser:
     )
     count = number(int, FROM_1)
     p.add_argument("--tokens", type=count, default=200, help="to be generated (default 200)")
-    for name, kind, default, text in SAMPLING:
-        has = number(kind, RANGES[name.replace("-", "_")])
-        p.add_argument(f"--{name}", type=has, default=default, help=f"{text} (default {default})")
+    for name, default in Sampling()._asdict().items():
+        within, text = OPTIONS[name]
+        flag, has = f"--{name.replace('_', '-')}", number(type(default), within)
+        p.add_argument(flag, type=has, default=default, help=f"{text} (default {default:g})")
     p.add_argument(
         "--tokenizer",
         default=None,

@@ -8,7 +8,13 @@ from nnmpi import keyed
 from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Range
 
 UP_TO_1 = Range("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
-RANGES = {"temperature": NUMBER_FROM_0, "top_k": FROM_0, "top_p": UP_TO_1, "seed": FROM_0}
+OPTIONS: dict[str, tuple[Range, str]] = {
+    "temperature": (NUMBER_FROM_0, "what scores are divided by; 0: always the best token"),
+    "top_k": (FROM_0, "draw from so many; 0: all"),
+    "top_p": (UP_TO_1, "draw from the best that together have this probability"),
+    "seed": (FROM_0, "of the draws"),
+}
+"""The range of each option, and what its flag says of it."""
 
 
 class Sampling(NamedTuple):
@@ -27,8 +33,9 @@ class Sampling(NamedTuple):
     def checked(self) -> Self:
         """Itself; raises ValueError for numbers that are out of range."""
         for name, value in self._asdict().items():
-            if not RANGES[name].has(value):
-                raise ValueError(f"{name} {value!r:.60} must be {RANGES[name].words}")
+            within, _ = OPTIONS[name]
+            if not within.has(value):
+                raise ValueError(f"{name} {value!r:.60} must be {within.words}")
         return self
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:

@@ -31,8 +31,8 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED
-from nnmpi.run import objectives
-from nnmpi.run.setup import build_model, initialise
+from nnmpi.run.setup import objectives
+from nnmpi.run.setup.setup import build_model, initialise
 
 AXES = 8  # of a tensor that goes to the next stage, at most
 TOKEN = 1  # the tag of messages between stages

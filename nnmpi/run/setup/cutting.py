@@ -21,7 +21,7 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.run.setup import Setup
+from nnmpi.run.setup.setup import Setup
 
 
 class Uncut(NamedTuple):
@@ -141,5 +141,5 @@ def cut_model(
             group.meet("trainer.model(x)")
 
     if groups:
-        model._together = meet
+        model._meet = meet
     return sharding

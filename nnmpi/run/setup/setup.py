@@ -37,12 +37,13 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
-from nnmpi.run import consistency, models, objectives
-from nnmpi.run.datasets import dataset_of, standardiser_of
+from nnmpi.run import consistency
 from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs
-from nnmpi.run.optimizers import MakeOptimizer, optimizer_of, schedule_of
-from nnmpi.run.vocabulary import check_vocabulary
+from nnmpi.run.setup import models, objectives
+from nnmpi.run.setup.datasets import dataset_of, standardiser_of
+from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
+from nnmpi.run.text.vocabulary import check_vocabulary
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""

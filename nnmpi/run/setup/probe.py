@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.data import Batch, Inputs
+from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
 from nnmpi.dtypes import is_half
 from nnmpi.mesh import BATCH
@@ -26,7 +26,9 @@ from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
 from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
 from nnmpi.nn.tracing import unchanged
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import Task, forward
@@ -43,6 +45,24 @@ class Output(NamedTuple):
 
     what: str
     arrays: list[np.ndarray]
+
+
+def warning(
+    part: ModelPart, task: Task, arrangement: Arrangement, train: Loader, layout: Layout
+) -> str:
+    """The warning of the first rank that has one, or nothing; every rank calls it.
+
+    Raises ValueError, on all ranks, for what cannot be trained so.
+    """
+    if not is_needed(arrangement, task):
+        return ""
+    rows, want = np.arange(min(SAMPLES, len(train.split.y))), part.fields._replace(x=True, y=True)
+    found = all_or_none(
+        layout.all, lambda: probe(part, task, arrangement, train.gather(rows, want))
+    )
+    of_all = gather_objects(layout.all, found)
+    layout.axis["tp"].free_sums()  # of the layers of a few samples
+    return next(filter(None, of_all), "")
 
 
 def is_needed(arrangement: Arrangement, task: Task) -> bool:

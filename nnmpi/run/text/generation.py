@@ -13,9 +13,9 @@ from nnmpi.nn.gpt2 import Sizes, sizes_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.quoting import shown
-from nnmpi.run.decoder import NO_LIMIT, Decoder
-from nnmpi.run.sampling import Sampling
-from nnmpi.run.vocabulary import own_tokenizer
+from nnmpi.run.text.decoder import NO_LIMIT, Decoder
+from nnmpi.run.text.sampling import Sampling
+from nnmpi.run.text.vocabulary import own_tokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
@@ -41,7 +41,7 @@ def generate(
     temperature: what scores are divided by; 0: always the best token
     top_k, top_p: draw from so many of the best, or from those that together have this probability
     """
-    if model._together is not None:
+    if model._meet is not None:
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
     how = Sampling(temperature, top_k, top_p, seed).checked()
     prompt = checked_prompt(tokens, max_new_tokens, model)

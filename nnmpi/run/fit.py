@@ -1,0 +1,292 @@
+"""Fit: the steps and epochs of a run, its evaluation, its file and its events."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+
+import numpy as np
+
+from nnmpi.config import Config
+from nnmpi.metrics import Sums, mean
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run import consistency
+from nnmpi.run.files import saving
+from nnmpi.run.measures import counts_tokens, measured
+from nnmpi.run.report import Event, LostOutputError, Report, open_report
+from nnmpi.run.report.events import environment, start_event
+from nnmpi.run.report.pace import Pace
+from nnmpi.run.run_state import RunState, StepPhase
+from nnmpi.run.session import Session
+from nnmpi.run.text.samples import Sampler
+from nnmpi.run.trace import Tracer
+
+
+class DivergedError(AgreedError):
+    """The loss is NaN or infinite."""
+
+
+class Fit:
+    """One run. A callback may end the session and open another one, so it is asked for each time.
+
+    session       the one that there is
+    tell          calls the method of this name of all callbacks
+    hears_steps   whether some rank has a callback after each step
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        session: Callable[[], Session],
+        tracer: Tracer,
+        sampler: Sampler | None,
+        tell: Callable[[str, Event], None],
+        hears_steps: bool,
+    ) -> None:
+        self._run, self._session_now, self._tracer, self._sampler = run, session, tracer, sampler
+        self._tell_all, self._hears_steps = tell, hears_steps
+
+    @property
+    def _session(self) -> Session:
+        return self._session_now()
+
+    def run(self, report: Report | None, epochs: int | None) -> Event:
+        """All of it, or so many epochs more; returns the last event."""
+        self._check_ready(epochs)
+        run, self._setup, self._comm = self._run, self._session.setup, self._session.comm
+        self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
+        self._session.wake()
+        run.begin(epochs)
+        with open_report(self._session.config, self._comm, report, run.runs > 1) as run.report:
+            try:
+                self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
+                run.report.event({**start_event(self._session, run), **environment(self._session)})
+                return self._fit()
+            except BaseException as error:
+                reason = str(error) or type(error).__name__
+                with suppress(LostOutputError):
+                    run.report.event({"event": "failed", "error": reason, "steps": run.state.step})
+                raise
+            finally:
+                run.stopping = run.stop_requested = False
+
+    def _check_ready(self, epochs: int | None) -> None:
+        """Raises ValueError unless there is a run to make, of what the optimizer has."""
+        run, made, total = self._run, self._run.state.step, self._run.total_steps
+        session = self._session
+        if session.is_closed:
+            raise ValueError(
+                f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
+                "since its run failed; make another, or restore a snapshot"
+            )
+        if epochs is not None:
+            Config(epochs=epochs)
+        elif run.runs and made > run.first:
+            raise ValueError(
+                f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more "
+                "epochs"
+            )
+        elif made >= total and not run.epoch_is_over:
+            raise ValueError(
+                f"the snapshot is of step {made}, and this run ends after {total} steps: "
+                "make the Trainer with more epochs or steps, or call fit(epochs=N)"
+            )
+        # by paths, which all ranks have, also where the parameters are elsewhere
+        now = {path for path, p in session.model.named_parameters() if p.requires_grad}
+        trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
+        if now - trained or (not made and session.settings.trains_others):
+            raise ValueError(
+                "requires_grad of a parameter was changed after this Trainer was made; "
+                "change it in `build`"
+            )
+
+    def _fit(self) -> Event:
+        """Its steps, and what follows them."""
+        try:
+            with self._tracer.of_run():
+                metrics = self._epochs()
+        except AgreedError:
+            self._session.close()
+            raise
+        except Exception as error:  # but not Ctrl-C, which may have interrupted an update
+            self._rescue(error)
+            raise
+        self._check_copies()
+        self._save()
+        self._check_copies(buffers=True)  # after the model was saved: nothing is lost
+        result = self._finish(metrics)
+        self._run.report.event(result)
+        self._tell("on_end", result)
+        return result
+
+    def _finish(self, metrics: Event) -> Event:
+        """Ranks that have copies of the model have the same ones, and all of their parts."""
+        strategy = self._session.strategy
+        digest = strategy.entries.sha256()
+        outcome = strategy.finish()
+        self._session.rest()
+        return {
+            "event": "stopped" if self._run.stopping else "done",
+            **metrics,
+            "seconds": self._pace.seconds,
+            "ranks": self._comm.size,
+            "layout": strategy.layout.mesh.axes,
+            **outcome,
+            "parameters_sha256": digest,
+            **self._tracer.outcome(strategy.layout.mesh),
+        }
+
+    def _epochs(self) -> Event:
+        """All epochs; returns the metrics of the last one."""
+        run = self._run
+        while True:
+            train, test = self._epoch(), self._session.evaluate()
+            self._check_finite("test loss", test.mean_loss, run.state.step)
+            metrics = {
+                "steps": run.state.step,
+                **measured(self._setup.dataset, self._setup.loss, train, test),
+                **self._pace.rates,
+                "skipped_steps": run.skipped,
+            }
+            facts = {"lr": self._session.last_lr, **self._session.scale, **self._pace.of_epoch()}
+            event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
+            run.report.event(event)
+            self._tell("on_epoch", event)
+            # requests may have come after the last step had agreed
+            requests = np.array([float(run.stop_requested)])
+            self._comm.all_reduce(requests, "doubling")
+            run.stopping = run.stopping or bool(requests[0])
+            if run.is_over:
+                return {**metrics, "epochs": event["epoch"]}
+
+    def _epoch(self) -> Sums:
+        """Steps until the end of the epoch or of the run, in one session or several."""
+        run, sessions = self._run, 0
+        run.in_epoch = True
+        self._pace.start()
+        try:
+            while sessions != run.sessions and not run.epoch_is_over:
+                sessions = run.sessions
+                self._make_steps()
+        finally:
+            run.in_epoch = False
+        run.report.end_progress()
+        sums, run.sums = run.sums, Sums()
+        return sums
+
+    def _make_steps(self) -> None:
+        """Steps until the end of the epoch, of the run or of the session."""
+        run = self._run
+        self._session.model.train()
+        own = self._comm.size > 1 and "lr_schedule" in self._setup.own
+        self._compare_settings(all_or_none(self._comm, self._factors_of_epoch) if own else ())
+        with closing(self._session.steps()) as steps:
+            run.phase = StepPhase.COMPUTING
+            for result in steps:
+                run.phase = StepPhase.BETWEEN_STEPS
+                loss = self._note(result)
+                self._pace.lap(result)
+                step, rates = run.state.step, self._pace.epoch_rates
+                run.report.progress(step, run.total_steps, loss, rates)
+                self._sample()
+                self._tell("on_step", {"event": "step", "step": step, "loss": loss})
+                if self._hears_steps and self._session.arrangement.steps_together:
+                    self._compare_settings()
+                if run.is_over:
+                    break
+                run.phase = StepPhase.COMPUTING
+        run.phase = StepPhase.BETWEEN_STEPS
+
+    def _note(self, result: StepResult) -> float:
+        """Updates the state of the run from a step's result; returns the loss of a sample."""
+        run, every = self._run, self._session.config.check_copies
+        loss = mean(result.loss, result.divisor)
+        self._check_finite("loss", loss, run.state.step + 1)
+        run.state, run.stopping = result.state, run.stopping or result.stop
+        run.skipped += not result.updated
+        run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
+        if every and run.state.step % every == 0:
+            self._check_copies()
+        return loss
+
+    def _sample(self) -> None:
+        """Tells a piece of text that the model writes now, where --sample-every asks for one."""
+        step = self._run.state.step
+        if self._sampler is not None and step % self._sampler.every == 0:
+            text = self._sampler.text(self._session)
+            self._run.report.event({"event": "sample", "step": step, "text": text})
+            self._pace.resume()
+
+    def _factors_of_epoch(self) -> list[float]:
+        """What the schedule returns until the end of the epoch."""
+        run = self._run
+        left = min(len(self._setup.train) - run.state.batch, run.total_steps - run.state.step)
+        return [run.lr_factor(run.state.step + i) for i in range(left)]
+
+    def _compare_settings(self, factors: Sequence[float] = ()) -> None:
+        """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or
+        if a schedule returns other factors."""
+        together = self._session.arrangement.steps_together
+        self._session.settings.compare(self._comm, "" if together else ", in on_epoch", factors)
+
+    def _check_copies(self, buffers: bool = False) -> None:
+        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""
+        session = self._session
+        together = session.arrangement.steps_together
+        if session.config.check_copies and self._comm.size > 1 and together:
+            parts = session.strategy.entries.parts
+            consistency.check_copies(parts, self._run.state.step, buffers)
+
+    def _check_finite(self, what: str, value: float, step: int) -> None:
+        """Raises DivergedError if a loss is NaN or infinite."""
+        if not math.isfinite(value):
+            base, lr = self._session.optimizer.param_groups[0]["lr"], self._session.last_lr
+            remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
+            saved = "; nothing was saved" if self._session.config.save else ""
+            raise DivergedError(
+                f"the {what} became {value} at step {step} with learning rate {lr:g}; "
+                f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+            )
+
+    def _tell(self, occasion: str, event: Event) -> None:
+        self._tell_all(occasion, event)
+        self._pace.resume()
+
+    # ---- the file of --save
+
+    def _save(self) -> None:
+        """Writes the model, if the first rank wants to; every rank calls it."""
+        path = self._session.config.save
+        wanted = np.array([bool(path)])
+        self._comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
+        problems: list[str] = []
+
+        def write() -> None:
+            try:
+                self._session.write(path)
+            except saving.NotSavedError as error:
+                problems.append(str(error))
+
+        if wanted[0]:
+            all_or_none(self._comm, write)
+            for problem in gather_objects(self._comm, problems)[0]:
+                raise AgreedError(problem)
+
+    def _rescue(self, error: Exception) -> None:
+        """Saves the model after an error on this rank, if it is whole and no other rank changes it.
+
+        Of several ranks, others may have made the step in which this one failed.
+        """
+        session, run = self._session, self._run
+        if session.is_closed:
+            return
+        if self._comm.size == 1:
+            whole = run.phase is not StepPhase.UPDATING
+        else:
+            whole = run.phase is StepPhase.BETWEEN_STEPS and session.first_has_all
+        if run.state.step and self._comm.rank == 0 and whole:
+            try:
+                session.write(session.config.save)
+            except Exception as other:
+                error.add_note(f"and the trained model was not saved: {other}")

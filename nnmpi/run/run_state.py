@@ -1,0 +1,108 @@
+"""RunState: how far a run has come, the schedule of its learning rate, and whether it is to stop.
+
+It knows neither the Trainer nor a session: what asks it in a step belongs to neither.
+"""
+
+from enum import Enum, auto
+
+from nnmpi.metrics import Sums
+from nnmpi.optim.schedule import Schedule
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import StepControl
+from nnmpi.run.files.loading import Loaded
+from nnmpi.run.report import Report
+from nnmpi.run.setup.setup import Setup
+from nnmpi.run.snapshot import Snapshot
+
+
+class StepPhase(Enum):
+    """What this rank does; an error in a later phase may leave the model half updated."""
+
+    BETWEEN_STEPS = auto()
+    COMPUTING = auto()
+    UPDATING = auto()
+
+
+class RunState:
+    """The counters of a run, the same on all ranks, and what this rank does and wants.
+
+    state     how far training has come
+    skipped   the steps that were left out, since a number was not finite
+    sums      over the steps of the epoch so far
+    span      its first step and the one after its last, if fit(epochs=N) makes it; None: those of
+              the options
+    first     the step that `fit` begins with
+    runs      how often `fit` was called
+    sessions  how many there were
+    loaded    what the file of --load had for the model
+    """
+
+    report: Report  # of a run that has begun
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.state, self.skipped, self.sums = StepState(), 0, Sums()
+        self.first = self.runs = self.sessions = 0
+        self.loaded: Loaded | None = None
+        self.set_span(None)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """No step is under way, whatever has ended the run before."""
+        self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
+        self.stopping = False  # all ranks have agreed to stop
+        self.stop_requested = False  # on this rank
+
+    def set_span(self, span: tuple[int, int] | None) -> None:
+        """The schedule of the learning rate holds from the first step of the span to its last."""
+        self.span, (start, self.total_steps) = span, span or (0, self._setup.steps)
+        factor = self._setup.schedule(self.total_steps - start)
+        self.lr_factor: Schedule = factor
+        if start:
+            self.lr_factor = lambda step: factor(max(step - start, 0))
+
+    def begin(self, epochs: int | None) -> None:
+        """A run begins: of so many epochs from the next one on, or what is left of it."""
+        self.runs, self.first = self.runs + 1, self.state.step
+        if epochs is not None:
+            self.set_span((self.first, self.first + epochs * len(self._setup.train)))
+            self.state = StepState(self.first, self.epochs, 0)
+            self.sums = Sums()
+
+    def go_on_from(self, snapshot: Snapshot) -> None:
+        """The counters are those of the snapshot."""
+        self.first, self.state = snapshot.state.step, snapshot.state
+        self.skipped, self.sums = snapshot.skipped, snapshot.epoch
+        self.set_span(snapshot.run)
+
+    @property
+    def epochs(self) -> int:
+        """Those that are begun."""
+        return self.state.epoch + (self.state.batch > 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is left."""
+        return self.state.step >= self.total_steps or self.stopping
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether its steps are made, and it is not evaluated yet."""
+        return self.sums.samples > 0 and (self.state.batch == 0 or self.is_over)
+
+    # ---- what strategies ask and tell
+
+    @property
+    def control(self) -> StepControl:
+        """What is asked and told in the steps of a run."""
+        return StepControl(
+            self._scheduled,
+            lambda: self.stop_requested,
+            lambda: self.total_steps,
+            lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
+        )
+
+    def _scheduled(self, step: int) -> float:
+        """What multiplies the learning rates; strategies call it just before they update."""
+        self.phase = StepPhase.UPDATING
+        return self.lr_factor(step)

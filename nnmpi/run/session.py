@@ -1,0 +1,301 @@
+"""Session: what ranks have while they are arranged in one way; a run may have several.
+
+    Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy ◄─► Snapshot
+
+It is made and closed by all ranks together. What fails on one rank fails on all.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from nnmpi import blas
+from nnmpi.comm import AbortedError, Comm, OtherRankError
+from nnmpi.config import Config
+from nnmpi.data import Loader, Split, samples_like
+from nnmpi.data.inputs import arrays
+from nnmpi.metrics import Sums
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.store import stores_of
+from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.parallel import plan
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.arrange import alone
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.snapshot import Restored, saved
+from nnmpi.parallel.recorder import Recorder
+from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.run import consistency
+from nnmpi.run.dropped import watch
+from nnmpi.run.files import saving
+from nnmpi.run.run_state import RunState
+from nnmpi.run.settings import Changes, Settings
+from nnmpi.run.setup import models, objectives, probe
+from nnmpi.run.setup.cutting import cut_model
+from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
+from nnmpi.run.snapshot import Snapshot, next_steps
+
+
+class Session:
+    """Ranks that are arranged as the config says; with a snapshot, of each rank, all is as then.
+
+    The run tells how far training has come; it does not know the session.
+    """
+
+    _steps: Generator[StepResult, None, None] | None = None
+
+    def __init__(
+        self,
+        setup: Setup,
+        config: Config,
+        comm: Comm,
+        run: RunState,
+        recorder: Recorder,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self.config, self.comm, self.is_closed, self.rests = config, comm, False, False
+        self.setup, self._run, self._recorder = setup, run, recorder
+        self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
+        self._initial = replace(config, load=None) if snapshot else config
+        model = all_or_none(comm, self._built)
+        consistency.check_model(comm, model)
+        graph = all_or_none(
+            comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
+        )
+        consistency.check_graph(comm, graph)
+        layout = Layout.of(config, comm)
+        try:
+            self._open(layout, model, graph, snapshot)
+        except (ValueError, OtherRankError):  # on all ranks
+            with suppress(AbortedError):  # of ranks as threads, others may have ended first
+                layout.free()
+            raise
+        run.sessions += 1
+
+    # ---- how it is made
+
+    def _built(self) -> Module:
+        return build_model(self.config, self.setup.build, self.setup.dataset)
+
+    def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
+        setup, config, comm = self.setup, self.config, self.comm
+        sharding = cut_model(config, model, graph, setup, layout)
+        known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
+        arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
+        part = plan.own_stages(model, arrangement, comm.rank, facts)
+        loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
+        self._run.loaded = loaded or self._run.loaded
+        spec = self._spec(part, arrangement, layout)
+        restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
+        if restored:
+            restored.values_to_model()
+        twin = self._twin(model, arrangement) if config.verify else None
+        consistency.check_values(comm, model, part.held)
+        self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
+        steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
+        spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
+        try:
+            self.strategy = plan.build(layout, spec)
+        except ValueError as error:  # on all ranks: only the first one raises it
+            comm.agree(error)
+            raise
+        self.optimizer = self.strategy.optimizer
+        if restored:
+            restored.sums_to_optimizer(self.optimizer)
+        self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
+        self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
+        self._resting = ExitStack()
+        self._release = partial(_release, self._resting, self.strategy, model)
+        self._forget = watch(comm, self, self._release)
+        blas.release_memory()
+
+    def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
+        """A model, and what of it is trained here."""
+        setup, named = self.setup, dict(part.model.named_parameters())
+        objective = objectives.objective(
+            setup.loss, setup.metrics, arrangement.sharding, layout.axis
+        )
+        here = arrangement.held(layout.all.rank).trained
+        return TrainSpec(
+            Task(part.model, objective, setup.on, self._scale and Scaler(self._scale)),
+            part,
+            [named[arrangement.graph.variables[p.variable].path] for p in here],
+            arrangement,
+            setup.make_optimizer,
+            self._run.control,
+        )
+
+    def _twin(self, model: Module, arrangement: Arrangement) -> TrainSpec:
+        """What --verify trains on one rank beside the model, of which it has nothing."""
+
+        def another() -> ModelPart:
+            other = self._built()
+            if {*other.parameters()} & {*model.parameters()}:
+                raise ValueError(
+                    f"model {self.config.model}: build returns the same object twice, and verify "
+                    "trains two models side by side; let build make a new one each time"
+                )
+            part = ModelPart.whole(other)
+            initialise(self._initial, part, self.setup.on)
+            return part
+
+        one = all_or_none(self.comm, lambda: alone(arrangement))
+        return self._spec(all_or_none(self.comm, another), one, Layout.of_one_rank())
+
+    # ---- between two steps
+
+    def steps(self) -> Generator[StepResult, None, None]:
+        """The steps of an epoch from where the run is; they end with the session."""
+        self._steps = self.strategy.steps(self.setup.train, self._run.state)
+        return self._steps
+
+    def evaluate(self) -> Sums:
+        """Loss and metrics on the test split."""
+        measured = Measured(self.task.objective)
+        self._evaluate(self.setup.test, measured)
+        return measured.sums
+
+    def predict(self, x: Any) -> np.ndarray:
+        """The scores of samples like those of training, whole and on every rank."""
+        given = all_or_none(self.comm, lambda: samples_like(x, self.setup.dataset.train))
+        consistency.check_samples(self.comm, given)
+        graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
+        edge = graph.edges[graph.outputs[0]]
+        scores = AllScores(self.task.objective, n, edge.shape(n), edge.dtype)
+        if n:
+            how: Any = {"standardiser": self.setup.standardiser, "dtype": config.dtype}
+            samples = Split(given, np.zeros(n))
+            self._evaluate(Loader(samples, config.batch_size, shuffle=False, **how), scores)
+        return scores.array
+
+    def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
+        """Gives `outputs` those of all samples, in evaluation mode."""
+        with self.evaluating():
+            self.strategy.evaluate(loader, self._run.state.step, outputs)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within it the model is in evaluation mode, and what it does is no part of a step."""
+        self.model.eval()
+        with self._recorder.evaluation():
+            yield
+        self.model.train(self._run.in_epoch)
+
+    @property
+    def last_lr(self) -> float:
+        """The learning rate of the first group, as the schedule has it in the last step."""
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        return rate * self._run.lr_factor(max(self._run.state.step - 1, 0))
+
+    @property
+    def scale(self) -> dict[str, float]:
+        """What events say of the loss scale, in 16 bits."""
+        scaler = self.task.scaler
+        return {} if scaler is None else {"loss_scale": scaler.now.scale}
+
+    @property
+    def first_has_all(self) -> bool:
+        """Whether the first rank can write the model now without a message."""
+        whole = self.arrangement.store.is_whole_between_steps or self.rests
+        return whole and self.strategy.entries.parts.writer_has_all
+
+    def write(self, path: str | None) -> None:
+        """Writes the model to a file, on the first rank."""
+        dataset, standardiser = self.setup.dataset, self.setup.standardiser
+        about = {
+            "model": models.name_of(self.model, self.config),
+            "data": dataset.name,
+            **models.language_of(dataset),
+            **standardiser.metadata(),
+        }
+        where = path if self.comm.rank == 0 else None
+        saving.write_entries(where, self.strategy.entries, about, self.model)
+
+    def snapshot(self) -> Snapshot:
+        """What this rank needs to go on from here, in copies; no message is sent."""
+        run, position = self._run, self.strategy.position
+        return Snapshot(
+            self.config,
+            self.comm.size,
+            self.arrangement.measured,
+            run.span,
+            run.state,
+            run.skipped,
+            run.sums,
+            () if position is None else (position,),
+            self.settings.changes,
+            saved(self.part, self.optimizer, whole=not self.strategy.layout.serves),
+            None if self.task.scaler is None else self.task.scaler.now,
+        )
+
+    # ---- between two runs, and the end
+
+    def rest(self) -> None:
+        """From here to the next run each rank has all values of its part."""
+        for store in stores_of(self.part.parameters):
+            self._resting.enter_context(store.at_rest())
+        self.rests = True
+
+    def wake(self) -> None:
+        """A run begins."""
+        self._resting.close()
+        self.rests = False
+
+    def close(self) -> None:
+        """Gives back what ranks share; the model keeps what this rank has of it. Every rank calls
+        it, once or more often."""
+        if not self.is_closed:
+            self.comm.meet("close")
+            self.is_closed, self.rests = True, False
+            self._forget()
+            self._release()
+
+    def end(self) -> None:
+        """Closes it, in the midst of its steps too; every rank calls it."""
+        if self._steps is not None:
+            self._steps.close()
+        self.close()
+
+
+class NoSession:
+    """What a Trainer has after a restore that failed."""
+
+    is_closed = True
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    end = close
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"this Trainer has no {name} since its last restore failed: restore a snapshot"
+        )
+
+
+NO_SESSION = cast(Session, NoSession())
+
+
+def _release(resting: ExitStack, strategy: Strategy, model: Module) -> None:
+    """Gives back what ranks share of a session; the model keeps what this rank has of it."""
+    resting.close()
+    strategy.close()
+    if model._meet is not None:
+        model._meet = _refuse
+
+
+def _refuse() -> NoReturn:
+    raise ValueError(
+        "this Trainer is closed, and each rank has a part of the model or of samples: call predict "
+        "or save before, or load what was saved into a model of its own"
+    )

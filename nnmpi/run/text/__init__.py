@@ -1,0 +1,1 @@
+"""Text from a model: tokens one after the other, in training and from a file."""

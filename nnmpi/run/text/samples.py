@@ -1,0 +1,101 @@
+"""Text of a model in training, between two steps; with --sample-every every so many of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.data import Dataset
+from nnmpi.data.inputs import arrays
+from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
+from nnmpi.nn import GPT
+from nnmpi.nn.gpt2 import sizes_of
+from nnmpi.nn.store import reading
+from nnmpi.parallel import refusals
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.run import consistency
+from nnmpi.run.session import Session
+from nnmpi.run.setup.models import check_stages
+from nnmpi.run.text.decoder import Decoder
+from nnmpi.run.text.generation import checked_prompt, generated, texts, tokens_of_prompt
+from nnmpi.run.text.sampling import Sampling
+
+TOKENS = 100
+"""How long a sample is."""
+
+
+class Sampler(NamedTuple):
+    """What a sample begins with, and how its tokens are drawn."""
+
+    every: int
+    tokenizer: Tokenizer
+    prompt: list[int]
+    beginning: str
+    how: Sampling
+
+    def text(self, session: Session) -> str:
+        """What the model writes now; every rank calls it."""
+        session.comm.meet("generate")
+        tokens = _tokens(session, self.prompt, TOKENS, self.how, self.tokenizer.size)
+        return self.beginning + "".join(texts(tokens, self.tokenizer))
+
+
+def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | None:
+    """What --sample-every asks for, the same on all ranks; every rank calls it."""
+    every = config.sample_every
+    if every is None:
+        return None
+    found = all_or_none(comm, lambda: _sampler(every, config, dataset))
+    facts = {"the vocabulary": vocabulary_of(found.tokenizer.describe()), "prompt": found.prompt}
+    consistency.check_given(comm, facts, consistency.FILES)
+    return found
+
+
+def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
+    """Raises ValueError for data that is no text."""
+    (x, *others), y = arrays(dataset.train.x), dataset.train.y
+    if dataset.language is None or others or x.shape != y.shape:
+        raise ValueError(
+            f"sample_every {every}: data {dataset.name} is no text, of which a model predicts the "
+            "next token; use --data text, text:FILE or tokens:FILE.npy, or call "
+            "trainer.generate in a callback"
+        )
+    try:
+        tokenizer = tokenizer_of(dataset.language.tokenizer)
+        prompt = tokens_of_prompt(config.prompt, tokenizer)
+    except ValueError as error:
+        raise ValueError(f"sample_every {every}: {error}") from None
+    how = Sampling(seed=config.seed)
+    return Sampler(every, tokenizer, prompt, config.prompt or "", how)
+
+
+def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling) -> np.ndarray:
+    """So many tokens that the model writes behind these, on every rank; every rank calls it."""
+    config, comm, model = session.config, session.comm, session.model
+
+    def checked() -> list[int]:
+        if why := refusals.why_not("sample_every", config, comm.size):
+            raise ValueError(f"no text is generated with {why}")
+        check_stages(model, config.pp)
+        how.checked()
+        return checked_prompt(tokens, count, model)
+
+    prompt = all_or_none(comm, checked)
+    item = ("the tokens and options of generate", (prompt, count, how), "give all ranks the same")
+    consistency.check_same(comm, [item])
+    return np.array([*_tokens(session, prompt, count, how)])
+
+
+def _tokens(
+    session: Session, prompt: Sequence[int], count: int, how: Sampling, size: int | None = None
+) -> Iterator[int]:
+    """So many tokens, of the first `size` ones; every rank iterates to the end."""
+    model, objective = session.model, session.task.objective
+    window = arrays(session.setup.dataset.train.x)[0].shape[1]
+    positions = sizes_of(model).positions if isinstance(model, GPT) else window
+    part, layout = session.part, session.strategy.layout
+    decoder = Decoder(part, layout, positions, session.task.on, objective.whole)
+    with session.evaluating(), reading(part.parameters):
+        yield from generated(decoder, prompt, count, how, size)
