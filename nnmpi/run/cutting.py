@@ -14,9 +14,9 @@ from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
-from nnmpi.parallel.context.rules import cut_positions
+from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.positions import UNCUT, Positions
+from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
@@ -37,15 +37,15 @@ def sharding_of(
     """
     if config.cp > 1 or config.sequence_parallel:
         _check_lengths(config, dataset)
-    positions = UNCUT if config.cp == 1 else _positions(config, graph, loss, dataset, metrics)
+    sequences = UNCUT if config.cp == 1 else _sequences(config, graph, loss, dataset, metrics)
     if config.tp == 1:
-        return UNSHARDED._replace(positions=positions)
+        return UNSHARDED._replace(sequences=sequences)
     takes_parts = type(loss) is CrossEntropyLoss
     try:
         found = shard(graph, config.tp, not takes_parts, config.sequence_parallel)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-    return found._replace(positions=positions)
+    return found._replace(sequences=sequences)
 
 
 def _check_lengths(config: Config, dataset: Dataset) -> None:
@@ -61,13 +61,13 @@ def _check_lengths(config: Config, dataset: Dataset) -> None:
             )
 
 
-def _positions(
+def _sequences(
     config: Config,
     graph: Graph,
     loss: Criterion,
     dataset: Dataset,
     metrics: Mapping[str, Metric],
-) -> Positions:
+) -> SequenceCut:
     """Where sequences are cut; raises ValueError for what has none, or needs whole ones."""
     x, y = arrays(dataset.train.x), dataset.train.y
     if y.ndim != 2 or any(array.shape[1:2] != y.shape[1:] for array in x):
@@ -84,16 +84,16 @@ def _positions(
             "function of whole ones: use nn.CrossEntropyLoss without metrics, or --dp"
         )
     try:
-        positions = cut_positions(graph, config.cp, y.shape[1])
+        sequences = cut_sequences(graph, config.cp, y.shape[1])
     except ValueError as error:
         raise ValueError(f"model {config.model}: {error}") from None
-    if positions.axes.get(graph.outputs[0]) != 2:
+    if sequences.axes.get(graph.outputs[0]) != 2:
         shape = graph.edges[graph.outputs[0]].sample
         raise ValueError(
             f"cp {config.cp} cuts sequences, and the model returns scores {shape} of a sample, of "
             "which no axis behind the classes is that of the positions: use --tp, --pp or --dp"
         )
-    return positions
+    return sequences
 
 
 def cut_model(
@@ -105,7 +105,7 @@ def cut_model(
     facts = setup.loss, setup.dataset, setup.metrics
     sharding = all_or_none(comm, lambda: sharding_of(config, graph, *facts))
     if config.cp > 1:
-        on_positions(model, graph, Ring(axis["cp"], sharding.positions))
+        on_positions(model, graph, Ring(axis["cp"], sharding.sequences))
     if config.tp > 1:
         all_or_none(comm, lambda: rebuild(model, graph, sharding, axis["tp"]))
     groups = [group for group in (axis["tp"], axis["cp"]) if group.size > 1]

@@ -165,12 +165,12 @@ class Arrangement:
 
     def runs(self, node: int, rank: int) -> bool:
         """Whether a rank of its stage computes a node."""
-        return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
+        return self.sharding.branches.runs(node, self.mesh.coordinates(rank)["tp"])
 
-    def positions(self, rank: int) -> np.ndarray | None:
+    def own_positions(self, rank: int) -> np.ndarray | None:
         """The positions of sequences that a rank has; None: all of them."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
-        return self.sharding.positions.here(at["cp"])
+        return self.sharding.sequences.here(at["cp"])
 
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before, or of the inputs."""
@@ -183,9 +183,9 @@ class Arrangement:
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an edge on a rank with these coordinates, for so many samples."""
         shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.edges.get(e)
-        tp, positions = at["tp"], self.sharding.positions
-        if e in positions.axes:
-            shape[positions.axes[e]] = positions.count(at["cp"])
+        tp, sequences = at["tp"], self.sharding.sequences
+        if e in sequences.axes:
+            shape[sequences.axes[e]] = sequences.count(at["cp"])
         if state is not None:
             axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
             shape[axis] = state.bounds[tp + 1] - state.bounds[tp]

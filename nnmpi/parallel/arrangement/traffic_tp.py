@@ -1,23 +1,20 @@
 """What a rank sends along tp in a step, and how long the sums are.
 
-Activations of sharded layers are summed or gathered. With sequence parallelism they are gathered
-and reduce-scattered, and gradients of which ranks have terms are summed once a step:
-
-              forward             back
-    column    gather              gather, reduce-scatter
-    row       reduce-scatter      gather, in each half of a backward pass that is in two
-    rows      reduce-scatter      gather
+Sharded layers name their messages (`tensor/messages.py`), and each collective has its price here.
+With sequence parallelism gradients of which ranks have terms are summed once a step, too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.step import Algorithm
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, owned
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
-from nnmpi.parallel.arrangement.traffic_experts import of_experts
+from nnmpi.parallel.arrangement.traffic_experts import counts, exchanged
+from nnmpi.parallel.tensor.messages import Collective, LayerMessage
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
@@ -27,26 +24,19 @@ LOSS_NUMBERS = 4
 
 
 def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, ring = a.mesh.group(rank, "tp"), ALL_GATHERS["ring"]
+    """Messages of sharded layers, and the table of a loss on sharded classes."""
+    group = a.mesh.group(rank, "tp")
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
-    for n in sums_of(a, rank, micro):
-        name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
-    for s, layer in _own_layers(a, rank):
-        yield from _along_positions(a, rank, s, layer, passes)
-        yield from of_experts(a, rank, s, layer, passes)
-        for n in forward(passes, s) if layer.gathered else ():
-            numbers = a.sharding.positions.share(layer.gathered, at["cp"]) * n
-            edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
-            yield carried_out(ring, group, rank, numbers, a.dtype, edges)
+    for layer, message, samples in _messages(a, rank, passes):
+        yield from CARRIED_OUT[message.message.by](a, rank, layer, message, samples)
+    yield from _summed(a, rank, _terms(a, rank))
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.held(rank).stages:
         for n in forward(passes, last):
             numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
-            yield carried_out(ring, group, rank, numbers, a.updated_dtype)
+            yield carried_out(ALL_GATHERS["ring"], group, rank, numbers, a.updated_dtype)
 
 
 def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
@@ -57,12 +47,9 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
 
 def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[int]:
     """How many numbers each sum of a rank adds up in a step."""
-    passes, cp = passes_of(a, rank, micro), a.mesh.coordinates(rank)["cp"]
-    share = a.sharding.positions.share
-    for s, layer in _own_layers(a, rank):
-        summed, back = share(layer.summed, cp), share(layer.back, cp)
-        yield from (summed * n for n in forward(passes, s) if summed)
-        yield from (back * n for n in micro if back)
+    for _, message, samples in _messages(a, rank, passes_of(a, rank, micro)):
+        if message.message.by is Collective.ALL_REDUCE:
+            yield _numbers(a, rank, message, samples)
     yield from filter(None, [_terms(a, rank)])
 
 
@@ -78,35 +65,72 @@ def _terms(a: Arrangement, rank: int) -> int:
     return sum(max(min(hi, stop) - max(lo, start), 0) for (lo, hi), (start, stop) in pairs)
 
 
-def _along_positions(
-    a: Arrangement, rank: int, stage: int, layer: ShardedLayer, passes: Passes
-) -> Iterator[Sent]:
-    """Gathers and reduce-scatters of a layer with one side that is cut along positions.
+# ---- messages of sharded layers
 
-    In the first stage nothing is done in the first half of a backward pass.
+
+OPERATIONS: Mapping[Kind, frozenset[Kind]] = {
+    Kind.F: frozenset({Kind.F, Kind.RECOMPUTE}),
+    Kind.I: frozenset({Kind.B, Kind.I}),
+    Kind.W: frozenset({Kind.B, Kind.W}),
+}
+"""The operations of a program in which the messages of a pass are sent."""
+
+
+def _messages(
+    a: Arrangement, rank: int, passes: Passes
+) -> Iterator[tuple[ShardedLayer, LayerMessage, int]]:
+    """The messages of a step, each with its layer and the samples of the pass that sends it.
+
+    In the first stage all of a backward pass in two halves is done in the second one.
     """
-    if not layer.moved:
-        return
-    gather, scatter = ALL_GATHERS["ring"], REDUCE_SCATTERS["ring"]
-    needs = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].requires_grad
-    first = {Kind.B, Kind.I if stage else Kind.W} if needs else set[Kind]()
-    second = {Kind.B, Kind.W}
-    back = {
-        "column": ((scatter, first), (gather, second)),
-        "row": ((gather, first | second),),
-        "rows": ((gather, second),),
-    }[layer.how]
-    forward = gather if layer.how == "column" else scatter
-    for plan, kinds in ((forward, {Kind.F, Kind.RECOMPUTE}), *back):
-        for n in (n for kind in kinds for n in passes[stage, kind]):
-            edges = [layer.moved * n * b // layer.positions[-1] for b in layer.positions]
-            group = a.mesh.group(rank, "tp")
-            yield carried_out(plan, group, rank, edges[-1], a.dtype, edges)
-
-
-def _own_layers(a: Arrangement, rank: int) -> Iterator[tuple[int, ShardedLayer]]:
-    """The sharded layers in the stages of a rank, each with its stage."""
     for s in a.held(rank).stages:
-        for layer in a.sharding.layers:
-            if layer.node in a.stages[s] and a.runs(layer.node, rank):
-                yield s, layer
+        here = (layer for layer in a.sharding.layers if layer.node in a.stages[s])
+        for layer in here:
+            for message in layer.sends if a.runs(layer.node, rank) else ():
+                kinds = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
+                for kind in kinds if s else {Kind.W if k is Kind.I else k for k in kinds}:
+                    yield from ((layer, message, n) for n in passes[s, kind])
+
+
+def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
+    """How many numbers a message carries, of all ranks along tp together."""
+    cp = a.mesh.coordinates(rank)["cp"]
+    return a.sharding.sequences.share(message.numbers, cp) * samples
+
+
+def _summed(a: Arrangement, rank: int, n: int) -> Iterator[Sent]:
+    group = a.mesh.group(rank, "tp")
+    if n:
+        name = "doubling" if is_short(a, n) else a.sums_by(group)
+        yield all_reduced(a, name, group, rank, n, a.dtype)
+
+
+def _all_reduced(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Sent]:
+    return _summed(a, rank, _numbers(a, rank, message, samples))
+
+
+def _by_ring(plan: Algorithm) -> "Price":
+    """The price of half an all-reduce, whose chunks are the parts of the ranks."""
+
+    def price(
+        a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+    ) -> Iterator[Sent]:
+        numbers, bounds = _numbers(a, rank, message, samples), message.bounds
+        edges = [numbers * b // bounds[-1] for b in bounds]
+        yield carried_out(plan, a.mesh.group(rank, "tp"), rank, numbers, a.dtype, edges)
+
+    return price
+
+
+Price = Callable[[Arrangement, int, ShardedLayer, LayerMessage, int], Iterator[Sent]]
+"""What a rank sends in a message of a layer, in a pass of so many samples."""
+
+CARRIED_OUT: Mapping[Collective, Price] = {
+    Collective.ALL_REDUCE: _all_reduced,
+    Collective.ALL_GATHER: _by_ring(ALL_GATHERS["ring"]),
+    Collective.REDUCE_SCATTER: _by_ring(REDUCE_SCATTERS["ring"]),
+    Collective.GATHER_OF_COUNTS: counts,
+    Collective.ALL_TO_ALL: exchanged,
+}

@@ -24,12 +24,10 @@ from nnmpi.parallel.tensor.choices import (
     PlanCost,
     channels,
     choices,
-    divides,
     keeps_cut,
     possible,
 )
-from nnmpi.parallel.tensor.ops import divided
-from nnmpi.parallel.tensor.rules import OF_BRANCH, POSITIONS, TERMS, Cut, Way
+from nnmpi.parallel.tensor.ops import channel_bounds
 from nnmpi.parallel.tensor.sharding import (
     ShardedLayer,
     Sharding,
@@ -37,6 +35,7 @@ from nnmpi.parallel.tensor.sharding import (
     is_told,
     layers_of_join,
 )
+from nnmpi.parallel.tensor.ways import OF_BRANCH, POSITIONS, TERMS, WHOLE, AxisCut, Way
 from nnmpi.sim.show import plural
 
 # ---- the search
@@ -72,7 +71,7 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
     """
     search = _Search(graph, ranks, whole_output, sequence)
     transitions = search.transitions()
-    edges, variables, terms = dict[int, Cut](), dict[int, Cut](), set[int]()
+    edges, variables, terms = dict[int, AxisCut](), dict[int, AxisCut](), set[int]()
     layers, state = list[ShardedLayer](), START
     for k, found in enumerate(transitions):
         taken = min((t for t in found if t.before == state), key=attrgetter("total"))
@@ -81,17 +80,17 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
         variables |= {v: cut for v, cut in choice.variables if cut not in (None, TERMS)}
         terms |= {v for v, cut in choice.variables if cut is TERMS}
-        if k in search.owned.calls:
-            layers += layers_of_join(search.owned.calls[k], ranks)
+        if k in search.branches.calls:
+            layers += layers_of_join(search.branches.calls[k], ranks)
         elif is_told(graph, graph.nodes[k], choice):
             why = search.why(k, found, taken)
             layers.append(described(graph, k, choice, ranks, why))
-    if sequence and not any(layer.positions for layer in layers):
+    if sequence and not any(layer.position_bounds for layer in layers):
         _refuse_positions(graph, ranks)
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
     return Sharding(
-        ranks, tuple(layers), edges, variables, output, frozenset(terms), owned=search.owned
+        ranks, tuple(layers), edges, variables, output, frozenset(terms), branches=search.branches
     )
 
 
@@ -124,7 +123,7 @@ class _Search:
 
     def __init__(self, graph: Graph, ranks: int, whole_output: bool, sequence: bool) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
-        self.owned = divide_branches(graph, ranks)
+        self.branches = divide_branches(graph, ranks)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
@@ -155,7 +154,7 @@ class _Search:
                 needed = behind if keeps_cut(graph, node) else whole
             else:
                 ways = [way for way in self._possible(node) if way.input is not None]
-                ends = any(way.output is None or divides(way) for way in ways)
+                ends = any(way.output is None or way.pattern.divides for way in ways)
                 needed = "" if ends else behind if ways else whole
             for e in node.inputs:
                 found[e] = found[e] or needed
@@ -172,7 +171,7 @@ class _Search:
         for k in range(len(self.graph.nodes)):
             found.append([])
             least: dict[State, PlanCost] = {}
-            known: dict[tuple[Cut | None, ...], list[NodeChoice]] = {}
+            known: dict[tuple[AxisCut | None, ...], list[NodeChoice]] = {}
             for state, cost in reached.items():
                 for choice, after in self._next(k, dict(state), known):
                     total = cost.plus(choice.cost)
@@ -194,7 +193,10 @@ class _Search:
         return found
 
     def _next(
-        self, k: int, known: dict[Slot, Any], found: dict[tuple[Cut | None, ...], list[NodeChoice]]
+        self,
+        k: int,
+        known: dict[Slot, Any],
+        found: dict[tuple[AxisCut | None, ...], list[NodeChoice]],
     ) -> Iterator[tuple[NodeChoice, State]]:
         """The choices for node k in a state, and the states behind them; `found` keeps choices."""
         node = self.graph.nodes[k]
@@ -203,7 +205,7 @@ class _Search:
             is_shared = any(("variable", v) in self.last for v in node.variables)
             here = (
                 [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
-                if k in self.owned.nodes
+                if k in self.branches.nodes
                 else choices(self.graph, k, cuts, self.ranks, is_shared, self.sequence)
             )
             found[cuts] = [
@@ -237,10 +239,10 @@ class _Search:
         """What is sent in all, and what it would be if node k went the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is OF_BRANCH:
-            return f"rank {self.owned.nodes[k]} along tp has the branch"
+            return f"rank {self.branches.nodes[k]} along tp has the branch"
         if choice.cost.copied:
             return "its parameters are used in another way too"
-        if choice.way.how == "copy":
+        if choice.way is WHOLE:
             has_ways = bool(self._possible(node))
             return "its input is whole" if has_ways else "no rule says how to divide it"
         others = [(t.total, t.choice.words) for t in found if t.choice.words != choice.words]
@@ -256,9 +258,9 @@ class _Search:
         """Raises ValueError for the first layer that is too narrow."""
         for node in self.graph.nodes:
             for way in self._possible(node):
-                if divides(way):
+                if way.pattern.divides:
                     size = channels(self.graph, node, way)
-                    divided(size, self.ranks, f"layer {node.name} ({node.kind})")
+                    channel_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")
 
 
