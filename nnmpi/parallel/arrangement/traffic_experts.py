@@ -20,14 +20,14 @@ from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent, carried_out
-from nnmpi.parallel.tensor.messages import (
-    GRADIENTS_OF_RESULTS,
-    GRADIENTS_OF_TOKENS,
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import (
+    RESULT_GRADIENTS,
     RESULTS,
+    TOKEN_GRADIENTS,
     TOKENS,
     LayerMessage,
 )
-from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 
 COUNTS = np.dtype(np.int64)
@@ -62,10 +62,10 @@ def exchanged(
     numbers = {
         TOKENS: sum(goes) * C + sum(n * e for n, e in zip(goes, own, strict=True)),
         RESULTS: comes * C,
-        GRADIENTS_OF_RESULTS: sum(goes) * C,
-        GRADIENTS_OF_TOKENS: comes * (C + own[me]),
-    }[message.message]
-    if message.message is TOKENS:
+        RESULT_GRADIENTS: sum(goes) * C,
+        TOKEN_GRADIENTS: comes * (C + own[me]),
+    }[message.row]
+    if message.row is TOKENS:
         yield _counts(a, rank, len(group))
     sent = samples * numbers * a.dtype.itemsize
     yield Sent(sent, (len(group) - 1) * (samples > 0))

@@ -1,21 +1,20 @@
 """What a rank sends along tp in a step, and how long the sums are.
 
-Sharded layers name their messages (`tensor/messages.py`), and each collective has its price here.
+Sharded layers name their messages (`tensor/patterns.py`), and each collective has its price here.
 With sequence parallelism gradients of which ranks have terms are summed once a step, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
-from nnmpi.collectives.step import Algorithm
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, owned
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
 from nnmpi.parallel.arrangement.traffic_experts import counts, exchanged
-from nnmpi.parallel.tensor.messages import Collective, LayerMessage
 from nnmpi.parallel.tensor.ops import SHORT
+from nnmpi.parallel.tensor.patterns import Collective, LayerMessage
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
 
@@ -29,9 +28,12 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
-    for layer, message, samples in _messages(a, rank, passes):
-        yield from CARRIED_OUT[message.message.by](a, rank, layer, message, samples)
-    yield from _summed(a, rank, _terms(a, rank))
+    for n in sums_of(a, rank, micro):
+        name = "doubling" if is_short(a, n) else a.sums_by(group)
+        yield all_reduced(a, name, group, rank, n, a.dtype)
+    for layer, message, n in _messages(a, rank, passes):
+        if message.row.by is not Collective.ALL_REDUCE:
+            yield from PRICES[message.row.by](a, rank, layer, message, n)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.held(rank).stages:
         for n in forward(passes, last):
@@ -48,7 +50,7 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
 def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[int]:
     """How many numbers each sum of a rank adds up in a step."""
     for _, message, samples in _messages(a, rank, passes_of(a, rank, micro)):
-        if message.message.by is Collective.ALL_REDUCE:
+        if message.row.by is Collective.ALL_REDUCE:
             yield _numbers(a, rank, message, samples)
     yield from filter(None, [_terms(a, rank)])
 
@@ -98,39 +100,22 @@ def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> 
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
 
-def _summed(a: Arrangement, rank: int, n: int) -> Iterator[Sent]:
-    group = a.mesh.group(rank, "tp")
-    if n:
-        name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
-
-
-def _all_reduced(
+def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Sent]:
-    return _summed(a, rank, _numbers(a, rank, message, samples))
+    """Half an all-reduce, whose chunks are the parts of the ranks."""
+    numbers, bounds = _numbers(a, rank, message, samples), message.bounds
+    edges, group = [numbers * b // bounds[-1] for b in bounds], a.mesh.group(rank, "tp")
+    yield carried_out(RINGS[message.row.by], group, rank, numbers, a.dtype, edges)
 
 
-def _by_ring(plan: Algorithm) -> "Price":
-    """The price of half an all-reduce, whose chunks are the parts of the ranks."""
-
-    def price(
-        a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
-    ) -> Iterator[Sent]:
-        numbers, bounds = _numbers(a, rank, message, samples), message.bounds
-        edges = [numbers * b // bounds[-1] for b in bounds]
-        yield carried_out(plan, a.mesh.group(rank, "tp"), rank, numbers, a.dtype, edges)
-
-    return price
-
-
-Price = Callable[[Arrangement, int, ShardedLayer, LayerMessage, int], Iterator[Sent]]
-"""What a rank sends in a message of a layer, in a pass of so many samples."""
-
-CARRIED_OUT: Mapping[Collective, Price] = {
-    Collective.ALL_REDUCE: _all_reduced,
-    Collective.ALL_GATHER: _by_ring(ALL_GATHERS["ring"]),
-    Collective.REDUCE_SCATTER: _by_ring(REDUCE_SCATTERS["ring"]),
-    Collective.GATHER_OF_COUNTS: counts,
+RINGS = {
+    Collective.ALL_GATHER: ALL_GATHERS["ring"],
+    Collective.REDUCE_SCATTER: REDUCE_SCATTERS["ring"],
+}
+PRICES = {
+    **dict.fromkeys(RINGS, _by_ring),
+    Collective.GATHER_COUNTS: counts,
     Collective.ALL_TO_ALL: exchanged,
 }
+"""What a rank sends for a message of a layer in a pass; of an all-reduce, see `sums_of`."""

@@ -57,8 +57,9 @@ class Ring(NamedTuple):
             if works:
                 here = there
 
-    def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> "Returning":
-        """Starts to send the gradients of round s home, and to receive those for this rank.
+    def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
+        """Starts to send the gradients of round s home, and to receive those for this rank; what it
+        returns waits for them, and adds those that have arrived.
 
         sent (2, N, H, keys seen here, D); total (2, N, H, keys of this rank, D) gets their sum
         """
@@ -71,21 +72,13 @@ class Ring(NamedTuple):
             wire.isend(sent, (comm.rank - s) % comm.size, HOME),
             wire.irecv(arrived, other, HOME),
         ]
-        return Returning(works, arrived, mine)
 
+        def add() -> None:
+            for work in works:
+                work.wait()
+            mine[...] += arrived
 
-class Returning(NamedTuple):
-    """Gradients on their way home."""
-
-    works: list[Transfer]
-    arrived: Array
-    mine: Array
-
-    def add(self) -> None:
-        """Waits for them, and adds those that have arrived."""
-        for work in self.works:
-            work.wait()
-        self.mine[...] += self.arrived
+        return add
 
 
 def _poll(before: Callable[[], object], comm: Comm) -> None:
@@ -121,7 +114,7 @@ def ring_attention(
         d[:, :, :, 0] = 0
         dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
         mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-        total, under_way = xp.empty_like(mine), list[Returning]()
+        total, under_way = xp.empty_like(mine), list[Callable[[], None]]()
         for s, (r, there) in enumerate(ring.travelling(mine)):
             seen, scores = part(r)
             k, v = there[:, :, :, seen.keys]
@@ -132,11 +125,11 @@ def ring_attention(
             attention_gradients(q[..., some, :], k, v, scores, *of_rows, found, *dkv)
             dq[..., some, :] += found
             if under_way:
-                under_way.pop().add()
+                under_way.pop()()
             if s:
                 under_way.append(ring.exchange(s, dkv, total, causal))
-        for last in under_way:
-            last.add()
+        for add in under_way:
+            add()
         d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)
         return d
 

@@ -4,11 +4,11 @@ The rules of layers are in `tensor/rules.py`. What has none may mix positions, a
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from nnmpi import nn
 from nnmpi.nn.graph import Graph, Node, Use, Value
 from nnmpi.parallel.sequence_cut import SequenceCut
+from nnmpi.parallel.tensor.choices import is_plain
 from nnmpi.parallel.tensor.rules import OPS, RULES
 
 
@@ -47,7 +47,7 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     if node.layer is None:
         is_alike = len(lengths) == 1 and not found and node.op in OPS
         behind = axis if is_alike and not any(_reach(graph, node, lengths.pop(), axis)) else None
-    elif node.layer in RULES and _is_plain(node):
+    elif node.layer in RULES and len(node.arguments[0]) == 1 and is_plain(node):
         axes_of_x = len(graph.edges[node.inputs[0]].axes)
         behind = RULES[node.layer].positions(node.settings, axes_of_x, axis)
     if behind is None:
@@ -59,23 +59,13 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     return behind
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether a layer is called with one tensor alone."""
-    args, named = node.arguments
-    return len(args) == 1 and not named and type(args[0]) is type(node.result) is Value
-
-
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
     """For each argument that is no tensor of samples: whether it differs between positions."""
     for argument in node.arguments[0]:
         if type(argument) is Value:
             continue
         is_use = type(argument) is Use
-        shape = graph.variables[argument.variable].shape if is_use else _shape(argument)
+        array = graph.variables[argument.variable] if is_use else argument
+        shape = getattr(array, "shape", ())
         k = axis - (axes - len(shape))
         yield k >= 0 and shape[k] != 1
-
-
-def _shape(argument: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = getattr(argument, "shape", ())
-    return shape

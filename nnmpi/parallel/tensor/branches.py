@@ -29,10 +29,8 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
-from nnmpi.parallel.recorder import current_recorder
 from nnmpi.parallel.rewriting import become
-from nnmpi.parallel.tensor.ops import all_reduce, copy, memory_order
-from nnmpi.parallel.wire import wire_for
+from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
 
 
 class BranchCall(NamedTuple):
@@ -241,7 +239,7 @@ def joined_on_ranks(
     parts, ends = own[: len(here)], own[len(here) :]
     none = [lambda g, out, x=x: xp.zeros_like(x) for x in ends]
     if join in PUT_TOGETHER:
-        arrays = _all_gathered(dict(zip(here, parts, strict=True)), call, comm, samples, xp)
+        arrays = _all_gathered(parts, call, comm, samples, xp)
         shapes = [array.shape for array in arrays]
         vjps = [part_of_gradient(shapes, join, axis, i) for i in here]
         return Result(PUT_TOGETHER[join](arrays, axis), (*vjps, *none))
@@ -261,25 +259,17 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 
 
 def _all_gathered(
-    own: Mapping[int, Array], call: BranchCall, comm: Comm, samples: int, xp: Any
+    own: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
     """The outputs of all branches, in their order; rank r brings its own ones side by side."""
-    shapes = [edge.shape(samples) for edge in call.outputs]
-    lengths = [
-        sum(prod(s) for s, owner in zip(shapes, call.owners, strict=True) if owner == r)
-        for r in range(comm.size)
-    ]
-    buffer = xp.empty(sum(lengths), np.dtype(call.result.dtype))
-    at, found = [*accumulate(lengths, initial=0)], list[Array]()
-    for shape, owner in zip(shapes, call.owners, strict=True):
+    at = [b * samples for b in call.gathered(comm.size)]
+    nothing = xp.empty(0, np.dtype(call.result.dtype))
+    row = xp.concatenate([nothing, *(part.reshape(-1) for part in own)])
+    buffer, found = all_gather(row, comm, tuple(at), 0), list[Array]()
+    for edge, owner in zip(call.outputs, call.owners, strict=True):
+        shape = edge.shape(samples)
         found.append(buffer[at[owner] : at[owner] + prod(shape)].reshape(shape))
         at[owner] += prod(shape)
-    for i, part in own.items():
-        found[i][...] = part
-    recorder = current_recorder.get()
-    began = recorder.now()
-    wire_for(comm, buffer).all_gather(buffer, parts=lengths)
-    recorder.add("tensor", began)
     return found
 
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
-from nnmpi.parallel.tensor.messages import GATHER_OUTPUT, Message
-from nnmpi.parallel.tensor.ops import Bounds, channel_bounds
+from nnmpi.parallel.tensor.ops import Bounds, even_bounds
+from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, POSITIONS, Along, Message
 from nnmpi.parallel.tensor.rules import OPS, RULES, ways
-from nnmpi.parallel.tensor.ways import KEPT, POSITIONS, TERMS, WHOLE, Along, AxisCut, Way
+from nnmpi.parallel.tensor.ways import KEPT, TERMS, WHOLE, AxisCut, Way
 
 
 class PlanCost(NamedTuple):
@@ -50,7 +50,7 @@ class NodeChoice(NamedTuple):
     @property
     def words(self) -> str:
         """The name of the choice, for messages."""
-        return "gathered " * self.gathers + self.way.name
+        return "gathered " * self.gathers + self.way.pattern.name
 
 
 def choices(
@@ -90,16 +90,21 @@ def possible(graph: Graph, node: Node, sequence: bool = False) -> list[Way]:
 
     Those that cut positions are among them with `sequence` alone.
     """
-    args, named = node.arguments
-    is_plain = not named and all(type(part) is Value for part in (*args, node.result))
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
-    if node.layer is None or not is_plain or not all(edge.of_samples for edge in edges):
+    if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
         return []
     fitting = (way for way in ways(node.layer) if sequence or not way.has_positions)
-    found = [way for way in fitting if way.inputs == len(args) and way.fits(node.settings)]
+    inputs = len(node.arguments[0])
+    found = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
     for way in found if node.layer not in RULES else ():
         _check_own(graph, node, way)
     return found
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a layer is called with tensors of samples alone, and returns one."""
+    args, named = node.arguments
+    return not named and all(type(part) is Value for part in (*args, node.result))
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
@@ -129,7 +134,7 @@ def _cut_by(
         if state != (cut_of_positions(x, ranks) if way.input else None) or size < ranks:
             return
         for block in _blocks(graph, node, size, ranks):
-            bounds = tuple(b * block for b in channel_bounds(size // block, ranks, node.name))
+            bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
             yield from _with_bounds(graph, node, way, state, bounds, ranks)
     else:
         if state is None or way.input is None or _axis(way.input, x, state.axis) != state.axis:
@@ -188,7 +193,7 @@ def _with_bounds(
 
 
 def _cost(graph: Graph, node: Node, *messages: Message) -> PlanCost:
-    return PlanCost(sent=sum(one.weight * one.numbers(graph, node) for one in messages))
+    return PlanCost(sent=sum(one.weight * one.carries(graph, node) for one in messages))
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
@@ -245,7 +250,7 @@ def _cuts(
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
-    what = f"layer {node.name} ({node.kind}): the way {way.how!r} of its rule"
+    what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
     for name, v in variables_of(graph, node).items():

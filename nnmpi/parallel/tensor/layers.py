@@ -28,7 +28,7 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.tensor.ops import Bounds, channel_bounds, gather, own, part_of
+from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
 from nnmpi.parallel.tensor.sides import Side, Whole
 
 
@@ -74,7 +74,7 @@ class ColumnSharded(Product):
         """Keep this rank's part of weight and bias."""
         self.comm, self.side, self.gather_output = comm, Whole(comm), gather_output
         n = self.weight.shape[0]
-        self.bounds = channel_bounds(n, comm.size, f"{type(self).__name__} with {n} outputs")
+        self.bounds = even_bounds(n, comm.size, f"{type(self).__name__} with {n} outputs")
         self.weight = part_of(self.weight, 0, self.bounds, comm)
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
@@ -94,7 +94,7 @@ class RowSharded(Product):
         """Keep this rank's part of the weight."""
         name, n = type(self).__name__, self.weight.shape[1]
         self.comm, self.side = comm, Whole(comm)
-        self.bounds = bounds or channel_bounds(n, comm.size, f"{name} with {n} inputs")
+        self.bounds = bounds or even_bounds(n, comm.size, f"{name} with {n} inputs")
         if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
             raise ValueError(
                 f"{name}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
@@ -147,7 +147,7 @@ class ShardedEmbedding(Sharded, Embedding):
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.comm, self.side = comm, Whole(comm)
-        self.bounds = channel_bounds(
+        self.bounds = even_bounds(
             num_embeddings, comm.size, f"Embedding with {num_embeddings} rows"
         )
         self.weight = part_of(self.weight, 0, self.bounds, comm)

@@ -12,17 +12,19 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.comm import Comm
-from nnmpi.nn import Dropout, GroupNorm, Module
+from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.layers.basic import ALL, ChannelRange
+from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
 from nnmpi.parallel.tensor.choices import variables_of
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
+from nnmpi.parallel.tensor.patterns import SUM_GRADIENT
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.sides import CutPositions, Whole
@@ -47,12 +49,7 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
         return (Tensor(np.zeros((samples, *sample.shape[1:]), kind)),), {}
 
-    error: MemoryError | None = None
-    try:
-        graph = trace(model, zeros, dtype)
-    except MemoryError as caught:  # perhaps of this rank's node alone
-        error = caught
-    comm.agree(error)
+    graph = all_or_none(comm, lambda: trace(model, zeros, dtype))
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
     for module in [*model.modules()]:
@@ -96,13 +93,8 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 def refuse_parts(model: Module) -> None:
     """Raises ValueError for a layer that is a part already."""
     for path, layer in model.named_modules():
-        is_part = isinstance(layer, Sharded) or any(
-            place.part != whole(place.shape) for place, _ in layer.tensors()
-        )
-        if isinstance(layer, Dropout):
-            is_part = layer.part != ALL
-        if isinstance(layer, GroupNorm):
-            is_part = layer.channels != layer.num_channels
+        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("way"), Way)
+        is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
         if is_part and not layer._modules:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
 
@@ -117,6 +109,7 @@ def _part(
     """What takes the place of a layer: its input is cut so, and parameters and buffers as `cuts`
     says."""
     new: Any = copy(layer)
+    new.way = at.way
     start, stop = own(at.bounds, comm)
     for name in at.way.sizes:
         if name != "part":
@@ -137,7 +130,7 @@ def _part(
         return new
     part = at.way.part or type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
     side = CutPositions(comm, at.position_bounds) if at.position_bounds else Whole(comm)
-    own_part = {"comm": comm, "bounds": at.bounds, "gather_output": at.gathers, "way": at.way}
+    own_part = {"comm": comm, "bounds": at.bounds, "gather_output": at.gathers}
     become(new, part, own_part | {"side": side})
     return new
 
@@ -149,7 +142,7 @@ class _Exchanging(Sharded):
     gather_output: bool
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.way.sums_gradient:
+        if SUM_GRADIENT in self.way.pattern.sends:
             x = ops.copy(x, self.comm)
         y: Tensor = super().forward(x)
         if self.way.sums_output:

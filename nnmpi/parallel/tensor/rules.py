@@ -12,6 +12,7 @@ mix positions. Rules see values only: the class of a layer, its plain attributes
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,19 +22,11 @@ from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
-from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
+from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER
 from nnmpi.parallel.tensor.sequence import GatheringLinear
-from nnmpi.parallel.tensor.ways import (
-    ALL_TO_ALL,
-    BY_CHANNEL,
-    KEPT,
-    OF_COUNTS,
-    POSITIONS,
-    Settings,
-    Way,
-    always,
-)
+from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Settings, Way
 
 # ---- where positions go
 
@@ -88,21 +81,12 @@ class LayerRule(NamedTuple):
 
 def _alone(positions: PositionRule, parameters: Mapping[str, int]) -> LayerRule:
     """The rule of a layer that treats each position of (N, T, C) alone."""
-    fits = lambda settings: positions(settings, 3, 1) == 1  # noqa: E731
-    return LayerRule((Way(POSITIONS, POSITIONS, parameters, fits=fits),), positions)
+    way = Way(POSITIONS, POSITIONS, parameters, fits=partial(_keeps_positions, positions))
+    return LayerRule((way,), positions)
 
 
-def _product(
-    axis: int,
-    column: type[Sharded],
-    row: type[Sharded],
-    fits: Callable[[Settings], bool] = always,
-) -> tuple[Way, ...]:
-    """The ways of a layer each of whose outputs needs all inputs; the bias of a row is a copy."""
-    return (
-        Way(None, axis, {"weight": 0, "bias": 0}, fits=fits, part=column),
-        Way(axis, None, {"weight": 1}, fits=fits, part=row),
-    )
+def _keeps_positions(rule: PositionRule, settings: Settings) -> bool:
+    return rule(settings, 3, 1) == 1
 
 
 def _has_one_group(settings: Settings) -> bool:
@@ -156,60 +140,49 @@ def _has_many_slopes(settings: Settings) -> bool:
 
 POOLINGS = (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
-_STATISTICS = {"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}
-_BATCH_NORM = Way(0, 0, _STATISTICS, ("channels",))
-_GROUPS = Way(
-    0,
-    0,
-    {"weight": 0, "bias": 0},
-    ("in_channels", "out_channels", "groups"),
-    _has_groups,
-    _group_of_inputs,
-    _groups_of_convolution,
-)
-_GROUP_NORM = Way(
-    *(0, 0, {"weight": 0, "bias": 0}, ("channels",)), block=_group_of_norm, behind=_of_positions
-)
+_SCALED = {"weight": 0, "bias": 0}
+_STATISTICS = {"running_mean": 0, "running_var": 0}
 _OF_EXPERTS = {"weight1": 0, "bias1": 0, "weight2": 0, "bias2": 0}
+
+_COLUMN = Way(None, -1, _SCALED, part=ColumnLinear)
+_ROW = Way(-1, None, {"weight": 1}, part=RowLinear)  # its bias is a copy
+_COLUMN_2D = Way(None, 0, _SCALED, fits=_has_one_group, part=ColumnConv2d)
+_ROW_2D = Way(0, None, {"weight": 1}, fits=_has_one_group, part=RowConv2d)
+_COLUMN_1D, _ROW_1D = _COLUMN_2D._replace(part=ColumnConv1d), _ROW_2D._replace(part=RowConv1d)
+_ROWS = Way(None, None, {"weight": 0}, part=ShardedEmbedding)
+_GROUPS = Way(
+    *(0, 0, _SCALED, ("in_channels", "out_channels", "groups"), _has_groups),
+    block=_group_of_inputs,
+    behind=_groups_of_convolution,
+)
+_BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
+_GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
+_SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.Linear: LayerRule(
         (
-            *_product(-1, ColumnLinear, RowLinear),
-            Way(POSITIONS, -1, {"weight": 0, "bias": 0}, part=GatheringLinear),
-            Way(-1, POSITIONS, {"weight": 1}, part=RowLinear),
+            *(_COLUMN, _ROW, _COLUMN._replace(input=POSITIONS, part=GatheringLinear)),
+            _ROW._replace(output=POSITIONS),
         ),
         channels_last,
     ),
-    nn.Embedding: LayerRule(
-        (
-            Way(None, None, {"weight": 0}, part=ShardedEmbedding),
-            Way(None, POSITIONS, {"weight": 0}, part=ShardedEmbedding),
-        ),
-        same_axis,
-    ),
+    nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS)), same_axis),
     Experts: LayerRule(
         (
             Way(None, None, _OF_EXPERTS, inputs=2, part=ShardedExperts),
-            Way(
-                *(POSITIONS, POSITIONS, _OF_EXPERTS),
-                named=ALL_TO_ALL,
-                inputs=2,
-                part=ExchangingExperts,
-            ),
+            Way(POSITIONS, POSITIONS, _OF_EXPERTS, named=EXPERTS, inputs=2, part=ExchangingExperts),
         )
     ),
-    Router: LayerRule((Way(POSITIONS, POSITIONS, named=OF_COUNTS, part=CountingRouter),)),
+    Router: LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),)),
     nn.PositionalEmbedding: _alone(of_sequences, {"weight": 0}),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), _alone(before_normalized, {})),
-    nn.Conv1d: LayerRule(_product(0, ColumnConv1d, RowConv1d, _has_one_group)),
-    nn.Conv2d: LayerRule((*_product(0, ColumnConv2d, RowConv2d, _has_one_group), _GROUPS)),
+    nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
+    nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS)),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), LayerRule((_BATCH_NORM,))),
     **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
-    nn.PReLU: LayerRule(
-        (Way(0, 0, {"weight": 0}, sizes=("num_parameters",), fits=_has_many_slopes),)
-    ),
+    nn.PReLU: LayerRule((_SLOPES,)),
     nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
     nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
     nn.Dropout: LayerRule((Way(..., ..., sizes=("part",)),), same_axis),

@@ -27,7 +27,8 @@ from nnmpi.parallel.tensor.choices import (
     keeps_cut,
     possible,
 )
-from nnmpi.parallel.tensor.ops import channel_bounds
+from nnmpi.parallel.tensor.ops import even_bounds
+from nnmpi.parallel.tensor.patterns import POSITIONS
 from nnmpi.parallel.tensor.sharding import (
     ShardedLayer,
     Sharding,
@@ -35,7 +36,7 @@ from nnmpi.parallel.tensor.sharding import (
     is_told,
     layers_of_join,
 )
-from nnmpi.parallel.tensor.ways import OF_BRANCH, POSITIONS, TERMS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 from nnmpi.sim.show import plural
 
 # ---- the search
@@ -260,7 +261,7 @@ class _Search:
             for way in self._possible(node):
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)
-                    channel_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")
+                    even_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")
 
 

@@ -10,16 +10,17 @@ from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions, variables_of
-from nnmpi.parallel.tensor.messages import (
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import (
     GATHER_OUTPUT,
-    OF_INPUT,
+    POSITIONS,
     SUM_GRADIENT,
     SUM_OUTPUT,
+    I,
     LayerMessage,
     of_gradients,
 )
-from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.ways import BRANCHES, POSITIONS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
 class ShardedLayer(NamedTuple):
@@ -50,7 +51,7 @@ class ShardedLayer(NamedTuple):
     @property
     def how(self) -> str:
         """The name of its way."""
-        return self.way.how
+        return self.way.pattern.how
 
     def part(self, rank: int) -> float:
         """How much of its channels a rank has."""
@@ -60,7 +61,7 @@ class ShardedLayer(NamedTuple):
     @property
     def messages(self) -> str:
         """What ranks send for it."""
-        return ", ".join(sent.message.words for sent in self.sends if sent.message.words)
+        return ", ".join(sent.row.words for sent in self.sends if sent.row.words)
 
 
 class Sharding(NamedTuple):
@@ -120,11 +121,10 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
     """The messages of a layer, but those of which nobody needs the gradient of the input."""
     node = graph.nodes[layer.node]
-    for message in layer.way.pattern.sends:
-        passes = message.passes if of_gradients(graph, node) else message.passes - OF_INPUT
-        if passes:
-            numbers = message.numbers(graph, node)
-            yield LayerMessage(message, numbers, passes, layer.position_bounds)
+    unsent = frozenset() if of_gradients(graph, node) else I
+    for row in layer.way.pattern.sends:
+        if passes := row.passes - unsent:
+            yield LayerMessage(row, row.carries(graph, node), passes, layer.position_bounds)
     if layer.gathers:
         numbers = _gathered(graph, layer.node)
         yield LayerMessage(GATHER_OUTPUT, numbers, GATHER_OUTPUT.passes, layer.bounds)

@@ -16,51 +16,21 @@ With sequence parallelism (`--sequence-parallel`) "whole" may be cut along posit
     positions  positions  counts                also tell each other how many tokens chose an expert
     positions  positions  all-to-all            send tokens to their experts, and results back
 
-A new way is a row here, or an entry of `rules.py` that names its own pattern, and the class of the
-part of a layer; a new collective has a price in `arrangement/traffic_tp.py` besides.
+A new way is an entry of `rules.py`, which may name a pattern of its own (`patterns.py`), and the
+class of what a rank has of the layer.
 """
 
 from collections.abc import Callable, Mapping
-from enum import Enum
-from types import EllipsisType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from nnmpi.nn import Module
-from nnmpi.parallel.tensor.messages import (
-    COUNTS,
-    GATHER_GRADIENT,
-    GATHER_GRADIENT_OF_ROWS,
-    GATHER_INPUT,
-    GRADIENTS_OF_RESULTS,
-    GRADIENTS_OF_TOKENS,
-    RESULTS,
-    SCATTER_GRADIENT,
-    SCATTER_OUTPUT,
-    SUM_GRADIENT,
-    SUM_OUTPUT,
-    TOKENS,
-    Message,
-)
 from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import COPY, PATTERNS, POSITIONS, SUM_OUTPUT, Along, Pattern
 
 Settings = Mapping[str, Any]
 """The plain attributes of a layer."""
 
 NONE: Mapping[str, int] = {}
-
-
-class Marker(Enum):
-    """What a way may have in place of an axis."""
-
-    POSITIONS = 0
-
-
-POSITIONS = Marker.POSITIONS
-"""As the input or output of a way: cut along positions, the first axis of a sample (T, C), which
-sequence parallelism alone does."""
-
-Along: TypeAlias = int | EllipsisType | Marker | None
-"""Where a way has its input or output cut; None: it is whole."""
 
 
 class AxisCut(NamedTuple):
@@ -75,49 +45,6 @@ class AxisCut(NamedTuple):
 
 TERMS = AxisCut((), 0)
 """Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
-
-
-class Pattern(NamedTuple):
-    """What a way is called, and what ranks send for it.
-
-    how           its name
-    sends         the messages, in the order in which they are told
-    divides       whether it cuts what is not cut in its input: channels, or rows of a table
-    of_positions  whether one side is cut along positions, and the other one along channels
-    """
-
-    how: str
-    sends: tuple[Message, ...] = ()
-    divides: bool = False
-    of_positions: bool = False
-
-
-COPY = Pattern("copy")
-COLUMN = Pattern("column", (SUM_GRADIENT,), divides=True)
-ROW = Pattern("row", (SUM_OUTPUT,))
-ROWS = Pattern("rows", (SUM_OUTPUT, SUM_GRADIENT), divides=True)
-CHANNELS = Pattern("channels")
-COLUMN_OF_POSITIONS = Pattern("column", (GATHER_INPUT, SCATTER_GRADIENT), True, True)
-ROW_OF_POSITIONS = Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT), of_positions=True)
-ROWS_OF_POSITIONS = Pattern("rows", (SCATTER_OUTPUT, GATHER_GRADIENT_OF_ROWS), True, True)
-ALONE = Pattern("positions")
-OF_COUNTS = Pattern("counts", (COUNTS,))
-ALL_TO_ALL = Pattern(
-    "all-to-all", (TOKENS, RESULTS, GRADIENTS_OF_RESULTS, GRADIENTS_OF_TOKENS), divides=True
-)
-
-PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
-    (None, ...): COLUMN,
-    (..., None): ROW,
-    (None, None): ROWS,
-    (..., ...): CHANNELS,
-    (POSITIONS, ...): COLUMN_OF_POSITIONS,
-    (..., POSITIONS): ROW_OF_POSITIONS,
-    (None, POSITIONS): ROWS_OF_POSITIONS,
-    (POSITIONS, None): ROWS_OF_POSITIONS,  # refused of a layer of somebody's own
-    (POSITIONS, POSITIONS): ALONE,
-}
-"""The pattern of a way that names none, by its input and output; ...: cut along some axis."""
 
 
 def always(settings: Settings) -> bool:
@@ -172,18 +99,8 @@ class Way(NamedTuple):
         if self.named is not None:
             return self.named
         i, o = (x if x is None or x is POSITIONS else ... for x in (self.input, self.output))
-        found = PATTERNS[i, o]
-        return found if self.parameters or found not in (ROWS, ROWS_OF_POSITIONS) else COPY
-
-    @property
-    def how(self) -> str:
-        """The name of the way."""
-        return self.pattern.how
-
-    @property
-    def name(self) -> str:
-        """The name of the way, and whether one side of it is cut along positions."""
-        return self.how + " of positions" * self.pattern.of_positions
+        is_copy = i is None and o is not ... and not self.parameters
+        return COPY if is_copy else PATTERNS.get((i, o), COPY)
 
     @property
     def has_positions(self) -> bool:
@@ -194,11 +111,6 @@ class Way(NamedTuple):
     def sums_output(self) -> bool:
         """Whether each rank has a term of the output, and all of them get the sum."""
         return SUM_OUTPUT in self.pattern.sends
-
-    @property
-    def sums_gradient(self) -> bool:
-        """Whether each rank has a term of the gradient of the input, and all get the sum."""
-        return SUM_GRADIENT in self.pattern.sends
 
     @property
     def rebuilds(self) -> bool:

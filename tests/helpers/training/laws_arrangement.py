@@ -28,7 +28,7 @@ from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.stores import NodeStore
-from nnmpi.parallel.tensor.messages import TOKENS
+from nnmpi.parallel.tensor.patterns import TOKENS
 from nnmpi.parallel.zero.store import ShardedStore
 
 Options = dict[str, Any]

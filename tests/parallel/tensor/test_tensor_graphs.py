@@ -20,8 +20,8 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.tensor import Way
-from nnmpi.parallel.tensor.messages import GATHER_OUTPUT, SUM_OUTPUT
 from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
+from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, SUM_OUTPUT
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import AxisCut
 from nnmpi.run import objectives
@@ -103,13 +103,13 @@ def test_a_sharding_tells_where_each_tensor_is_cut() -> None:
     }
     row = sharding.layers[1]
     assert row.node == 2
-    assert [(sent.message, sent.numbers) for sent in row.sends] == [(SUM_OUTPUT, 5)]
+    assert [(sent.row, sent.numbers) for sent in row.sends] == [(SUM_OUTPUT, 5)]
 
 
 def test_a_gather_behind_a_fused_pooling_brings_together_less() -> None:
     def gathered(model: nn.Module) -> int:
         (sent,) = shard(traced(model, *SAMPLE), 2).layers[0].sends
-        assert sent.message is GATHER_OUTPUT
+        assert sent.row is GATHER_OUTPUT
         return sent.numbers
 
     layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Softmax(1)

@@ -82,7 +82,7 @@ def cut_into_panels(size: int, q: int, r: int, width: int) -> list[Panel]:
     ]
 
 
-class Side(NamedTuple):
+class GridSide(NamedTuple):
     """One side of the grid: the ranks of a row or of a column, over which K is cut at `bounds`.
 
     A `block` is a matrix (M, K) of which this rank has its columns. What travels is a matrix
@@ -152,7 +152,9 @@ def one_behind(items: Iterator[T]) -> Iterator[T]:
     yield last
 
 
-def gathered(panels: Sequence[Panel], *blocks: tuple[Side, Array]) -> Iterator[tuple[Array, ...]]:
+def gathered(
+    panels: Sequence[Panel], *blocks: tuple[GridSide, Array]
+) -> Iterator[tuple[Array, ...]]:
     """The matrices of each panel, of all ranks of a side, for each block and its side.
 
     Neither this nor `add_up` holds a matrix that it has handed over: maps, unlike loops, do not.
@@ -174,8 +176,8 @@ def summa_linear(
     w: Array,
     b: Array | None,
     *,
-    across: Side,
-    down: Side,
+    across: GridSide,
+    down: GridSide,
     panels: Sequence[Panel],
     relu: bool = False,
 ) -> Result:
@@ -244,8 +246,8 @@ class SummaLinear(Module):
         if panel < 1:
             raise ValueError(f"SummaLinear: panel={panel} must be at least 1")
         self.in_features, self.out_features, self.grid = in_features, out_features, grid
-        self.across = Side(grid.row, bounds(in_features, r))
-        self.down = Side(grid.column, bounds(in_features, q))
+        self.across = GridSide(grid.row, bounds(in_features, r))
+        self.down = GridSide(grid.column, bounds(in_features, q))
         self.panels = cut_into_panels(in_features, q, r, panel)
         drawn = init.fan_in(in_features)
         outputs, inputs = grid.row.chunk(out_features), grid.column.chunk(in_features)
