@@ -139,7 +139,7 @@ KINDS: dict[str, Callable[..., Callable[[], object]]] = {
     "column + row": lines,
     "2 x 2": grid,
 }
-"""An ordinary model on one rank; the layers of standalone/spatial.py on one rank, on all, and on half an image;
+"""An ordinary model on one rank; layers of rows on one rank, on all, and on half an image;
 two products in one dimension and in two."""
 
 

@@ -99,7 +99,7 @@ class Strip(NamedTuple):
 
 
 class Halo(NamedTuple):
-    """What this rank needs of an image, and what moves for that. ImageRows are those of the image.
+    """What this rank needs of an image, and what moves for that. Rows are those of the image.
 
     own       this rank's rows
     needed    the rows that its outputs depend on, padding included: from below 0, to above the last
@@ -120,11 +120,8 @@ class Halo(NamedTuple):
         outputs = row_bounds(window.outputs(height), comm.size, f"{name}: the output")
         needed = [window.inputs(*outputs[r : r + 2]) for r in range(comm.size)]
         inside = [_within(span, 0, height) for span in needed]
-        own, me, others = (
-            ops.own(had, comm),
-            comm.rank,
-            [r for r in range(comm.size) if r != comm.rank],
-        )
+        me, others = comm.rank, [r for r in range(comm.size) if r != comm.rank]
+        own = ops.own(had, comm)
         sends = _not_empty(Strip(r, *_within(inside[r], *own)) for r in others)
         receives = _not_empty(Strip(r, *_within(inside[me], *had[r : r + 2])) for r in others)
         return cls(comm, own, needed[me], inside[me], sends, receives)
@@ -173,7 +170,7 @@ class Halo(NamedTuple):
     ) -> tuple[list[Transfer], list[tuple[Strip, Array]]]:
         """Starts to send rows of x, whose first is row `first`, and to receive others.
 
-        All are posted before any is waited for. ImageRows of a single image are sent from where they
+        All are posted before any is waited for. Rows of a single image are sent from where they
         lie.
         """
         (n, _, *size), xp, wire = x.shape, backend.xp_of(x), wire_for(self.comm, x)

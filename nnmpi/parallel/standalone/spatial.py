@@ -50,11 +50,6 @@ class SpatialConv2d(Spatial, nn.Conv2d):
 
     fuses_as = nn.Conv2d
 
-    def __init__(self, *arguments: Any, padding_mode: str = "zeros", **options: Any) -> None:
-        if padding_mode != "zeros":
-            raise ValueError(f"SpatialConv2d: padding_mode={padding_mode!r}: it pads with zeros")
-        super().__init__(*arguments, **options)
-
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         x = as_tensor(x)
         both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
@@ -187,8 +182,8 @@ def _taking_rows(model: nn.Sequential) -> Iterator[Any]:
         if type(layer) not in (*SPATIAL, *ELEMENTWISE, nn.Dropout2d):
             raise ValueError(
                 f"{what}, which cannot take rows of images; put it behind a Flatten or a "
-                "SpatialMean, or build the model from the layers of nnmpi.parallel.standalone.spatial and "
-                "gather_rows"
+                "SpatialMean, or build the model from the layers of "
+                "nnmpi.parallel.standalone.spatial and gather_rows"
             )
         _check_windows(what, layer)
         yield layer

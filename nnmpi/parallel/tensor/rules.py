@@ -12,7 +12,6 @@ mix positions. Rules see values only: the class of a layer, its plain attributes
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -79,14 +78,9 @@ class LayerRule(NamedTuple):
     positions: PositionRule = mixed
 
 
-def _alone(positions: PositionRule, parameters: Mapping[str, int]) -> LayerRule:
-    """The rule of a layer that treats each position of (N, T, C) alone."""
-    way = Way(POSITIONS, POSITIONS, parameters, fits=partial(_keeps_positions, positions))
-    return LayerRule((way,), positions)
-
-
-def _keeps_positions(rule: PositionRule, settings: Settings) -> bool:
-    return rule(settings, 3, 1) == 1
+def _normalizes_positions(settings: Settings) -> bool:
+    """Whether each position of (N, T, C) is normalised alone."""
+    return before_normalized(settings, 3, 1) is not None
 
 
 def _has_one_group(settings: Settings) -> bool:
@@ -157,6 +151,7 @@ _GROUPS = Way(
 )
 _BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
 _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
+_NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
 _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
@@ -176,8 +171,8 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
         )
     ),
     Router: LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),)),
-    nn.PositionalEmbedding: _alone(of_sequences, {"weight": 0}),
-    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), _alone(before_normalized, {})),
+    nn.PositionalEmbedding: LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),), of_sequences),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,), before_normalized)),
     nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
     nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS)),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), LayerRule((_BATCH_NORM,))),
