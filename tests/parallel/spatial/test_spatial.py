@@ -162,7 +162,7 @@ def test_models_that_cannot_take_rows_are_refused_unchanged(model: Any, match: s
 
 
 def test_a_spatial_convolution_pads_with_zeros() -> None:
-    with pytest.raises(ValueError, match="SpatialConv2d: .* padding_mode='zeros' only"):
+    with pytest.raises(ValueError, match=r"SpatialConv2d: .* padding_mode='zeros' only"):
         spatial.SpatialConv2d(1, 1, 3, padding_mode="circular", comm=thread_ranks.comm_self())
 
 
