@@ -2,18 +2,27 @@
 
 Sharded layers name their messages (`tensor/patterns.py`), and each collective has its price here.
 With sequence parallelism gradients of which ranks have terms are summed once a step, too.
+
+Where tokens go to experts depends on the data; what is said of them is the most. Of each sample
+rank r has t_r tokens, and sends each to at most `top_k` ranks. The E_q experts of rank q have slots
+for E_q times their capacity, and send back as many results, but none to q itself. Where all tokens
+go to all experts, a step sends what is said here. It sends less where experts are equally loaded:
+(p - 1) / p of the tokens leave their rank.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
+import numpy as np
+
+from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, owned
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
-from nnmpi.parallel.arrangement.traffic_experts import counts, exchanged
-from nnmpi.parallel.tensor.ops import SHORT
+from nnmpi.parallel.tensor import patterns
+from nnmpi.parallel.tensor.ops import SHORT, Bounds
 from nnmpi.parallel.tensor.patterns import Collective, LayerMessage
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
@@ -109,13 +118,68 @@ def _by_ring(
     yield carried_out(RINGS[message.row.by], group, rank, numbers, a.dtype, edges)
 
 
+def _counted(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Sent]:
+    """A gather of how many tokens of each sample chose each expert."""
+    gates = a.graph.edges[a.graph.nodes[layer.node].outputs[0]]
+    yield _counts(a, rank, samples * gates.sample[-1])
+
+
+def _counts(a: Arrangement, rank: int, n: int) -> Sent:
+    """A gather of n counts of each rank."""
+    group = a.mesh.group(rank, "tp")
+    edges = [n * r for r in range(len(group) + 1)]
+    return carried_out(ALL_GATHERS["ring"], group, rank, edges[-1], np.dtype(np.int64), edges)
+
+
+def _exchanged(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Sent]:
+    """Tokens to the ranks of their experts, results back, or the gradients of these."""
+    group, node = a.mesh.group(rank, "tp"), a.graph.nodes[layer.node]
+    me, C = group.index(rank), a.graph.edges[node.outputs[0]].sample[-1]
+    E, top_k, factor = (node.settings[s] for s in ("num_experts", "top_k", "capacity_factor"))
+    tokens, own = _lengths(message.bounds), _lengths(layer.bounds)
+    slots = slots_of(sum(tokens), E, top_k, factor)
+    goes = _most_that_go(me, tokens, own, top_k, slots)
+    comes = min(sum(tokens) - tokens[me], own[me] * slots)
+    numbers = {
+        patterns.TOKENS: sum(goes) * C + sum(n * e for n, e in zip(goes, own, strict=True)),
+        patterns.RESULTS: comes * C,
+        patterns.RESULT_GRADIENTS: sum(goes) * C,
+        patterns.TOKEN_GRADIENTS: comes * (C + own[me]),
+    }[message.row]
+    if message.row is patterns.TOKENS:
+        yield _counts(a, rank, len(group))
+    sent = samples * numbers * a.dtype.itemsize
+    yield Sent(sent, (len(group) - 1) * (samples > 0))
+
+
+def _most_that_go(me: int, tokens: list[int], own: list[int], top_k: int, slots: int) -> list[int]:
+    """How many tokens of a sample rank `me` may send to each rank, most where experts are most.
+
+    tokens, own: how many tokens and how many experts each rank has
+    """
+    left, found = tokens[me] * top_k, [0] * len(own)
+    for q in sorted(range(len(own)), key=lambda q: -own[q]):
+        if q != me:
+            found[q] = min(tokens[me], own[q] * slots, left)
+            left -= found[q]
+    return found
+
+
+def _lengths(bounds: Bounds) -> list[int]:
+    return [stop - start for start, stop in pairwise(bounds)]
+
+
 RINGS = {
     Collective.ALL_GATHER: ALL_GATHERS["ring"],
     Collective.REDUCE_SCATTER: REDUCE_SCATTERS["ring"],
 }
 PRICES = {
     **dict.fromkeys(RINGS, _by_ring),
-    Collective.GATHER_COUNTS: counts,
-    Collective.ALL_TO_ALL: exchanged,
+    Collective.GATHER_COUNTS: _counted,
+    Collective.ALL_TO_ALL: _exchanged,
 }
 """What a rank sends for a message of a layer in a pass; of an all-reduce, see `sums_of`."""

@@ -79,7 +79,7 @@ class RingSelfAttention(OnSomePositions, SelfAttention):
         return apply(ring_attention, self.turned(qkv, positions), ring=self.ring, **options)
 
 
-FORMS: Mapping[type[Module], type[OnSomePositions]] = {
+LAYERS: Mapping[type[Module], type[OnSomePositions]] = {
     PositionalEmbedding: PartPositionalEmbedding,
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,
@@ -94,7 +94,7 @@ def on_positions(model: Module, graph: Graph, ring: Ring) -> None:
     """
     modules, axes = dict(model.named_modules()), ring.cut.axes
     for node in graph.nodes:
-        form = FORMS.get(node.layer) if node.layer else None
-        if form is not None and node.inputs[0] in axes:
+        kind = LAYERS.get(node.layer) if node.layer else None
+        if kind is not None and node.inputs[0] in axes:
             axis = axes[node.inputs[0]] - 1
-            become(modules[node.name], form, {"ring": ring, "axis_of_positions": axis})
+            become(modules[node.name], kind, {"ring": ring, "axis_of_positions": axis})

@@ -13,8 +13,12 @@ Their ops are the ordinary op on this rank's channels, with one all-reduce in it
 column      whole    some outputs       no message       all-reduce
 row         sharded  some inputs        all-reduce       no message
 
-With sequence parallelism what is whole here is cut along positions: see `sides.py`. All-reduces
-work in the memory of the array that they sum, which nothing else uses. `of` is
+With sequence parallelism what is whole here is cut along positions: see `sides.py`.
+
+    x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
+    (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
+
+All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
 last in memory.
 """
@@ -23,9 +27,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops.linear import like_weight, linear
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels.linear import gradients
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
@@ -130,6 +136,19 @@ class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
     fuses_as = Linear
 
 
+class GatheringLinear(ColumnLinear):
+    """ColumnLinear of which each rank has some positions of the input (N, T, in_features).
+
+    They are gathered for the product, and again for the gradient of the weight: a rank keeps its
+    own ones only.
+    """
+
+    fuses_as = Linear
+
+    def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
+        return apply(gathering_linear, x, self.weight, self.bias, side=self.side, relu=relu)
+
+
 class RowLinear(_ShardedLinear, RowSharded, Linear):
     """Linear of which each rank has some inputs: weight (out_features, some of in_features).
 
@@ -182,6 +201,31 @@ def column(
         return side.sum(dx, _memory_order(dx, axis))
 
     return result._replace(vjps=(summed, *others))
+
+
+def gathering_linear(
+    x: Array, w: Array, b: Array | None, *, side: Side, relu: bool = False
+) -> Result:
+    """`linear` of all positions, of which x (N, t, K) has some; w and b are some outputs."""
+    whole = linear(side.whole(x), w, b, relu=relu)
+    y, prepare, xp = whole.value, whole.prepare, xp_of(x)
+
+    def vjp_x(g: Array, out: Array | None) -> Array:
+        dx = xp.empty((len(g), w.shape[1]), w.dtype)
+        gradients(g, dx, w, dx, None, None)  # x itself is not read for that of x
+        return side.sum(dx.reshape(*y_shape, w.shape[1]))
+
+    def vjp_w(g: Array, out: Array | None) -> Array:
+        dw = xp.empty(w.shape, w.dtype) if out is None else out
+        rows = like_weight(side.whole(x), w).reshape(len(g), w.shape[1])
+        gradients(g, rows, w, None, dw, None)
+        return dw
+
+    def vjp_b(g: Array, out: Array | None) -> Array:
+        return column_sum(g, out)
+
+    y_shape = y.shape[:-1]
+    return Result(y, (vjp_x, vjp_w, vjp_b), prepare)
 
 
 def row(

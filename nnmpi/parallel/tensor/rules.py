@@ -19,12 +19,11 @@ from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.experts import Experts, Router
+from nnmpi.parallel.tensor import layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
-from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER
-from nnmpi.parallel.tensor.sequence import GatheringLinear
 from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Settings, Way
 
 # ---- where positions go
@@ -138,12 +137,16 @@ _SCALED = {"weight": 0, "bias": 0}
 _STATISTICS = {"running_mean": 0, "running_var": 0}
 _OF_EXPERTS = {"weight1": 0, "bias1": 0, "weight2": 0, "bias2": 0}
 
-_COLUMN = Way(None, -1, _SCALED, part=ColumnLinear)
-_ROW = Way(-1, None, {"weight": 1}, part=RowLinear)  # its bias is a copy
+_COLUMN = Way(None, -1, _SCALED, part=layers.ColumnLinear)
+_ROW = Way(-1, None, {"weight": 1}, part=layers.RowLinear)  # its bias is a copy
+_GATHERED = _COLUMN._replace(input=POSITIONS, part=layers.GatheringLinear)
+_SCATTERED = _ROW._replace(output=POSITIONS)
 _COLUMN_2D = Way(None, 0, _SCALED, fits=_has_one_group, part=ColumnConv2d)
 _ROW_2D = Way(0, None, {"weight": 1}, fits=_has_one_group, part=RowConv2d)
 _COLUMN_1D, _ROW_1D = _COLUMN_2D._replace(part=ColumnConv1d), _ROW_2D._replace(part=RowConv1d)
-_ROWS = Way(None, None, {"weight": 0}, part=ShardedEmbedding)
+_ROWS = Way(None, None, {"weight": 0}, part=layers.ShardedEmbedding)
+_EXPERTS = Way(None, None, _OF_EXPERTS, inputs=2, part=ShardedExperts)
+_EXCHANGED = Way(POSITIONS, POSITIONS, _OF_EXPERTS, named=EXPERTS, inputs=2, part=ExchangingExperts)
 _GROUPS = Way(
     *(0, 0, _SCALED, ("in_channels", "out_channels", "groups"), _has_groups),
     block=_group_of_inputs,
@@ -156,20 +159,9 @@ _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], LayerRule] = {
-    nn.Linear: LayerRule(
-        (
-            *(_COLUMN, _ROW, _COLUMN._replace(input=POSITIONS, part=GatheringLinear)),
-            _ROW._replace(output=POSITIONS),
-        ),
-        channels_last,
-    ),
+    nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED), channels_last),
     nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS)), same_axis),
-    Experts: LayerRule(
-        (
-            Way(None, None, _OF_EXPERTS, inputs=2, part=ShardedExperts),
-            Way(POSITIONS, POSITIONS, _OF_EXPERTS, named=EXPERTS, inputs=2, part=ExchangingExperts),
-        )
-    ),
+    Experts: LayerRule((_EXPERTS, _EXCHANGED)),
     Router: LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),)),
     nn.PositionalEmbedding: LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),), of_sequences),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,), before_normalized)),

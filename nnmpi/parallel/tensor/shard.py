@@ -29,13 +29,7 @@ from nnmpi.parallel.tensor.choices import (
 )
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.patterns import POSITIONS
-from nnmpi.parallel.tensor.sharding import (
-    ShardedLayer,
-    Sharding,
-    described,
-    is_told,
-    layers_of_join,
-)
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 from nnmpi.sim.show import plural
 
@@ -44,11 +38,11 @@ from nnmpi.sim.show import plural
 MOST = 200
 """States at most: the cheapest, and the one with the least cut edges."""
 
-Slot = tuple[str, Any]
+Subject = tuple[str, Any]
 """What a state tells of: an edge, or a variable or module that a later node uses again."""
 
-State = frozenset[tuple[Slot, Any]]
-"""What is known of each slot; an edge that is not there is whole."""
+State = frozenset[tuple[Subject, Any]]
+"""What is known of each subject; an edge that is not there is whole."""
 
 START: State = frozenset()
 
@@ -82,7 +76,7 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
         variables |= {v: cut for v, cut in choice.variables if cut not in (None, TERMS)}
         terms |= {v for v, cut in choice.variables if cut is TERMS}
         if k in search.branches.calls:
-            layers += layers_of_join(search.branches.calls[k], ranks)
+            layers += join_layers(search.branches.calls[k], ranks)
         elif is_told(graph, graph.nodes[k], choice):
             why = search.why(k, found, taken)
             layers.append(described(graph, k, choice, ranks, why))
@@ -129,7 +123,7 @@ class _Search:
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
         )
-        self.last: dict[Slot, int] = {}
+        self.last: dict[Subject, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
             self.last |= {("variable", v): k for v in node.variables if uses[v] > 1}
@@ -196,7 +190,7 @@ class _Search:
     def _next(
         self,
         k: int,
-        known: dict[Slot, Any],
+        known: dict[Subject, Any],
         found: dict[tuple[AxisCut | None, ...], list[NodeChoice]],
     ) -> Iterator[tuple[NodeChoice, State]]:
         """The choices for node k in a state, and the states behind them; `found` keeps choices."""
@@ -216,15 +210,15 @@ class _Search:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
             # all uses of a parameter, or of a module, have one form
-            facts: dict[Slot, Any] = {("variable", v): cut for v, cut in choice.variables}
+            facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
             if node.layer is not None:
                 facts["module", node.name] = (choice.words, choice.bounds, *cuts)
-            facts = {slot: fact for slot, fact in facts.items() if slot in self.last}
-            if any(known.get(slot, fact) != fact for slot, fact in facts.items()):
+            facts = {subject: fact for subject, fact in facts.items() if subject in self.last}
+            if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
                 continue
             if choice.output is not None:
                 facts |= {("edge", e): choice.output for e in node.outputs}
-            after = {slot: f for slot, f in (known | facts).items() if self.last.get(slot, k) > k}
+            after = {of: fact for of, fact in (known | facts).items() if self.last.get(of, k) > k}
             yield choice, frozenset(after.items())
 
     def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:

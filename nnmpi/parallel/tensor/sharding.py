@@ -8,18 +8,11 @@ from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
+from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions, variables_of
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import (
-    GATHER_OUTPUT,
-    POSITIONS,
-    SUM_GRADIENT,
-    SUM_OUTPUT,
-    I,
-    LayerMessage,
-    of_gradients,
-)
+from nnmpi.parallel.tensor.patterns import POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
@@ -121,26 +114,23 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
     """The messages of a layer, but those of which nobody needs the gradient of the input."""
     node = graph.nodes[layer.node]
-    unsent = frozenset() if of_gradients(graph, node) else I
+    unsent = frozenset() if patterns.of_gradients(graph, node) else patterns.I
     for row in layer.way.pattern.sends:
         if passes := row.passes - unsent:
             yield LayerMessage(row, row.carries(graph, node), passes, layer.position_bounds)
     if layer.gathers:
-        numbers = _gathered(graph, layer.node)
-        yield LayerMessage(GATHER_OUTPUT, numbers, GATHER_OUTPUT.passes, layer.bounds)
+        yield patterns.GATHER_OUTPUT.of(_gathered(graph, layer.node), layer.bounds)
 
 
-def layers_of_join(call: BranchCall, ranks: int) -> list[ShardedLayer]:
+def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     """The join of branches; and one entry more for each input behind the first."""
     why = "a branch is whole on one rank"
     one = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
-    joins = LayerMessage(SUM_OUTPUT, call.result.numbers, SUM_OUTPUT.passes)
+    joins = patterns.SUM_OUTPUT.of(call.result.numbers)
     if call.join not in SUMS:
-        bounds = call.gathered(ranks)
-        one = one._replace(bounds=bounds)
-        joins = LayerMessage(GATHER_OUTPUT, bounds[-1], GATHER_OUTPUT.passes, bounds)
-    sizes = [e.numbers for e in call.inputs if e.requires_grad]
-    back = [LayerMessage(SUM_GRADIENT, n, SUM_GRADIENT.passes) for n in sizes]
+        one = one._replace(bounds=call.gathered(ranks))
+        joins = patterns.GATHER_OUTPUT.of(one.bounds[-1], one.bounds)
+    back = [patterns.SUM_GRADIENT.of(e.numbers) for e in call.inputs if e.requires_grad]
     first = one._replace(sends=(joins, *back[:1]))
     return [first, *(one._replace(sends=(message,)) for message in back[1:])]
 
