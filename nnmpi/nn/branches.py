@@ -40,7 +40,7 @@ class Branches(ModuleDict):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         given = self.given(inputs, named)
         outputs = [branch(*given[name]) for name, branch in self.items()]
-        return apply(joined, *outputs, how=self.join, axis=self.dim)
+        return apply(joined, *outputs, join=self.join, axis=self.dim)
 
     def given(
         self, inputs: tuple[Any, ...], named: Mapping[str, Any]

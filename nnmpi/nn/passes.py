@@ -112,11 +112,11 @@ sum   by the sum of the changes that the parts make
 """
 
 
-def checked_combine(how: Combine) -> Combine:
+def checked_combine(combine: Combine) -> Combine:
     """The word, if it is one of them."""
-    if how not in get_args(Combine):
-        raise ValueError(f"combine {how!r} is none of {', '.join(get_args(Combine))}")
-    return how
+    if combine not in get_args(Combine):
+        raise ValueError(f"combine {combine!r} is none of {', '.join(get_args(Combine))}")
+    return combine
 
 
 @contextmanager

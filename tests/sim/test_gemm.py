@@ -10,7 +10,8 @@ from nnmpi import nn
 from nnmpi.collectives.price import Link, Network
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.tensor import ops, summa
+from nnmpi.parallel.standalone import summa
+from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
 from nnmpi.sim import gemm
 from nnmpi.sim.gemm import FAMILIES, Gemm, ProductPlan

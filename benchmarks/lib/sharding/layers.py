@@ -19,9 +19,9 @@ from lib.ranks import Sent, mean, no_shared_memory, peak_of_step, sent_by
 from lib.workloads import CLASSES, Steps
 from nnmpi import blas, nn, optim
 from nnmpi.comm import Comm, comm_self, world
-from nnmpi.parallel import spatial
+from nnmpi.parallel.standalone import halo, spatial
+from nnmpi.parallel.standalone.summa import Grid, SummaLinear
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
-from nnmpi.parallel.tensor.summa import Grid, SummaLinear
 
 
 class LayerCase(NamedTuple):
@@ -84,7 +84,7 @@ def cnn(comm: Comm, cut: bool) -> nn.Sequential:
 def image_step(comm: Comm, cut: bool, height: int, width: int) -> Callable[[], object]:
     """A training step on this rank's rows of one image of `height` rows."""
     model = cnn(comm, cut)
-    lo, hi = (spatial.row_bounds(height, comm.size)[comm.rank + i] for i in (0, 1))
+    lo, hi = (halo.row_bounds(height, comm.size)[comm.rank + i] for i in (0, 1))
     draws = np.random.default_rng(0)
     x = draws.standard_normal((1, 3, hi - lo, width), dtype=np.float32)
     opt, loss_of = optim.Adam(model.parameters(), lr=1e-6), nn.CrossEntropyLoss()
@@ -139,7 +139,7 @@ KINDS: dict[str, Callable[..., Callable[[], object]]] = {
     "column + row": lines,
     "2 x 2": grid,
 }
-"""An ordinary model on one rank; the layers of spatial/ on one rank, on all, and on half an image;
+"""An ordinary model on one rank; layers of rows on one rank, on all, and on half an image;
 two products in one dimension and in two."""
 
 

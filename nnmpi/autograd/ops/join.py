@@ -29,30 +29,30 @@ PUT_TOGETHER: Mapping[str, Callable[[Sequence[Array], int], Array]] = {
 JOINS = (*SUMS, *PUT_TOGETHER)
 
 
-def joined(*parts: Array, how: str, axis: int = -1) -> Result:
+def joined(*parts: Array, join: str, axis: int = -1) -> Result:
     """The sum or the mean of the parts, or all of them side by side along an axis."""
-    check_shapes([part.shape for part in parts], how, axis)
-    if how in PUT_TOGETHER:
-        y = PUT_TOGETHER[how](parts, axis)
+    check_shapes([part.shape for part in parts], join, axis)
+    if join in PUT_TOGETHER:
+        y = PUT_TOGETHER[join](parts, axis)
         shapes = [part.shape for part in parts]
-        return Result(y, tuple(part_of_gradient(shapes, how, axis, i) for i in range(len(parts))))
+        return Result(y, tuple(part_of_gradient(shapes, join, axis, i) for i in range(len(parts))))
     y = reduce(lambda a, b: a + b, parts[1:], parts[0].copy(order="K"))
-    return Result(y, (lambda g, out: g,) * len(parts), divide(y, how, len(parts)))
+    return Result(y, (lambda g, out: g,) * len(parts), divide(y, join, len(parts)))
 
 
-def divide(y: Array, how: str, n: int) -> Prepare | None:
+def divide(y: Array, join: str, n: int) -> Prepare | None:
     """Makes a sum of n parts their mean, if that is asked for, and its gradient that of each."""
-    if how == "sum":
+    if join == "sum":
         return None
     y /= n
     return lambda g, needs: g / n
 
 
 def part_of_gradient(
-    shapes: Sequence[tuple[int, ...]], how: str, axis: int, i: int
+    shapes: Sequence[tuple[int, ...]], join: str, axis: int, i: int
 ) -> Callable[[Array, Array | None], Array]:
     """The vjp of part i of parts with these shapes that were put side by side."""
-    if how == "stack":
+    if join == "stack":
         along = axis_within(axis, len(shapes[i]) + 1)
         index: tuple[Any, ...] = ((slice(None),) * along) + (i,)
     else:
@@ -62,15 +62,15 @@ def part_of_gradient(
     return lambda g, out: g[index]
 
 
-def check_shapes(shapes: Sequence[tuple[int, ...]], how: str, axis: int) -> None:
+def check_shapes(shapes: Sequence[tuple[int, ...]], join: str, axis: int) -> None:
     """Raises ValueError unless parts of these shapes can be joined."""
     compared = list(shapes)
-    if how == "concat":
+    if join == "concat":
         along = axis_within(axis, len(shapes[0]))
         compared = [(*shape[:along], *shape[along + 1 :]) for shape in shapes]
     if len({*compared}) > 1:
-        but = f" along all axes but {axis}" if how == "concat" else ""
+        but = f" along all axes but {axis}" if join == "concat" else ""
         raise ValueError(
-            f"join {how}: parts of the shapes {', '.join(map(str, shapes))}: they must be equal"
+            f"join {join}: parts of the shapes {', '.join(map(str, shapes))}: they must be equal"
             f"{but}"
         )

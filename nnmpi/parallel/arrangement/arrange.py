@@ -120,7 +120,7 @@ def _held(
     """What ranks with these coordinates have; without buckets."""
     own, trained = division.of_rank(pp), division.trained(graph, pp)
     others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
-    owned, stretches = sharding.owned, _stretches(sharding, trained)
+    owned, stretches = sharding.branches, _stretches(sharding, trained)
 
     def held(v: int) -> HeldVariable:
         variable, cut = graph.variables[v], sharding.variables.get(v)
@@ -141,8 +141,8 @@ def _held(
 
 def _check_branches(sharding: Sharding, division: Division) -> None:
     """Raises ValueError if a stage begins within branches that are divided among ranks."""
-    for call in sharding.owned.calls.values():
-        inside = range(call.nodes[0].start + 1, call.join + 1)
+    for call in sharding.branches.calls.values():
+        inside = range(call.nodes[0].start + 1, call.node + 1)
         for s, stage in enumerate(division.stages):
             if stage.nodes.start in inside:
                 raise ValueError(
@@ -160,7 +160,7 @@ def _stretches(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     """
     found, now = dict[int, int](), 0
     for v in trained:
-        now += (v in sharding.owned.variables) != now % 2
+        now += (v in sharding.branches.variables) != now % 2
         found[v] = now
     return found
 

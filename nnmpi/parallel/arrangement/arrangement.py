@@ -108,7 +108,7 @@ class Held(NamedTuple):
 
 
 def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
-    positions = sharding.positions
+    positions = sharding.sequences
     if e in positions.axes:
         shape[positions.axes[e]] = positions.count(r)
 
@@ -190,12 +190,12 @@ class Arrangement:
 
     def runs(self, node: int, rank: int) -> bool:
         """Whether a rank of its stage computes a node."""
-        return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
+        return self.sharding.branches.runs(node, self.mesh.coordinates(rank)["tp"])
 
-    def positions(self, rank: int) -> np.ndarray | None:
+    def own_positions(self, rank: int) -> np.ndarray | None:
         """The positions of sequences that a rank has; None: all of them."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
-        return self.sharding.positions.here(at["cp"])
+        return self.sharding.sequences.here(at["cp"])
 
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before, or of the inputs."""

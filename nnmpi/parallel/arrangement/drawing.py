@@ -40,7 +40,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
     node, tp = a.graph.nodes[k], a.mesh.axes["tp"]
     cuts = [a.sharding.variables.get(v) for v in node.variables]
     bounds = next((cut.bounds for cut in cuts if cut is not None), None)
-    parts = tuple((0.0, float(a.sharding.owned.runs(k, t))) for t in range(tp))
+    parts = tuple((0.0, float(a.sharding.branches.runs(k, t))) for t in range(tp))
     if bounds is not None:
         parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))
     layer = a.sharding.layer_of(k)
@@ -66,7 +66,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
 
 def _positions(a: Arrangement) -> Iterator[str]:
     """The positions of each rank along cp, as parts of a sequence."""
-    cut = a.sharding.positions
+    cut = a.sharding.sequences
     if cut.ranks == 1:
         return
     yield "positions of sequences"

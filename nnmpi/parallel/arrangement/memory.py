@@ -175,7 +175,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     if layer is not None and layer.gathers:
         part = layer.part(at["tp"])
         share, own = share * part, part * a.local_bytes(last.outputs[0], samples, at)
-    if first.kind == "Conv2d" and layer is not None and layer.how == "row":
+    if first.kind == "Conv2d" and layer is not None and layer.way.sums_output:
         before = kept_of_sum(a, k, before, samples, at)
     elif first.kind == "Experts":  # on the slots of its own, wherever tokens come from
         before *= layer.part(at["tp"]) if layer else 1
@@ -208,9 +208,9 @@ def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
     widest: dict[int, Kept] = {}
     for kept in sorted(a.graph.kept, key=lambda kept: len(kept.nodes)):
         first, layer = kept.nodes[0], a.sharding.layer_of(kept.nodes[0])
-        is_sum = layer is not None and layer.how == "row" and layer.kind != "Linear"
+        runs_alone = layer is not None and not layer.way.fuses
         is_inside = nodes.start <= first and kept.nodes.stop <= nodes.stop
-        if is_inside and not (is_sum and len(kept.nodes) > 1):
+        if is_inside and not (runs_alone and len(kept.nodes) > 1):
             widest[first] = kept
     k = nodes.start
     while k < nodes.stop:

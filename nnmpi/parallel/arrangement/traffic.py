@@ -72,7 +72,7 @@ def moments(a: Arrangement, rank: int) -> Iterator[tuple[Node, int]]:
 
 def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Keys and values around the ring, forward and back, and their gradients to their owners."""
-    at, cut = a.mesh.coordinates(rank), a.sharding.positions
+    at, cut = a.mesh.coordinates(rank), a.sharding.sequences
     width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
     passes, nodes = passes_of(a, rank, micro), a.graph.nodes
     here = [(s, k) for s in a.held(rank).stages for k in a.stages[s] if k in cut.rings]

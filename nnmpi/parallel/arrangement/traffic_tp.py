@@ -1,24 +1,29 @@
 """What a rank sends along tp in a step, and how long the sums are.
 
-Activations of sharded layers are summed or gathered. With sequence parallelism they are gathered
-and reduce-scattered, and gradients of which ranks have terms are summed once a step:
+Sharded layers name their messages (`tensor/patterns.py`), and each collective has its price here.
+With sequence parallelism gradients of which ranks have terms are summed once a step, too.
 
-              forward             back
-    column    gather              gather, reduce-scatter
-    row       reduce-scatter      gather, in each half of a backward pass that is in two
-    rows      reduce-scatter      gather
+Where tokens go to experts depends on the data; what is said of them is the most. Of each sample
+rank r has t_r tokens, and sends each to at most `top_k` ranks. The E_q experts of rank q have slots
+for E_q times their capacity, and send back as many results, but none to q itself. Where all tokens
+go to all experts, a step sends what is said here. It sends less where experts are equally loaded:
+(p - 1) / p of the tokens leave their rank.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
+import numpy as np
+
+from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
 from nnmpi.parallel.arrangement.sent import Sent, all_reduced, carried_out
-from nnmpi.parallel.arrangement.traffic_experts import of_experts
-from nnmpi.parallel.tensor.ops import SHORT
+from nnmpi.parallel.tensor import patterns
+from nnmpi.parallel.tensor.ops import SHORT, Bounds
+from nnmpi.parallel.tensor.patterns import Collective, LayerMessage
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
 
@@ -27,26 +32,22 @@ LOSS_NUMBERS = 4
 
 
 def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, ring = a.mesh.group(rank, "tp"), ALL_GATHERS["ring"]
+    """Messages of sharded layers, and the table of a loss on sharded classes."""
+    group = a.mesh.group(rank, "tp")
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
     for n in sums_of(a, rank, micro):
         name = "doubling" if is_short(a, n) else a.sums_by(group)
         yield all_reduced(a, name, group, rank, n, a.dtype)
-    for s, layer in _own_layers(a, rank):
-        yield from _along_positions(a, rank, s, layer, passes)
-        yield from of_experts(a, rank, s, layer, passes)
-        for n in forward(passes, s) if layer.gathered else ():
-            numbers = a.sharding.positions.share(layer.gathered, at["cp"]) * n
-            edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
-            yield carried_out(ring, group, rank, numbers, a.dtype, edges)
+    for layer, message, n in _messages(a, rank, passes):
+        if message.row.by is not Collective.ALL_REDUCE:
+            yield from PRICES[message.row.by](a, rank, layer, message, n)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.held(rank).stages:
         for n in forward(passes, last):
             numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
-            yield carried_out(ring, group, rank, numbers, a.updated_dtype)
+            yield carried_out(ALL_GATHERS["ring"], group, rank, numbers, a.updated_dtype)
 
 
 def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
@@ -57,12 +58,9 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
 
 def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[int]:
     """How many numbers each sum of a rank adds up in a step."""
-    passes, cp = passes_of(a, rank, micro), a.mesh.coordinates(rank)["cp"]
-    share = a.sharding.positions.share
-    for s, layer in _own_layers(a, rank):
-        summed, back = share(layer.summed, cp), share(layer.back, cp)
-        yield from (summed * n for n in forward(passes, s) if summed)
-        yield from (back * n for n in micro if back)
+    for _, message, samples in _messages(a, rank, passes_of(a, rank, micro)):
+        if message.row.by is Collective.ALL_REDUCE:
+            yield _numbers(a, rank, message, samples)
     yield from filter(None, [_terms(a, rank)])
 
 
@@ -78,35 +76,110 @@ def _terms(a: Arrangement, rank: int) -> int:
     return sum(max(min(hi, stop) - max(lo, start), 0) for (lo, hi), (start, stop) in pairs)
 
 
-def _along_positions(
-    a: Arrangement, rank: int, stage: int, layer: ShardedLayer, passes: Passes
-) -> Iterator[Sent]:
-    """Gathers and reduce-scatters of a layer with one side that is cut along positions.
+# ---- messages of sharded layers
 
-    In the first stage nothing is done in the first half of a backward pass.
+
+OPERATIONS: Mapping[Kind, frozenset[Kind]] = {
+    Kind.F: frozenset({Kind.F, Kind.RECOMPUTE}),
+    Kind.I: frozenset({Kind.B, Kind.I}),
+    Kind.W: frozenset({Kind.B, Kind.W}),
+}
+"""The operations of a program in which the messages of a pass are sent."""
+
+
+def _messages(
+    a: Arrangement, rank: int, passes: Passes
+) -> Iterator[tuple[ShardedLayer, LayerMessage, int]]:
+    """The messages of a step, each with its layer and the samples of the pass that sends it.
+
+    In the first stage all of a backward pass in two halves is done in the second one.
     """
-    if not layer.moved:
-        return
-    gather, scatter = ALL_GATHERS["ring"], REDUCE_SCATTERS["ring"]
-    needs = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].requires_grad
-    first = {Kind.B, Kind.I if stage else Kind.W} if needs else set[Kind]()
-    second = {Kind.B, Kind.W}
-    back = {
-        "column": ((scatter, first), (gather, second)),
-        "row": ((gather, first | second),),
-        "rows": ((gather, second),),
-    }[layer.how]
-    forward = gather if layer.how == "column" else scatter
-    for plan, kinds in ((forward, {Kind.F, Kind.RECOMPUTE}), *back):
-        for n in (n for kind in kinds for n in passes[stage, kind]):
-            edges = [layer.moved * n * b // layer.positions[-1] for b in layer.positions]
-            group = a.mesh.group(rank, "tp")
-            yield carried_out(plan, group, rank, edges[-1], a.dtype, edges)
-
-
-def _own_layers(a: Arrangement, rank: int) -> Iterator[tuple[int, ShardedLayer]]:
-    """The sharded layers in the stages of a rank, each with its stage."""
     for s in a.held(rank).stages:
-        for layer in a.sharding.layers:
-            if layer.node in a.stages[s] and a.runs(layer.node, rank):
-                yield s, layer
+        here = (layer for layer in a.sharding.layers if layer.node in a.stages[s])
+        for layer in here:
+            for message in layer.sends if a.runs(layer.node, rank) else ():
+                kinds = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
+                for kind in kinds if s else {Kind.W if k is Kind.I else k for k in kinds}:
+                    yield from ((layer, message, n) for n in passes[s, kind])
+
+
+def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
+    """How many numbers a message carries, of all ranks along tp together."""
+    cp = a.mesh.coordinates(rank)["cp"]
+    return a.sharding.sequences.share(message.numbers, cp) * samples
+
+
+def _by_ring(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Sent]:
+    """Half an all-reduce, whose chunks are the parts of the ranks."""
+    numbers, bounds = _numbers(a, rank, message, samples), message.bounds
+    edges, group = [numbers * b // bounds[-1] for b in bounds], a.mesh.group(rank, "tp")
+    yield carried_out(RINGS[message.row.by], group, rank, numbers, a.dtype, edges)
+
+
+def _counted(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Sent]:
+    """A gather of how many tokens of each sample chose each expert."""
+    gates = a.graph.edges[a.graph.nodes[layer.node].outputs[0]]
+    yield _counts(a, rank, samples * gates.sample[-1])
+
+
+def _counts(a: Arrangement, rank: int, n: int) -> Sent:
+    """A gather of n counts of each rank."""
+    group = a.mesh.group(rank, "tp")
+    edges = [n * r for r in range(len(group) + 1)]
+    return carried_out(ALL_GATHERS["ring"], group, rank, edges[-1], np.dtype(np.int64), edges)
+
+
+def _exchanged(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Sent]:
+    """Tokens to the ranks of their experts, results back, or the gradients of these."""
+    group, node = a.mesh.group(rank, "tp"), a.graph.nodes[layer.node]
+    me, C = group.index(rank), a.graph.edges[node.outputs[0]].sample[-1]
+    E, top_k, factor = (node.settings[s] for s in ("num_experts", "top_k", "capacity_factor"))
+    tokens, own = _lengths(message.bounds), _lengths(layer.bounds)
+    slots = slots_of(sum(tokens), E, top_k, factor)
+    goes = _most_that_go(me, tokens, own, top_k, slots)
+    comes = min(sum(tokens) - tokens[me], own[me] * slots)
+    numbers = {
+        patterns.TOKENS: sum(goes) * C + sum(n * e for n, e in zip(goes, own, strict=True)),
+        patterns.RESULTS: comes * C,
+        patterns.RESULT_GRADIENTS: sum(goes) * C,
+        patterns.TOKEN_GRADIENTS: comes * (C + own[me]),
+    }[message.row]
+    if message.row is patterns.TOKENS:
+        yield _counts(a, rank, len(group))
+    sent = samples * numbers * a.dtype.itemsize
+    yield Sent(sent, (len(group) - 1) * (samples > 0))
+
+
+def _most_that_go(me: int, tokens: list[int], own: list[int], top_k: int, slots: int) -> list[int]:
+    """How many tokens of a sample rank `me` may send to each rank, most where experts are most.
+
+    tokens, own: how many tokens and how many experts each rank has
+    """
+    left, found = tokens[me] * top_k, [0] * len(own)
+    for q in sorted(range(len(own)), key=lambda q: -own[q]):
+        if q != me:
+            found[q] = min(tokens[me], own[q] * slots, left)
+            left -= found[q]
+    return found
+
+
+def _lengths(bounds: Bounds) -> list[int]:
+    return [stop - start for start, stop in pairwise(bounds)]
+
+
+RINGS = {
+    Collective.ALL_GATHER: ALL_GATHERS["ring"],
+    Collective.REDUCE_SCATTER: REDUCE_SCATTERS["ring"],
+}
+PRICES = {
+    **dict.fromkeys(RINGS, _by_ring),
+    Collective.GATHER_COUNTS: _counted,
+    Collective.ALL_TO_ALL: _exchanged,
+}
+"""What a rank sends for a message of a layer in a pass; of an all-reduce, see `sums_of`."""

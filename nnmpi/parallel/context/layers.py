@@ -12,6 +12,7 @@ from nnmpi.kernels.halves import summed
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.context.ring import Ring, ring_attention
+from nnmpi.parallel.rewriting import become
 
 
 class OnSomePositions(Module):
@@ -21,9 +22,9 @@ class OnSomePositions(Module):
     ring: Ring
     axis_of_positions: int
 
-    def positions(self, x: Any) -> Array:
+    def own_positions(self, x: Any) -> Array:
         """The positions of this rank, where x is; raises ValueError if x has others."""
-        x, comm, cut = as_tensor(x), self.ring.comm, self.ring.positions
+        x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
         here, axis = cut.count(comm.rank), self.axis_of_positions + 1
         if x.ndim <= axis or x.shape[axis] != here:
             raise ValueError(
@@ -38,7 +39,7 @@ class PartPositionalEmbedding(OnSomePositions, PositionalEmbedding):
     """x plus the rows of the weight of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(plus_rows, as_tensor(x), self.weight, index=self.positions(x))
+        return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
@@ -57,13 +58,13 @@ class PartDropout(OnSomePositions, Dropout):
     """Dropout with the masks of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.positions(x)
+        self.own_positions(x)
         return super().forward(x)
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
         if axis != self.axis_of_positions:
             return super().along(axis, shape, xp)
-        cut = self.ring.positions
+        cut = self.ring.cut
         return xp.asarray(cut.of(self.ring.comm.rank).astype("uint32")), cut.length
 
 
@@ -71,14 +72,14 @@ class RingSelfAttention(OnSomePositions, SelfAttention):
     """SelfAttention whose keys and values come from all ranks of the ring."""
 
     def attended(self, qkv: Tensor) -> Tensor:
-        positions = self.positions(qkv)
-        length = self.ring.positions.length
+        positions = self.own_positions(qkv)
+        length = self.ring.cut.length
         keep_of = self.keep_of(qkv.data, length) if self.drops else None
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep_of": keep_of}
         return apply(ring_attention, self.turned(qkv, positions), ring=self.ring, **options)
 
 
-FORMS: Mapping[type[Module], type[OnSomePositions]] = {
+LAYERS: Mapping[type[Module], type[OnSomePositions]] = {
     PositionalEmbedding: PartPositionalEmbedding,
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,
@@ -91,10 +92,9 @@ def on_positions(model: Module, graph: Graph, ring: Ring) -> None:
 
     Every rank calls it on an equal model, before channels are divided. Parameters stay the same.
     """
-    modules, axes = dict(model.named_modules()), ring.positions.axes
+    modules, axes = dict(model.named_modules()), ring.cut.axes
     for node in graph.nodes:
-        form = FORMS.get(node.layer) if node.layer else None
-        if form is not None and node.inputs[0] in axes:
-            layer: Any = modules[node.name]
-            layer.__class__ = form
-            layer.ring, layer.axis_of_positions = ring, axes[node.inputs[0]] - 1
+        kind = LAYERS.get(node.layer) if node.layer else None
+        if kind is not None and node.inputs[0] in axes:
+            axis = axes[node.inputs[0]] - 1
+            become(modules[node.name], kind, {"ring": ring, "axis_of_positions": axis})

@@ -20,7 +20,7 @@ from nnmpi.dtypes import on_host_in_16_bits, wide
 from nnmpi.kernels import Result, progress_hook
 from nnmpi.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
 from nnmpi.kernels.halves import in_float32
-from nnmpi.parallel.positions import Positions, Seen
+from nnmpi.parallel.sequence_cut import Seen, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
 TRAVEL, HOME = 0, 1
@@ -31,7 +31,7 @@ class Ring(NamedTuple):
     """The ranks along cp, and which positions each of them has."""
 
     comm: Comm
-    positions: Positions
+    cut: SequenceCut
 
     def travelling(self, own: Array) -> Iterator[tuple[int, Array]]:
         """Yields (rank, its keys and values), own first, while the next ones are on their way.
@@ -44,7 +44,7 @@ class Ring(NamedTuple):
             r, before = (comm.rank - s) % comm.size, (comm.rank - s - 1) % comm.size
             works: list[Transfer] = []
             if s < comm.size - 1:
-                there = xp_of(own).empty((2, N, H, self.positions.count(before), D), own.dtype)
+                there = xp_of(own).empty((2, N, H, self.cut.count(before), D), own.dtype)
                 works.append(wire.isend(here, (comm.rank + 1) % comm.size, TRAVEL))
                 works.append(wire.irecv(there, (comm.rank - 1) % comm.size, TRAVEL))
             token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
@@ -57,35 +57,28 @@ class Ring(NamedTuple):
             if works:
                 here = there
 
-    def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> "Returning":
-        """Starts to send the gradients of round s home, and to receive those for this rank.
+    def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
+        """Starts to send the gradients of round s home, and to receive those for this rank; what it
+        returns waits for them, and adds those that have arrived.
 
         sent (2, N, H, keys seen here, D); total (2, N, H, keys of this rank, D) gets their sum
         """
         comm = self.comm
         wire, other = wire_for(comm, sent), (comm.rank + s) % comm.size
-        keys = self.positions.seen(other, comm.rank, causal).keys
+        keys = self.cut.seen(other, comm.rank, causal).keys
         mine = total[:, :, :, keys]
         arrived = xp_of(sent).empty(mine.shape, sent.dtype)
         works = [
             wire.isend(sent, (comm.rank - s) % comm.size, HOME),
             wire.irecv(arrived, other, HOME),
         ]
-        return Returning(works, arrived, mine)
 
+        def add() -> None:
+            for work in works:
+                work.wait()
+            mine[...] += arrived
 
-class Returning(NamedTuple):
-    """Gradients on their way home."""
-
-    works: list[Transfer]
-    arrived: Array
-    mine: Array
-
-    def add(self) -> None:
-        """Waits for them, and adds those that have arrived."""
-        for work in self.works:
-            work.wait()
-        self.mine[...] += self.arrived
+        return add
 
 
 def _poll(before: Callable[[], object], comm: Comm) -> None:
@@ -106,14 +99,14 @@ def ring_attention(
     kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
     y = xp.zeros((N, t, H, D), qkv.dtype)
     lse = xp.full((N, H, 1, t), -xp.inf, wide(qkv.dtype))
-    part = partial(_part, ring.positions, keep_of, scale, causal, me, xp)
+    part = partial(_part, ring.cut, keep_of, scale, causal, me, xp)
     rows = _by_head(y)
     for r, there in ring.travelling(kv):
-        seen, how = part(r)
+        seen, scores = part(r)
         k, v = there[:, :, :, seen.keys]
         here, lse_here = rows[..., seen.queries, :], lse[..., seen.queries]
         found = xp.empty(here.shape, y.dtype), xp.empty(lse_here.shape, lse.dtype)
-        attention(q[..., seen.queries, :], k, v, how, *found)
+        attention(q[..., seen.queries, :], k, v, scores, *found)
         join(here, lse_here, *found)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -121,22 +114,22 @@ def ring_attention(
         d[:, :, :, 0] = 0
         dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
         mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-        total, under_way = xp.empty_like(mine), list[Returning]()
+        total, under_way = xp.empty_like(mine), list[Callable[[], None]]()
         for s, (r, there) in enumerate(ring.travelling(mine)):
-            seen, how = part(r)
+            seen, scores = part(r)
             k, v = there[:, :, :, seen.keys]
             some = seen.queries
             dkv = xp.empty((2, *k.shape), qkv.dtype) if s else total
             of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
             found = xp.empty(of_rows[0].shape, qkv.dtype)
-            attention_gradients(q[..., some, :], k, v, how, *of_rows, found, *dkv)
+            attention_gradients(q[..., some, :], k, v, scores, *of_rows, found, *dkv)
             dq[..., some, :] += found
             if under_way:
-                under_way.pop().add()
+                under_way.pop()()
             if s:
                 under_way.append(ring.exchange(s, dkv, total, causal))
-        for last in under_way:
-            last.add()
+        for add in under_way:
+            add()
         d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)
         return d
 
@@ -144,7 +137,7 @@ def ring_attention(
 
 
 def _part(
-    positions: Positions,
+    cut: SequenceCut,
     keep_of: KeepOf | None,
     scale: float,
     causal: bool,
@@ -153,9 +146,9 @@ def _part(
     r: int,
 ) -> tuple[Seen, Scores]:
     """What the queries of rank `me` see of the keys of rank r, and how."""
-    seen, keep = positions.seen(me, r, causal), None
+    seen, keep = cut.seen(me, r, causal), None
     if keep_of is not None:
-        queries, keys = positions.of(me)[seen.queries], positions.of(r)[seen.keys]
+        queries, keys = cut.of(me)[seen.queries], cut.of(r)[seen.keys]
         keep = keep_of(xp.asarray(queries), xp.asarray(keys))
     return seen, Scores(scale, causal=seen.causal, keep=keep)
 

@@ -1,66 +1,18 @@
-"""Rules: which layers treat each position of a sequence alone, and where the positions go; a table.
+"""Where the axis of positions goes through a model whose sequences are cut.
 
-    edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
-    layer        Embedding       Linear, attention    ChannelsFirst
-    axis        1            1                1                2
-
-What is not in the table may mix positions, and is refused.
+The rules of layers are in `tensor/rules.py`. What has none may mix positions, and is refused.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from nnmpi import nn
 from nnmpi.nn.graph import Graph, Node, Use, Value
-from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.nn.module import Module
-from nnmpi.parallel.positions import Positions
-from nnmpi.parallel.tensor.rules import OPS
-
-Rule = Callable[[Mapping[str, Any], int, int], int | None]
-"""The axis of the positions in the output, from the settings of a layer, and the number of axes and
-the axis of the positions in its input; None if the layer mixes positions."""
+from nnmpi.parallel.sequence_cut import SequenceCut
+from nnmpi.parallel.tensor.choices import is_plain
+from nnmpi.parallel.tensor.rules import OPS, RULES
 
 
-def same(settings: Mapping[str, Any], axes: int, axis: int) -> int | None:
-    """Each number is treated alone."""
-    return axis
-
-
-def channels_last(settings: Mapping[str, Any], axes: int, axis: int) -> int | None:
-    """The numbers along the last axis are treated together."""
-    return axis if axis < axes - 1 else None
-
-
-def one_axis_last(settings: Mapping[str, Any], axes: int, axis: int) -> int | None:
-    """Those along the last axes of `normalized_shape` are."""
-    return axis if axis < axes - len(settings["normalized_shape"]) else None
-
-
-def channels_to_front(settings: Mapping[str, Any], axes: int, axis: int) -> int | None:
-    """The last axis becomes the second one."""
-    return axis + 1 if axis < axes - 1 else None
-
-
-def of_sequences(settings: Mapping[str, Any], axes: int, axis: int) -> int | None:
-    """The input is (N, T, C)."""
-    return axis if (axes, axis) == (3, 1) else None
-
-
-RULES: Mapping[type[Module], Rule] = {
-    nn.Linear: channels_last,
-    nn.Embedding: same,
-    nn.PositionalEmbedding: of_sequences,
-    nn.SelfAttention: of_sequences,
-    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), one_axis_last),
-    nn.Dropout: same,
-    nn.ChannelsFirst: channels_to_front,
-    **dict.fromkeys(ELEMENTWISE, same),
-}
-"""By the class of a layer itself: a subclass may have another `forward`."""
-
-
-def cut_positions(graph: Graph, ranks: int, length: int) -> Positions:
+def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
     """Where the positions of each edge are; raises ValueError for what may mix them.
 
     Along the first axis behind the samples, inputs have `length` positions.
@@ -81,7 +33,7 @@ def cut_positions(graph: Graph, ranks: int, length: int) -> Positions:
             "has a rule, or use --tp, --pp or --dp"
         )
     rings = (k for k, node in enumerate(graph.nodes) if node.layer is nn.SelfAttention)
-    return Positions(ranks, length, axes, tuple(rings))
+    return SequenceCut(ranks, length, axes, tuple(rings))
 
 
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
@@ -95,8 +47,9 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     if node.layer is None:
         is_alike = len(lengths) == 1 and not found and node.op in OPS
         behind = axis if is_alike and not any(_reach(graph, node, lengths.pop(), axis)) else None
-    elif node.layer in RULES and _is_plain(node):
-        behind = RULES[node.layer](node.settings, len(graph.edges[node.inputs[0]].axes), axis)
+    elif node.layer in RULES and len(node.arguments[0]) == 1 and is_plain(node):
+        axes_of_x = len(graph.edges[node.inputs[0]].axes)
+        behind = RULES[node.layer].positions(node.settings, axes_of_x, axis)
     if behind is None:
         what = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
         raise ValueError(
@@ -106,23 +59,13 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     return behind
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether a layer is called with one tensor alone."""
-    args, named = node.arguments
-    return len(args) == 1 and not named and type(args[0]) is type(node.result) is Value
-
-
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
     """For each argument that is no tensor of samples: whether it differs between positions."""
     for argument in node.arguments[0]:
         if type(argument) is Value:
             continue
         is_use = type(argument) is Use
-        shape = graph.variables[argument.variable].shape if is_use else _shape(argument)
+        array = graph.variables[argument.variable] if is_use else argument
+        shape = getattr(array, "shape", ())
         k = axis - (axes - len(shape))
         yield k >= 0 and shape[k] != 1
-
-
-def _shape(argument: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = getattr(argument, "shape", ())
-    return shape

@@ -84,8 +84,8 @@ def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
     """What a rank has of the model; parameters of others lose their memory."""
-    division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
-    positions = arrangement.positions(rank)
+    division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.branches
+    positions = arrangement.own_positions(rank)
     if len(division.stages) == 1 and not owned.variables:
         return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)

@@ -1,5 +1,6 @@
 """Tensor parallelism: layers whose channels are divided among the ranks of a Comm."""
 
-from nnmpi.parallel.tensor.rules import POSITIONS, Way
+from nnmpi.parallel.tensor.patterns import POSITIONS
+from nnmpi.parallel.tensor.ways import Way
 
 __all__ = ["POSITIONS", "Way"]

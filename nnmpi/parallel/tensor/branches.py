@@ -29,15 +29,14 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
-from nnmpi.parallel.recorder import current_recorder
-from nnmpi.parallel.tensor.ops import all_reduce, copy, memory_order
-from nnmpi.parallel.wire import wire_for
+from nnmpi.parallel.rewriting import become
+from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
 
 
-class Divided(NamedTuple):
+class BranchCall(NamedTuple):
     """A call of a Branches whose branches are divided among ranks.
 
-    how      the join
+    join     "sum", "mean", "concat" or "stack"
     owners   the rank of each branch, in their order
     nodes    of each branch
     inputs   the edges that it is called with
@@ -46,7 +45,7 @@ class Divided(NamedTuple):
     """
 
     path: str
-    how: str
+    join: str
     owners: tuple[int, ...]
     nodes: tuple[range, ...]
     inputs: tuple[Edge, ...]
@@ -54,7 +53,7 @@ class Divided(NamedTuple):
     result: Edge
 
     @property
-    def join(self) -> int:
+    def node(self) -> int:
         """The node that joins the branches."""
         return self.nodes[-1].stop
 
@@ -66,7 +65,7 @@ class Divided(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
 
-class Owned(NamedTuple):
+class BranchOwners(NamedTuple):
     """What of a graph one rank has and does alone.
 
     calls      of Branches, by the node that joins them
@@ -74,7 +73,7 @@ class Owned(NamedTuple):
     variables  the rank of each parameter and buffer of these
     """
 
-    calls: Mapping[int, Divided] = {}
+    calls: Mapping[int, BranchCall] = {}
     nodes: Mapping[int, int] = {}
     variables: Mapping[int, int] = {}
 
@@ -87,10 +86,10 @@ class Owned(NamedTuple):
         return self.variables.get(variable, rank) == rank
 
 
-NOTHING = Owned()
+NO_BRANCHES = BranchOwners()
 
 
-def divide_branches(graph: Graph, ranks: int) -> Owned:
+def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
     """Which rank has which branch; every rank finds the same.
 
     Raises ValueError if a branch shares a parameter with a layer outside.
@@ -99,7 +98,7 @@ def divide_branches(graph: Graph, ranks: int) -> Owned:
     for call in outermost(graph):
         assert call.path is not None
         calls.setdefault(call.path, []).append(call)
-    found, nodes, variables = dict[int, Divided](), dict[int, int](), dict[int, int]()
+    found, nodes, variables = dict[int, BranchCall](), dict[int, int](), dict[int, int]()
     for path, several in calls.items():
         inside = [_nodes_of_branches(graph, call) for call in several]
         used = [{v for k in branch for v in graph.nodes[k].variables} for branch in inside[0]]
@@ -107,17 +106,17 @@ def divide_branches(graph: Graph, ranks: int) -> Owned:
         sizes = [sum(graph.variables[v].size for v in branch) for branch in used]
         owners = owners_of(sizes, used, ranks)
         for call, branches in zip(several, inside, strict=True):
-            join = graph.nodes[branches[-1].stop]
-            outputs = tuple(graph.edges[value.edge] for value in join.arguments[0])
+            node = graph.nodes[branches[-1].stop]
+            outputs = tuple(graph.edges[value.edge] for value in node.arguments[0])
             inputs = tuple(graph.edges[e] for e in edges_of(call.arguments))
-            (result,) = (graph.edges[e] for e in join.outputs)
-            how = join.arguments[1]["how"]
-            one = Divided(path, how, owners, tuple(branches), inputs, outputs, result)
-            found[one.join] = one
+            (result,) = (graph.edges[e] for e in node.outputs)
+            join = node.arguments[1]["join"]
+            one = BranchCall(path, join, owners, tuple(branches), inputs, outputs, result)
+            found[one.node] = one
             for owner, branch, own in zip(owners, branches, used, strict=True):
                 nodes |= dict.fromkeys(branch, owner)
                 variables |= dict.fromkeys(own, owner)
-    return Owned(found, nodes, variables)
+    return BranchOwners(found, nodes, variables)
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
@@ -179,34 +178,34 @@ class BranchesOnRanks(Branches):
     """A Branches of which each rank of `comm` computes its own branches."""
 
     comm: Comm
-    plan: Divided
+    call: BranchCall
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        given, comm, plan = self.given(inputs, named), self.comm, self.plan
+        given, comm, call = self.given(inputs, named), self.comm, self.call
         distinct = {id(x): x for args in given.values() for x in args}
         needed = [x for x in distinct.values() if isinstance(x, Tensor) and x.requires_grad]
         entered = {id(x): copy(x, comm) for x in needed}
         outputs = []
-        for (name, branch), owner in zip(self.items(), plan.owners, strict=True):
+        for (name, branch), owner in zip(self.items(), call.owners, strict=True):
             if owner == comm.rank:
                 outputs.append(branch(*(entered.get(id(x), x) for x in given[name])))
         array = next(x.data for x in leaves((inputs, named)) if isinstance(x, Tensor))
-        samples = len(array) // plan.inputs[0].axes[0].size
+        samples = len(array) // call.inputs[0].axes[0].size
         # all ranks have the gradient of the result, and send that of each input, whatever they run
         ends = [*entered.values()]
-        if plan.result.requires_grad and not ends:
-            ends = [_result_of_nothing(xp_of(array).zeros(0, plan.result.dtype))]
-        options = {"how": self.join, "axis": self.dim, "comm": comm, "plan": plan}
+        if call.result.requires_grad and not ends:
+            ends = [_result_of_nothing(xp_of(array).zeros(0, call.result.dtype))]
+        options = {"join": self.join, "axis": self.dim, "comm": comm, "call": call}
         return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
 
     def drop_others(self) -> None:
         """Takes the branches of other ranks out of the model."""
-        for name, owner in zip([*self], self.plan.owners, strict=True):
+        for name, owner in zip([*self], self.call.owners, strict=True):
             if owner != self.comm.rank:
                 self[name] = Elsewhere(owner)
 
     def extra_repr(self) -> str:
-        pairs = zip(self, self.plan.owners, strict=True)
+        pairs = zip(self, self.call.owners, strict=True)
         where = ", ".join(f"{name} on rank {owner}" for name, owner in pairs)
         return f"{super().extra_repr()}, {where}"
 
@@ -230,26 +229,26 @@ def _result_of_nothing(array: Array) -> Tensor:
 
 
 def joined_on_ranks(
-    *own: Array, how: str, axis: int, comm: Comm, plan: Divided, samples: int, xp: Any
+    *own: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
     """The join of the branches of all ranks, from those of this rank.
 
     The arrays behind these are inputs, to whose gradients the join adds nothing.
     """
-    here = [i for i, owner in enumerate(plan.owners) if owner == comm.rank]
+    here = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
     parts, ends = own[: len(here)], own[len(here) :]
     none = [lambda g, out, x=x: xp.zeros_like(x) for x in ends]
-    if how in PUT_TOGETHER:
-        arrays = _all_gathered(dict(zip(here, parts, strict=True)), plan, comm, samples, xp)
+    if join in PUT_TOGETHER:
+        arrays = _all_gathered(parts, call, comm, samples, xp)
         shapes = [array.shape for array in arrays]
-        vjps = [part_of_gradient(shapes, how, axis, i) for i in here]
-        return Result(PUT_TOGETHER[how](arrays, axis), (*vjps, *none))
-    y = parts[0].copy(order="K") if parts else _zeros(plan.result, samples, xp)
+        vjps = [part_of_gradient(shapes, join, axis, i) for i in here]
+        return Result(PUT_TOGETHER[join](arrays, axis), (*vjps, *none))
+    y = parts[0].copy(order="K") if parts else _zeros(call.result, samples, xp)
     for part in parts[1:]:
         y += part
     all_reduce(y, comm)
     same = [lambda g, out: g] * len(parts)
-    return Result(y, (*same, *none), divide(y, how, len(plan.owners)))
+    return Result(y, (*same, *none), divide(y, join, len(call.owners)))
 
 
 def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
@@ -260,29 +259,20 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 
 
 def _all_gathered(
-    own: Mapping[int, Array], plan: Divided, comm: Comm, samples: int, xp: Any
+    own: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
     """The outputs of all branches, in their order; rank r brings its own ones side by side."""
-    shapes = [edge.shape(samples) for edge in plan.outputs]
-    lengths = [
-        sum(prod(s) for s, owner in zip(shapes, plan.owners, strict=True) if owner == r)
-        for r in range(comm.size)
-    ]
-    buffer = xp.empty(sum(lengths), np.dtype(plan.result.dtype))
-    at, found = [*accumulate(lengths, initial=0)], list[Array]()
-    for shape, owner in zip(shapes, plan.owners, strict=True):
+    at = [b * samples for b in call.gathered(comm.size)]
+    nothing = xp.empty(0, np.dtype(call.result.dtype))
+    row = xp.concatenate([nothing, *(part.reshape(-1) for part in own)])
+    buffer, found = all_gather(row, comm, tuple(at), 0), list[Array]()
+    for edge, owner in zip(call.outputs, call.owners, strict=True):
+        shape = edge.shape(samples)
         found.append(buffer[at[owner] : at[owner] + prod(shape)].reshape(shape))
         at[owner] += prod(shape)
-    for i, part in own.items():
-        found[i][...] = part
-    recorder = current_recorder.get()
-    began = recorder.now()
-    wire_for(comm, buffer).all_gather(buffer, parts=lengths)
-    recorder.add("tensor", began)
     return found
 
 
-def onto_ranks(layer: Any, plan: Divided, comm: Comm) -> None:
+def onto_ranks(layer: Module, call: BranchCall, comm: Comm) -> None:
     """Lets a Branches compute only what this rank has of it."""
-    layer.__class__ = BranchesOnRanks
-    layer.comm, layer.plan = comm, plan
+    become(layer, BranchesOnRanks, {"comm": comm, "call": call})

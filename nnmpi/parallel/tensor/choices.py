@@ -7,19 +7,10 @@ from typing import Any, NamedTuple
 
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
-from nnmpi.parallel.tensor.ops import Bounds, divided
-from nnmpi.parallel.tensor.rules import (
-    KEPT,
-    OPS,
-    POSITIONS,
-    RULES,
-    TERMS,
-    WHOLE,
-    Along,
-    Cut,
-    Way,
-    ways,
-)
+from nnmpi.parallel.tensor.ops import Bounds, even_bounds
+from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, POSITIONS, Along, Message
+from nnmpi.parallel.tensor.rules import OPS, RULES, ways
+from nnmpi.parallel.tensor.ways import KEPT, TERMS, WHOLE, AxisCut, Way
 
 
 class PlanCost(NamedTuple):
@@ -53,19 +44,19 @@ class NodeChoice(NamedTuple):
     cost: PlanCost
     bounds: Bounds = ()
     gathers: bool = False
-    output: Cut | None = None
-    variables: tuple[tuple[int, Cut | None], ...] = ()
+    output: AxisCut | None = None
+    variables: tuple[tuple[int, AxisCut | None], ...] = ()
 
     @property
     def words(self) -> str:
         """The name of the choice, for messages."""
-        return "gathered " * self.gathers + self.way.form
+        return "gathered " * self.gathers + self.way.pattern.name
 
 
 def choices(
     graph: Graph,
     k: int,
-    states: Sequence[Cut | None],
+    states: Sequence[AxisCut | None],
     ranks: int,
     is_shared: bool,
     sequence: bool = False,
@@ -87,7 +78,7 @@ def choices(
     found = possible(graph, node, sequence)
     for way in found:
         if len(set(states)) == 1:
-            yield from _divided(graph, node, way, states[0], ranks)
+            yield from _cut_by(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
     if not any(states) and (is_shared or not needs_division):
         size = sum(graph.variables[v].size for v in node.variables)
@@ -99,16 +90,21 @@ def possible(graph: Graph, node: Node, sequence: bool = False) -> list[Way]:
 
     Those that cut positions are among them with `sequence` alone.
     """
-    args, named = node.arguments
-    is_plain = not named and all(type(part) is Value for part in (*args, node.result))
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
-    if node.layer is None or not is_plain or not all(edge.of_samples for edge in edges):
+    if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
         return []
     fitting = (way for way in ways(node.layer) if sequence or not way.has_positions)
-    found = [way for way in fitting if way.inputs == len(args) and way.fits(node.settings)]
+    inputs = len(node.arguments[0])
+    found = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
     for way in found if node.layer not in RULES else ():
         _check_own(graph, node, way)
     return found
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a layer is called with tensors of samples alone, and returns one."""
+    args, named = node.arguments
+    return not named and all(type(part) is Value for part in (*args, node.result))
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
@@ -125,20 +121,20 @@ def _is_number(graph: Graph, argument: Any) -> bool:
     return bool(getattr(argument, "size", 1) == 1)
 
 
-def _divided(
-    graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int
+def _cut_by(
+    graph: Graph, node: Node, way: Way, state: AxisCut | None, ranks: int
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer: with its output as it is, and gathered."""
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     sides = (way.input, x), (way.output, y)
-    if any(along is POSITIONS and positions(e, ranks) is None for along, e in sides):
+    if any(along is POSITIONS and cut_of_positions(e, ranks) is None for along, e in sides):
         return
-    if divides(way):
+    if way.pattern.divides:
         size = channels(graph, node, way)
-        if state != (positions(x, ranks) if way.input else None) or size < ranks:
+        if state != (cut_of_positions(x, ranks) if way.input else None) or size < ranks:
             return
         for block in _blocks(graph, node, size, ranks):
-            bounds = tuple(b * block for b in divided(size // block, ranks, node.name))
+            bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
             yield from _with_bounds(graph, node, way, state, bounds, ranks)
     else:
         if state is None or way.input is None or _axis(way.input, x, state.axis) != state.axis:
@@ -156,16 +152,11 @@ def _divided(
         yield from _with_bounds(graph, node, way, state, behind, ranks)
 
 
-def divides(way: Way) -> bool:
-    """Whether a way cuts something that is not cut in its input: channels, or rows of a table."""
-    return way.how in ("column", "rows", "all-to-all")
-
-
-def positions(edge: Edge, ranks: int) -> Cut | None:
+def cut_of_positions(edge: Edge, ranks: int) -> AxisCut | None:
     """The positions of each rank; None if there are none, or too few of them."""
     if len(edge.sample) != 2 or edge.sample[0] < ranks:
         return None
-    return Cut(parts_of(edge.sample[0], ranks), 0)
+    return AxisCut(parts_of(edge.sample[0], ranks), 0)
 
 
 def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:
@@ -183,47 +174,34 @@ def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:
 
 
 def _with_bounds(
-    graph: Graph, node: Node, way: Way, state: Cut | None, bounds: Bounds, ranks: int
+    graph: Graph, node: Node, way: Way, state: AxisCut | None, bounds: Bounds, ranks: int
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer, whose channels are divided so."""
     y = graph.edges[node.outputs[0]]
     variables = _cuts(graph, node, way, bounds)
-    summed = y.numbers * way.sums_output + gradients(graph, node) * way.sums_gradient
-    cost = PlanCost(sent=2 * summed + moved(graph, node, way) * (2 + (way.how == "column")))
+    cost = _cost(graph, node, *way.pattern.sends)
     if way.output is None or way.output is POSITIONS:
-        output = positions(y, ranks) if way.output else None
+        output = cut_of_positions(y, ranks) if way.output else None
         yield NodeChoice(way, cost, bounds, False, output, variables)
         return
-    output = Cut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
+    output = AxisCut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
     if y.sample[output.axis] == bounds[-1]:
         yield NodeChoice(way, cost, bounds, False, output, variables)
-    if divides(way):
-        gathered = cost.plus(PlanCost(sent=y.numbers))
+    if way.pattern.divides:
+        gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
         yield NodeChoice(way, gathered, bounds, True, None, variables)
 
 
-def moved(graph: Graph, node: Node, way: Way) -> int:
-    """The numbers of a sample that are gathered or reduce-scattered along positions at a time.
-
-    Once forward and once back; a column gathers its input again for the gradient of its weight.
-    """
-    if not way.form.endswith("of positions"):
-        return 0
-    return graph.edges[(node.inputs if way.input is POSITIONS else node.outputs)[0]].numbers
-
-
-def gradients(graph: Graph, node: Node) -> int:
-    """The numbers of the gradients of a sample that a node gives to its inputs."""
-    edges = (graph.edges[e] for e in node.inputs)
-    return sum(edge.numbers for edge in edges if edge.requires_grad)
+def _cost(graph: Graph, node: Node, *messages: Message) -> PlanCost:
+    return PlanCost(sent=sum(one.weight * one.carries(graph, node) for one in messages))
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
     """How many channels there are to divide: of the output, or rows of a table."""
     y = graph.edges[node.outputs[0]]
-    if way.how == "column":
+    if way.output is not None and way.output is not POSITIONS:
         return y.sample[_axis(way.output, y, -1)]
-    sizes = named(graph, node)
+    sizes = variables_of(graph, node)
     return max(
         (graph.variables[sizes[p]].shape[a] for p, a in way.parameters.items() if p in sizes)
     )
@@ -237,7 +215,7 @@ def _axis(axis: Along, edge: Edge, same: int) -> int:
     return (same if isinstance(axis, EllipsisType) else axis) % len(edge.sample)
 
 
-def named(graph: Graph, node: Node) -> dict[str, int]:
+def variables_of(graph: Graph, node: Node) -> dict[str, int]:
     """The parameters and buffers of a layer, by the name of the attribute."""
     found = {}
     for v in node.variables:
@@ -248,15 +226,17 @@ def named(graph: Graph, node: Node) -> dict[str, int]:
     return found
 
 
-def _cuts(graph: Graph, node: Node, way: Way, bounds: Bounds) -> tuple[tuple[int, Cut | None], ...]:
+def _cuts(
+    graph: Graph, node: Node, way: Way, bounds: Bounds
+) -> tuple[tuple[int, AxisCut | None], ...]:
     """Where each parameter and buffer is cut.
 
     Of a table of positions, the last rank has the rows that no sample is long enough for, too.
     """
-    found: list[tuple[int, Cut | None]] = []
-    for name, v in named(graph, node).items():
+    found: list[tuple[int, AxisCut | None]] = []
+    for name, v in variables_of(graph, node).items():
         axis, shape, ends = way.parameters.get(name), graph.variables[v].shape, bounds
-        if way.how == "positions" and axis is not None:
+        if way.input is POSITIONS and not way.pattern.divides and axis is not None:
             ends = (*bounds[:-1], max(bounds[-1], shape[axis]))
         if axis is not None and shape[axis] != ends[-1]:
             raise ValueError(
@@ -264,16 +244,16 @@ def _cuts(graph: Graph, node: Node, way: Way, bounds: Bounds) -> tuple[tuple[int
                 f"axis {axis}, where it needs one for each of {bounds[-1]} channels"
             )
         others = TERMS if way.output is POSITIONS and graph.variables[v].is_parameter else None
-        found.append((v, others if axis is None else Cut(ends, axis % len(shape))))
+        found.append((v, others if axis is None else AxisCut(ends, axis % len(shape))))
     return tuple(found)
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
-    what = f"layer {node.name} ({node.kind}): the way {way.how!r} of its rule"
-    if way.form != way.how:
+    what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
+    if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
-    for name, v in named(graph, node).items():
+    for name, v in variables_of(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)
         if along is not None and not -n <= along < n:
             raise ValueError(f"{what} cuts axis {along} of {name}, which has {n}")

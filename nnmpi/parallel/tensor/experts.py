@@ -48,14 +48,13 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
         """The gradients of x and of the gates, summed; and what the others share."""
-        shared = plain(g, needs)
-        pairs = zip(vjps[:2], needs[:2], strict=True)
-        found = [vjp(shared, None) if need else None for vjp, need in pairs]
-        parts = [d.reshape(-1) for d in found if d is not None]
-        if parts:
-            row = xp.concatenate(parts)
+        shared, found = plain(g, needs), list[Array | None]((None, None))
+        terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
+        if terms:
+            row = xp.concatenate([d.reshape(-1) for d in terms.values()])
             all_reduce(row, comm)
-            found = _like(found, row)
+            for i, d in terms.items():
+                found[i], row = row[: d.size].reshape(d.shape), row[d.size :]
         return found, shared
 
     return _of_inputs_and_weights(y, vjps, prepare)
@@ -66,16 +65,6 @@ def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) ->
     picks: list[Any] = [lambda found, out, i=i: found[0][i] for i in range(2)]
     rest: list[Any] = [lambda found, out, vjp=vjp: vjp(found[1], out) for vjp in vjps[2:]]
     return Result(y, (*picks, *rest), prepare)
-
-
-def _like(arrays: list[Array | None], row: Array) -> list[Array | None]:
-    """What is in a row, in the shapes of these arrays."""
-    found, at = list[Array | None](), 0
-    for array in arrays:
-        size = 0 if array is None else array.size
-        found.append(None if array is None else row[at : at + size].reshape(array.shape))
-        at += size
-    return found
 
 
 # ---- tokens that are cut along positions

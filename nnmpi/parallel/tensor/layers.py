@@ -13,8 +13,12 @@ Their ops are the ordinary op on this rank's channels, with one all-reduce in it
 column      whole    some outputs       no message       all-reduce
 row         sharded  some inputs        all-reduce       no message
 
-With sequence parallelism what is whole here is cut along positions: see `sides.py`. All-reduces
-work in the memory of the array that they sum, which nothing else uses. `of` is
+With sequence parallelism what is whole here is cut along positions: see `sides.py`.
+
+    x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
+    (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
+
+All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
 last in memory.
 """
@@ -23,12 +27,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops.linear import like_weight, linear
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels.linear import gradients
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.tensor.ops import Bounds, divided, gather, own, part_of
+from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
 from nnmpi.parallel.tensor.sides import Side, Whole
 
 
@@ -74,7 +80,7 @@ class ColumnSharded(Product):
         """Keep this rank's part of weight and bias."""
         self.comm, self.side, self.gather_output = comm, Whole(comm), gather_output
         n = self.weight.shape[0]
-        self.bounds = divided(n, comm.size, f"{type(self).__name__} with {n} outputs")
+        self.bounds = even_bounds(n, comm.size, f"{type(self).__name__} with {n} outputs")
         self.weight = part_of(self.weight, 0, self.bounds, comm)
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
@@ -94,7 +100,7 @@ class RowSharded(Product):
         """Keep this rank's part of the weight."""
         name, n = type(self).__name__, self.weight.shape[1]
         self.comm, self.side = comm, Whole(comm)
-        self.bounds = bounds or divided(n, comm.size, f"{name} with {n} inputs")
+        self.bounds = bounds or even_bounds(n, comm.size, f"{name} with {n} inputs")
         if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
             raise ValueError(
                 f"{name}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
@@ -130,6 +136,19 @@ class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
     fuses_as = Linear
 
 
+class GatheringLinear(ColumnLinear):
+    """ColumnLinear of which each rank has some positions of the input (N, T, in_features).
+
+    They are gathered for the product, and again for the gradient of the weight: a rank keeps its
+    own ones only.
+    """
+
+    fuses_as = Linear
+
+    def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
+        return apply(gathering_linear, x, self.weight, self.bias, side=self.side, relu=relu)
+
+
 class RowLinear(_ShardedLinear, RowSharded, Linear):
     """Linear of which each rank has some inputs: weight (out_features, some of in_features).
 
@@ -147,7 +166,9 @@ class ShardedEmbedding(Sharded, Embedding):
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.comm, self.side = comm, Whole(comm)
-        self.bounds = divided(num_embeddings, comm.size, f"Embedding with {num_embeddings} rows")
+        self.bounds = even_bounds(
+            num_embeddings, comm.size, f"Embedding with {num_embeddings} rows"
+        )
         self.weight = part_of(self.weight, 0, self.bounds, comm)
 
     def forward(self, index: Any) -> Tensor:
@@ -180,6 +201,31 @@ def column(
         return side.sum(dx, _memory_order(dx, axis))
 
     return result._replace(vjps=(summed, *others))
+
+
+def gathering_linear(
+    x: Array, w: Array, b: Array | None, *, side: Side, relu: bool = False
+) -> Result:
+    """`linear` of all positions, of which x (N, t, K) has some; w and b are some outputs."""
+    whole = linear(side.whole(x), w, b, relu=relu)
+    y, prepare, xp = whole.value, whole.prepare, xp_of(x)
+
+    def vjp_x(g: Array, out: Array | None) -> Array:
+        dx = xp.empty((len(g), w.shape[1]), w.dtype)
+        gradients(g, dx, w, dx, None, None)  # x itself is not read for that of x
+        return side.sum(dx.reshape(*y_shape, w.shape[1]))
+
+    def vjp_w(g: Array, out: Array | None) -> Array:
+        dw = xp.empty(w.shape, w.dtype) if out is None else out
+        rows = like_weight(side.whole(x), w).reshape(len(g), w.shape[1])
+        gradients(g, rows, w, None, dw, None)
+        return dw
+
+    def vjp_b(g: Array, out: Array | None) -> Array:
+        return column_sum(g, out)
+
+    y_shape = y.shape[:-1]
+    return Result(y, (vjp_x, vjp_w, vjp_b), prepare)
 
 
 def row(

@@ -39,7 +39,7 @@ CHANNELS_LAST = (0, 2, 3, 1)
 # ---- parts
 
 
-def divided(channels: int, ranks: int, what: str) -> Bounds:
+def even_bounds(channels: int, ranks: int, what: str) -> Bounds:
     """Bounds of nearly equal parts; raises ValueError if a rank would have no channel."""
     if channels < ranks:
         some = f"{channels} channel{'s' * (channels != 1)}"

@@ -12,41 +12,23 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.comm import Comm
-from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
+from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.layers.basic import ALL, ChannelRange
-from nnmpi.nn.layers.experts import Experts, Router
+from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
-from nnmpi.parallel.tensor.choices import named
-from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
-from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
-from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
+from nnmpi.parallel.tensor.choices import variables_of
+from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
-from nnmpi.parallel.tensor.rules import Cut, Way
-from nnmpi.parallel.tensor.sequence import GatheringLinear
+from nnmpi.parallel.tensor.patterns import SUM_GRADIENT
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.sides import CutPositions, Whole
-
-FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
-    (Linear, "column"): ColumnLinear,
-    (Linear, "row"): RowLinear,
-    (Linear, "column of positions"): GatheringLinear,
-    (Linear, "row of positions"): RowLinear,
-    (Conv1d, "column"): ColumnConv1d,
-    (Conv1d, "row"): RowConv1d,
-    (Conv2d, "column"): ColumnConv2d,
-    (Conv2d, "row"): RowConv2d,
-    (Embedding, "rows"): ShardedEmbedding,
-    (Experts, "rows"): ShardedExperts,
-    (Experts, "all-to-all"): ExchangingExperts,
-    (Router, "counts"): CountingRouter,
-    (Embedding, "rows of positions"): ShardedEmbedding,
-}
-"""Layers whose sums are part of their own ops."""
+from nnmpi.parallel.tensor.ways import AxisCut, Way
 
 
 def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False) -> Sharding:
@@ -67,12 +49,7 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
         return (Tensor(np.zeros((samples, *sample.shape[1:]), kind)),), {}
 
-    error: MemoryError | None = None
-    try:
-        graph = trace(model, zeros, dtype)
-    except MemoryError as caught:  # perhaps of this rank's node alone
-        error = caught
-    comm.agree(error)
+    graph = all_or_none(comm, lambda: trace(model, zeros, dtype))
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
     for module in [*model.modules()]:
@@ -94,10 +71,10 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         )
     refuse_parts(model)
     modules = dict(model.named_modules())
-    new: dict[int, Module] = {}
+    new: dict[Module, Module] = {}
     for at in sharding.layers:
         layer = modules[at.path]
-        if not at.way.rebuilds or id(layer) in new:
+        if not at.way.rebuilds or layer in new:
             continue
         if layer is model:
             raise ValueError(
@@ -105,13 +82,10 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
                 "nn.Sequential(layer)"
             )
         node = graph.nodes[at.node]
-        cuts = {name: sharding.variables.get(v) for name, v in named(graph, node).items()}
-        new[id(layer)] = _part(layer, at, sharding.edges.get(node.inputs[0]), cuts, comm)
-    for module in [*dict.fromkeys(modules.values())]:
-        for name, child in [*module._modules.items()]:
-            if id(child) in new:
-                setattr(module, name, new[id(child)])
-    for call in sharding.owned.calls.values():
+        cuts = {name: sharding.variables.get(v) for name, v in variables_of(graph, node).items()}
+        new[layer] = _part(layer, at, sharding.edges.get(node.inputs[0]), cuts, comm)
+    replace(model, new)
+    for call in sharding.branches.calls.values():
         onto_ranks(modules[call.path], call, comm)
     _tie(model, graph)
 
@@ -119,23 +93,23 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 def refuse_parts(model: Module) -> None:
     """Raises ValueError for a layer that is a part already."""
     for path, layer in model.named_modules():
-        is_part = isinstance(layer, Sharded) or any(
-            place.part != whole(place.shape) for place, _ in layer.tensors()
-        )
-        if isinstance(layer, Dropout):
-            is_part = layer.part != ALL
-        if isinstance(layer, GroupNorm):
-            is_part = layer.channels != layer.num_channels
+        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("way"), Way)
+        is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
         if is_part and not layer._modules:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
 
 
 def _part(
-    layer: Module, at: ShardedLayer, cut: Cut | None, cuts: Mapping[str, Cut | None], comm: Comm
+    layer: Module,
+    at: ShardedLayer,
+    cut: AxisCut | None,
+    cuts: Mapping[str, AxisCut | None],
+    comm: Comm,
 ) -> Any:
     """What takes the place of a layer: its input is cut so, and parameters and buffers as `cuts`
     says."""
     new: Any = copy(layer)
+    new.way = at.way
     start, stop = own(at.bounds, comm)
     for name in at.way.sizes:
         if name != "part":
@@ -152,12 +126,12 @@ def _part(
         here[at.way.parameters[name]] = start, stop
         place = Place("", value.shape, tuple(here))
         new.register_buffer(name, value[place.slices].copy(), place)
-    if at.how in ("channels", "positions"):
+    if not at.way.pattern.sends:
         return new
-    bases = (_Exchanging, type(layer))
-    new.__class__ = FORMS.get((type(layer), at.way.form)) or type(f"Sharded{at.kind}", bases, {})
-    new.comm, new.bounds, new.gather_output, new.way = comm, at.bounds, at.gathers, at.way
-    new.side = CutPositions(comm, at.positions) if at.positions else Whole(comm)
+    part = at.way.part or type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
+    side = CutPositions(comm, at.position_bounds) if at.position_bounds else Whole(comm)
+    own_part = {"comm": comm, "bounds": at.bounds, "gather_output": at.gathers}
+    become(new, part, own_part | {"side": side})
     return new
 
 
@@ -168,7 +142,7 @@ class _Exchanging(Sharded):
     gather_output: bool
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.way.sums_gradient:
+        if SUM_GRADIENT in self.way.pattern.sends:
             x = ops.copy(x, self.comm)
         y: Tensor = super().forward(x)
         if self.way.sums_output:

@@ -1,180 +1,85 @@
-"""Rules: what of each layer may be divided among ranks; one table.
+"""Rules: what ranks may do with each layer; one table, for tensor and for context parallelism.
 
-    input   output   a rank has                       then ranks sum
-    whole   cut      some outputs         column      the gradient of the input
-    cut     whole    some inputs          row         the output
-    cut     cut      its channels alone   channels    nothing
-    whole   whole    some rows of a table rows        both
+    ways       in which its channels, or with `--sequence-parallel` its positions, are cut along tp
+    positions  where its output has the axis of positions, if cp cuts sequences:
 
-With sequence parallelism (`--sequence-parallel`) "whole" may be cut along positions instead:
+    edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
+    layer        Embedding       Linear, attention    ChannelsFirst
+    axis        1            1                1                2
 
-    input      output                           then ranks
-    positions  cut        column                gather the input, and reduce-scatter its gradient
-    cut        positions  row                   reduce-scatter the output, and gather its gradient
-    whole      positions  rows                  the same
-    positions  positions  positions             sum the gradients of parameters, once a step
-    positions  positions  counts                also tell each other how many tokens chose an expert
-    positions  positions  all-to-all            send tokens to their experts, and results back
-
-What has no rule takes whole inputs, and every rank computes all of it. Rules see values only: the
-class of a layer, its plain attributes, shapes.
+Along tp every rank computes all of what has no rule, from whole inputs; cp refuses it, since it may
+mix positions. Rules see values only: the class of a layer, its plain attributes, shapes.
 """
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 from math import prod
-from types import EllipsisType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.experts import Experts, Router
+from nnmpi.parallel.tensor import layers
+from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
+from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
 from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER
+from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Settings, Way
 
-Settings = Mapping[str, Any]
-"""The plain attributes of a layer."""
+# ---- where positions go
 
-NONE: Mapping[str, int] = {}
-
-
-class Positions(Enum):
-    """The axis of positions: the first of a sample (T, C)."""
-
-    AXIS = 0
+PositionRule = Callable[[Settings, int, int], int | None]
+"""The axis of the positions in the output, from the settings of a layer, and the number of axes and
+the axis of the positions in its input; None if the layer mixes positions."""
 
 
-POSITIONS = Positions.AXIS
-"""As the input or output of a way: cut along positions, which sequence parallelism alone does."""
-
-Along: TypeAlias = int | EllipsisType | Positions | None
-"""Where a way has its input or output cut; None: it is whole."""
+def mixed(settings: Settings, axes: int, axis: int) -> int | None:
+    """What is computed for a position may depend on others."""
+    return None
 
 
-class Cut(NamedTuple):
-    """Where a tensor is cut: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
+def same_axis(settings: Settings, axes: int, axis: int) -> int | None:
+    """Each number is treated alone."""
+    return axis
 
-    axis  of a sample in activations, of the whole tensor in parameters and buffers
+
+def channels_last(settings: Settings, axes: int, axis: int) -> int | None:
+    """The numbers along the last axis are treated together."""
+    return axis if axis < axes - 1 else None
+
+
+def before_normalized(settings: Settings, axes: int, axis: int) -> int | None:
+    """The numbers along the last axes, those of `normalized_shape`, are treated together."""
+    return axis if axis < axes - len(settings["normalized_shape"]) else None
+
+
+def channels_to_front(settings: Settings, axes: int, axis: int) -> int | None:
+    """The last axis becomes the second one."""
+    return axis + 1 if axis < axes - 1 else None
+
+
+def of_sequences(settings: Settings, axes: int, axis: int) -> int | None:
+    """The input is (N, T, C)."""
+    return axis if (axes, axis) == (3, 1) else None
+
+
+# ---- what a rule says
+
+
+class LayerRule(NamedTuple):
+    """What ranks may do with a layer.
+
+    ways       along tp, the preferred one first
+    positions  where its positions go, whose sequences cp cuts
     """
 
-    bounds: Bounds
-    axis: int
+    ways: tuple[Way, ...] = ()
+    positions: PositionRule = mixed
 
 
-TERMS = Cut((), 0)
-"""Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
-
-
-def always(settings: Settings) -> bool:
-    """Whatever the settings are."""
-    return True
-
-
-def same(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """The bounds of an output that has the channels of the input."""
-    return bounds
-
-
-def one(settings: Settings, sample: tuple[int, ...]) -> int:
-    """Each channel may be alone."""
-    return 1
-
-
-class Way(NamedTuple):
-    """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
-
-    input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
-                POSITIONS: whole, but that its positions are divided among the ranks
-    output      the same of the output; ... is that of the input
-    parameters  the axis along which each parameter or buffer is cut, by name; others are whole
-    sizes       attributes that count channels, of which a part has its share
-    fits        whether a layer with these settings can be divided so
-    block       how many channels of the input, in a row, have to be on one rank; of the shape of a
-                whole sample of the input
-    behind      the bounds of the output, from that shape and the bounds of the channels of the
-                input; None if a part does not have all that it needs
-    named       the name of a way that is none of those above
-    inputs      how many tensors the layer is called with; of several, all are whole, or all are
-                cut alike, as along positions
-    """
-
-    input: Along = None
-    output: Along = None
-    parameters: Mapping[str, int] = NONE
-    sizes: tuple[str, ...] = ()
-    fits: Callable[[Settings], bool] = always
-    block: Callable[[Settings, tuple[int, ...]], int] = one
-    behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
-    named: str = ""
-    inputs: int = 1
-
-    @property
-    def how(self) -> str:
-        """The name of the way."""
-        if self.named:
-            return self.named
-        if self.input is self.output is POSITIONS:
-            return "positions"
-        if self.input not in (None, POSITIONS):
-            return "row" if self.output in (None, POSITIONS) else "channels"
-        if self.output not in (None, POSITIONS):
-            return "column"
-        return "rows" if self.parameters else "copy"
-
-    @property
-    def form(self) -> str:
-        """The name of the way, and whether one side of it is cut along positions."""
-        on_one_side = (self.input is POSITIONS) != (self.output is POSITIONS)
-        return self.how + " of positions" * on_one_side
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether input or output are cut along positions."""
-        return POSITIONS in (self.input, self.output)
-
-    @property
-    def sums_output(self) -> bool:
-        """Whether each rank has a term of the output, and all of them get the sum."""
-        return self.how in ("row", "rows") and self.output is None
-
-    @property
-    def sums_gradient(self) -> bool:
-        """Whether each rank has a term of the gradient of the input, and all get the sum."""
-        return self.how in ("column", "rows") and self.input is None
-
-    @property
-    def rebuilds(self) -> bool:
-        """Whether another layer takes the place of this one; else it works on a part as it is."""
-        as_it_is = self.how in ("channels", "positions", "copy", "branch", "branches")
-        return not as_it_is or bool(self.parameters or self.sizes)
-
-
-WHOLE = Way()
-"""Every rank computes all of it."""
-
-OF_BRANCH = Way(named="branch")
-"""One rank computes all of it: see `branches.py`."""
-
-BRANCHES = Way(named="branches")
-"""The join of what ranks have computed alone."""
-
-KEPT = Way(..., ...)
-"""Each number is treated alone."""
-
-BY_CHANNEL = Way(0, 0)
-"""Each channel of a sample (C, ...) is treated alone, without parameters."""
-
-
-def _product(axis: int, fits: Callable[[Settings], bool] = always) -> tuple[Way, ...]:
-    """The ways of a layer each of whose outputs needs all inputs; the bias of a row is a copy."""
-    return (
-        Way(None, axis, {"weight": 0, "bias": 0}, fits=fits),
-        Way(axis, None, {"weight": 1}, fits=fits),
-    )
-
-
-def _of_last_axis(settings: Settings) -> bool:
-    return len(settings["normalized_shape"]) == 1
+def _normalizes_positions(settings: Settings) -> bool:
+    """Whether each position of (N, T, C) is normalised alone."""
+    return before_normalized(settings, 3, 1) is not None
 
 
 def _has_one_group(settings: Settings) -> bool:
@@ -228,54 +133,52 @@ def _has_many_slopes(settings: Settings) -> bool:
 
 POOLINGS = (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
-_STATISTICS = {"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}
-_BATCH_NORM = Way(0, 0, _STATISTICS, ("channels",))
-_GROUPS = Way(
-    0,
-    0,
-    {"weight": 0, "bias": 0},
-    ("in_channels", "out_channels", "groups"),
-    _has_groups,
-    _group_of_inputs,
-    _groups_of_convolution,
-)
-_GROUP_NORM = Way(
-    *(0, 0, {"weight": 0, "bias": 0}, ("channels",)), block=_group_of_norm, behind=_of_positions
-)
+_SCALED = {"weight": 0, "bias": 0}
+_STATISTICS = {"running_mean": 0, "running_var": 0}
 _OF_EXPERTS = {"weight1": 0, "bias1": 0, "weight2": 0, "bias2": 0}
+
+_COLUMN = Way(None, -1, _SCALED, part=layers.ColumnLinear)
+_ROW = Way(-1, None, {"weight": 1}, part=layers.RowLinear)  # its bias is a copy
+_GATHERED = _COLUMN._replace(input=POSITIONS, part=layers.GatheringLinear)
+_SCATTERED = _ROW._replace(output=POSITIONS)
+_COLUMN_2D = Way(None, 0, _SCALED, fits=_has_one_group, part=ColumnConv2d)
+_ROW_2D = Way(0, None, {"weight": 1}, fits=_has_one_group, part=RowConv2d)
+_COLUMN_1D, _ROW_1D = _COLUMN_2D._replace(part=ColumnConv1d), _ROW_2D._replace(part=RowConv1d)
+_ROWS = Way(None, None, {"weight": 0}, part=layers.ShardedEmbedding)
+_EXPERTS = Way(None, None, _OF_EXPERTS, inputs=2, part=ShardedExperts)
+_EXCHANGED = Way(POSITIONS, POSITIONS, _OF_EXPERTS, named=EXPERTS, inputs=2, part=ExchangingExperts)
+_GROUPS = Way(
+    *(0, 0, _SCALED, ("in_channels", "out_channels", "groups"), _has_groups),
+    block=_group_of_inputs,
+    behind=_groups_of_convolution,
+)
+_BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
+_GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
+_NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
+_SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
-RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
-    nn.Linear: (
-        *_product(-1),
-        Way(POSITIONS, -1, {"weight": 0, "bias": 0}),
-        Way(-1, POSITIONS, {"weight": 1}),
-    ),
-    nn.Embedding: (Way(None, None, {"weight": 0}), Way(None, POSITIONS, {"weight": 0})),
-    Experts: (
-        Way(None, None, _OF_EXPERTS, inputs=2),
-        Way(POSITIONS, POSITIONS, _OF_EXPERTS, inputs=2, named="all-to-all"),
-    ),
-    Router: (Way(POSITIONS, POSITIONS, named="counts"),),
-    nn.PositionalEmbedding: (Way(POSITIONS, POSITIONS, {"weight": 0}),),
-    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), (Way(POSITIONS, POSITIONS, fits=_of_last_axis),)),
-    nn.Conv1d: _product(0, _has_one_group),
-    nn.Conv2d: (*_product(0, _has_one_group), _GROUPS),
-    nn.BatchNorm1d: (_BATCH_NORM,),
-    nn.BatchNorm2d: (_BATCH_NORM,),
-    nn.GroupNorm: (_GROUP_NORM,),
-    nn.InstanceNorm2d: (_GROUP_NORM,),
-    nn.PReLU: (Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes),),
-    nn.SelfAttention: (_HEADS,),
-    nn.ChannelsFirst: (Way(-1, 0),),
-    nn.Dropout: (Way(..., ..., sizes=("part",)),),
-    nn.Dropout2d: (Way(0, 0, sizes=("part",)),),
-    nn.Flatten: (Way(0, 0, fits=_joins_all_axes, behind=_flattened),),
-    **dict.fromkeys((*POOLINGS, nn.Upsample), (BY_CHANNEL,)),
-    **dict.fromkeys(ELEMENTWISE, (KEPT,)),
+RULES: Mapping[type[nn.Module], LayerRule] = {
+    nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED), channels_last),
+    nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS)), same_axis),
+    Experts: LayerRule((_EXPERTS, _EXCHANGED)),
+    Router: LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),)),
+    nn.PositionalEmbedding: LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),), of_sequences),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,), before_normalized)),
+    nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
+    nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS)),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), LayerRule((_BATCH_NORM,))),
+    **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
+    nn.PReLU: LayerRule((_SLOPES,)),
+    nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
+    nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
+    nn.Dropout: LayerRule((Way(..., ..., sizes=("part",)),), same_axis),
+    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)),)),
+    nn.Flatten: LayerRule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),)),
+    **dict.fromkeys((*POOLINGS, nn.Upsample), LayerRule((BY_CHANNEL,))),
+    **dict.fromkeys(ELEMENTWISE, LayerRule((KEPT,), same_axis)),
 }
-"""The ways of each layer, the preferred one first, by its class itself: a subclass may have another
-`forward`."""
+"""By the class of a layer itself: a subclass may have another `forward`."""
 
 OPS: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -300,7 +203,7 @@ def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
     A class that has another `forward` than the one with the attribute has none.
     """
     if layer in RULES:
-        return RULES[layer]
+        return RULES[layer].ways
     for kind in layer.__mro__:
         if "sharding" in vars(kind):
             return _checked(kind, vars(kind)["sharding"])

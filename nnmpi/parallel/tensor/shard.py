@@ -25,30 +25,24 @@ from nnmpi.parallel.tensor.choices import (
     PlanCost,
     channels,
     choices,
-    divides,
     keeps_cut,
     possible,
 )
-from nnmpi.parallel.tensor.ops import divided
-from nnmpi.parallel.tensor.rules import OF_BRANCH, POSITIONS, TERMS, Cut, Way
-from nnmpi.parallel.tensor.sharding import (
-    ShardedLayer,
-    Sharding,
-    described,
-    is_told,
-    layers_of_join,
-)
+from nnmpi.parallel.tensor.ops import even_bounds
+from nnmpi.parallel.tensor.patterns import POSITIONS
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
+from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 
 # ---- the search
 
 MOST = 200
 """States at most: the cheapest, and the one with the least cut edges."""
 
-Slot = tuple[str, Any]
+Subject = tuple[str, Any]
 """What a state tells of: an edge, or a variable or module that a later node uses again."""
 
-State = frozenset[tuple[Slot, Any]]
-"""What is known of each slot; an edge that is not there is whole."""
+State = frozenset[tuple[Subject, Any]]
+"""What is known of each subject; an edge that is not there is whole."""
 
 START: State = frozenset()
 
@@ -72,7 +66,7 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
     """
     search = _Search(graph, ranks, whole_output, sequence)
     transitions = search.transitions()
-    edges, variables, terms = dict[int, Cut](), dict[int, Cut](), set[int]()
+    edges, variables, terms = dict[int, AxisCut](), dict[int, AxisCut](), set[int]()
     layers, state = list[ShardedLayer](), START
     for k, found in enumerate(transitions):
         taken = min((t for t in found if t.before == state), key=attrgetter("total"))
@@ -81,17 +75,17 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
         variables |= {v: cut for v, cut in choice.variables if cut not in (None, TERMS)}
         terms |= {v for v, cut in choice.variables if cut is TERMS}
-        if k in search.owned.calls:
-            layers += layers_of_join(search.owned.calls[k], ranks)
+        if k in search.branches.calls:
+            layers += join_layers(search.branches.calls[k], ranks)
         elif is_told(graph, graph.nodes[k], choice):
             why = search.why(k, found, taken)
             layers.append(described(graph, k, choice, ranks, why))
-    if sequence and not any(layer.positions for layer in layers):
+    if sequence and not any(layer.position_bounds for layer in layers):
         _refuse_positions(graph, ranks)
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
     return Sharding(
-        ranks, tuple(layers), edges, variables, output, frozenset(terms), owned=search.owned
+        ranks, tuple(layers), edges, variables, output, frozenset(terms), branches=search.branches
     )
 
 
@@ -124,12 +118,12 @@ class _Search:
 
     def __init__(self, graph: Graph, ranks: int, whole_output: bool, sequence: bool) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
-        self.owned = divide_branches(graph, ranks)
+        self.branches = divide_branches(graph, ranks)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
         )
-        self.last: dict[Slot, int] = {}
+        self.last: dict[Subject, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
             self.last |= {("variable", v): k for v in node.variables if uses[v] > 1}
@@ -155,7 +149,7 @@ class _Search:
                 needed = behind if keeps_cut(graph, node) else whole
             else:
                 ways = [way for way in self._possible(node) if way.input is not None]
-                ends = any(way.output is None or divides(way) for way in ways)
+                ends = any(way.output is None or way.pattern.divides for way in ways)
                 needed = "" if ends else behind if ways else whole
             for e in node.inputs:
                 found[e] = found[e] or needed
@@ -172,7 +166,7 @@ class _Search:
         for k in range(len(self.graph.nodes)):
             found.append([])
             least: dict[State, PlanCost] = {}
-            known: dict[tuple[Cut | None, ...], list[NodeChoice]] = {}
+            known: dict[tuple[AxisCut | None, ...], list[NodeChoice]] = {}
             for state, cost in reached.items():
                 for choice, after in self._next(k, dict(state), known):
                     total = cost.plus(choice.cost)
@@ -194,7 +188,10 @@ class _Search:
         return found
 
     def _next(
-        self, k: int, known: dict[Slot, Any], found: dict[tuple[Cut | None, ...], list[NodeChoice]]
+        self,
+        k: int,
+        known: dict[Subject, Any],
+        found: dict[tuple[AxisCut | None, ...], list[NodeChoice]],
     ) -> Iterator[tuple[NodeChoice, State]]:
         """The choices for node k in a state, and the states behind them; `found` keeps choices."""
         node = self.graph.nodes[k]
@@ -203,7 +200,7 @@ class _Search:
             is_shared = any(("variable", v) in self.last for v in node.variables)
             here = (
                 [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
-                if k in self.owned.nodes
+                if k in self.branches.nodes
                 else choices(self.graph, k, cuts, self.ranks, is_shared, self.sequence)
             )
             found[cuts] = [
@@ -213,15 +210,15 @@ class _Search:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
             # all uses of a parameter, or of a module, have one form
-            facts: dict[Slot, Any] = {("variable", v): cut for v, cut in choice.variables}
+            facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
             if node.layer is not None:
                 facts["module", node.name] = (choice.words, choice.bounds, *cuts)
-            facts = {slot: fact for slot, fact in facts.items() if slot in self.last}
-            if any(known.get(slot, fact) != fact for slot, fact in facts.items()):
+            facts = {subject: fact for subject, fact in facts.items() if subject in self.last}
+            if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
                 continue
             if choice.output is not None:
                 facts |= {("edge", e): choice.output for e in node.outputs}
-            after = {slot: f for slot, f in (known | facts).items() if self.last.get(slot, k) > k}
+            after = {of: fact for of, fact in (known | facts).items() if self.last.get(of, k) > k}
             yield choice, frozenset(after.items())
 
     def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
@@ -237,10 +234,10 @@ class _Search:
         """What is sent in all, and what it would be if node k went the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is OF_BRANCH:
-            return f"rank {self.owned.nodes[k]} along tp has the branch"
+            return f"rank {self.branches.nodes[k]} along tp has the branch"
         if choice.cost.copied:
             return "its parameters are used in another way too"
-        if choice.way.how == "copy":
+        if choice.way is WHOLE:
             has_ways = bool(self._possible(node))
             return "its input is whole" if has_ways else "no rule says how to divide it"
         others = [(t.total, t.choice.words) for t in found if t.choice.words != choice.words]
@@ -256,9 +253,9 @@ class _Search:
         """Raises ValueError for the first layer that is too narrow."""
         for node in self.graph.nodes:
             for way in self._possible(node):
-                if divides(way):
+                if way.pattern.divides:
                     size = channels(self.graph, node, way)
-                    divided(size, self.ranks, f"layer {node.name} ({node.kind})")
+                    even_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")
 
 

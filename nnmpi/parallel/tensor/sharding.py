@@ -1,34 +1,33 @@
 """Sharding: what of a graph is divided among ranks, and how, as a value; `shard` finds it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nnmpi.autograd.ops.join import SUMS
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
-from nnmpi.parallel.positions import UNCUT, Positions
-from nnmpi.parallel.tensor.branches import NOTHING, Divided, Owned
-from nnmpi.parallel.tensor.choices import NodeChoice, gradients, moved, named, positions
+from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
+from nnmpi.parallel.tensor import patterns
+from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
+from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions, variables_of
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.rules import BRANCHES, POSITIONS, WHOLE, Cut, Way
+from nnmpi.parallel.tensor.patterns import POSITIONS, LayerMessage
+from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
 class ShardedLayer(NamedTuple):
     """One use of a layer that has parameters, or of which each rank has a part.
 
-    node      its number in the graph
-    how       "column", "row", "rows" (of an embedding), "channels", "positions", "copy", "branch"
-              of a layer in one, or "branches" of their join
-    sizes     of the whole weight
-    bounds    the channels of each rank: outputs of a column, inputs of a row; empty for a copy
-    gathers   whether a column gathers its output
-    summed    numbers of a sample that ranks add up on the way forward
-    back      numbers of the gradient of the input that they add up on the way back
-    gathered  numbers that they gather on the way forward
-    positions where its input or output is cut along positions, if it is
-    moved     numbers that are gathered or reduce-scattered along them at a time
-    why       what the model sends in all, and what it would send if this layer went another way
+    node             its number in the graph
+    sizes            of the whole weight
+    bounds           the channels of each rank: outputs of a column, inputs of a row; empty for a
+                     copy
+    gathers          whether a column gathers its output
+    position_bounds  the positions of each rank where its input or output is cut along them
+    sends            the messages of ranks for it
+    why              what the model sends in all, and what it would send with another way of this
+                     layer
     """
 
     node: int
@@ -38,17 +37,14 @@ class ShardedLayer(NamedTuple):
     sizes: tuple[int, ...] = ()
     bounds: Bounds = ()
     gathers: bool = False
-    summed: int = 0
-    back: int = 0
-    gathered: int = 0
-    positions: Bounds = ()
-    moved: int = 0
+    position_bounds: Bounds = ()
+    sends: tuple[LayerMessage, ...] = ()
     why: str = ""
 
     @property
     def how(self) -> str:
         """The name of its way."""
-        return self.way.how
+        return self.way.pattern.how
 
     def part(self, rank: int) -> float:
         """How much of its channels a rank has."""
@@ -58,19 +54,7 @@ class ShardedLayer(NamedTuple):
     @property
     def messages(self) -> str:
         """What ranks send for it."""
-        said = (
-            (self.summed, "all-reduce of the output"),
-            (self.back, "all-reduce of the gradient of the input"),
-            (self.gathers, "all-gather of the output"),
-            (self.moved and self.how == "column", "all-gather of the input, twice"),
-            (self.moved and self.how == "column", "reduce-scatter of its gradient"),
-            (self.moved and self.how != "column", "reduce-scatter of the output"),
-            (self.moved and self.how != "column", "all-gather of its gradient"),
-            (self.how == "counts", "all-gather of how many tokens chose each expert"),
-            (self.how == "all-to-all", "all-to-all of tokens, and back of results"),
-            (self.how == "all-to-all", "the same of their gradients"),
-        )
-        return ", ".join(words for there, words in said if there)
+        return ", ".join(sent.row.words for sent in self.sends if sent.row.words)
 
 
 class Sharding(NamedTuple):
@@ -81,18 +65,18 @@ class Sharding(NamedTuple):
     variables  where parameters and buffers are cut
     terms      parameters that are whole on every rank, of whose gradients each has a term
     output     the bounds of the channels of the output; None if it is whole
-    positions  where sequences are cut, among the ranks along cp
-    owned      what one rank along tp has and computes alone
+    sequences  where sequences are cut, among the ranks along cp
+    branches   what one rank along tp has and computes alone
     """
 
     ranks: int
     layers: tuple[ShardedLayer, ...]
-    edges: Mapping[int, Cut]
-    variables: Mapping[int, Cut]
+    edges: Mapping[int, AxisCut]
+    variables: Mapping[int, AxisCut]
     output: Bounds | None
     terms: frozenset[int] = frozenset()
-    positions: Positions = UNCUT
-    owned: Owned = NOTHING
+    sequences: SequenceCut = UNCUT
+    branches: BranchOwners = NO_BRANCHES
 
     def layer_of(self, node: int) -> ShardedLayer | None:
         """What is said of a node, if it is divided or has parameters."""
@@ -113,36 +97,42 @@ def is_told(graph: Graph, node: Node, choice: NodeChoice) -> bool:
 
 
 def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
+    """What is said of a layer by a choice for its node."""
     node, way = graph.nodes[k], choice.way
-    weight = named(graph, node).get("weight")
+    weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
-    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
-    if way.how in ("copy", "branch"):
-        return told
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-    if way.input is ... and choice.output == positions(y, ranks):
+    if way.input is ... and choice.output == cut_of_positions(y, ranks):
         way = way._replace(input=POSITIONS, output=POSITIONS)
-    along = positions(x if way.input is POSITIONS else y, ranks) if way.has_positions else None
-    return told._replace(
-        way=way,
-        positions=along.bounds if along else (),
-        moved=moved(graph, node, way),
-        summed=y.numbers * way.sums_output,
-        back=gradients(graph, node) * way.sums_gradient,
-        gathered=_gathered(graph, k) * choice.gathers,
-    )
+    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
+    if way.has_positions:
+        edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
+        along = cut_of_positions(edge, ranks)
+        told = told._replace(position_bounds=along.bounds if along else ())
+    return told._replace(sends=tuple(_sent(graph, told)))
 
 
-def layers_of_join(call: Divided, ranks: int) -> list[ShardedLayer]:
+def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
+    """The messages of a layer, but those of which nobody needs the gradient of the input."""
+    node = graph.nodes[layer.node]
+    unsent = frozenset() if patterns.of_gradients(graph, node) else patterns.I
+    for row in layer.way.pattern.sends:
+        if passes := row.passes - unsent:
+            yield LayerMessage(row, row.carries(graph, node), passes, layer.position_bounds)
+    if layer.gathers:
+        yield patterns.GATHER_OUTPUT.of(_gathered(graph, layer.node), layer.bounds)
+
+
+def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     """The join of branches; and one entry more for each input behind the first."""
-    bounds, is_sum = call.gathered(ranks), call.how in SUMS
     why = "a branch is whole on one rank"
-    one = ShardedLayer(call.join, call.path, "Branches", BRANCHES, why=why)
-    one = one if is_sum else one._replace(bounds=bounds)
-    first, *others = [e.numbers for e in call.inputs if e.requires_grad] or [0]
-    summed, gathered = call.result.numbers * is_sum, bounds[-1] * (not is_sum)
-    joined = one._replace(summed=summed, gathered=gathered, back=first)
-    return [joined, *(one._replace(back=n) for n in others)]
+    one = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
+    joins = patterns.SUM_OUTPUT.of(call.result.numbers)
+    if call.join not in SUMS:
+        one = one._replace(bounds=call.gathered(ranks))
+        joins = patterns.GATHER_OUTPUT.of(one.bounds[-1], one.bounds)
+    back = [patterns.SUM_GRADIENT.of(e.numbers) for e in call.inputs if e.requires_grad]
+    first = one._replace(sends=(joins, *back[:1]))
+    return [first, *(one._replace(sends=(message,)) for message in back[1:])]
 
 
 def _gathered(graph: Graph, k: int) -> int:

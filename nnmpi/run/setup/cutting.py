@@ -15,7 +15,7 @@ from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
-from nnmpi.parallel.context.rules import cut_positions
+from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -65,16 +65,16 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
             "function of whole ones: use nn.CrossEntropyLoss without metrics, or --dp"
         )
     try:
-        positions = cut_positions(graph, config.cp, y.shape[1])
+        sequences = cut_sequences(graph, config.cp, y.shape[1])
     except ValueError as error:
         raise ValueError(f"model {config.model}: {error}") from None
-    if positions.axes.get(graph.outputs[0]) != 2:
+    if sequences.axes.get(graph.outputs[0]) != 2:
         shape = graph.edges[graph.outputs[0]].sample
         raise ValueError(
             f"cp {config.cp} cuts sequences, and the model returns scores {shape} of a sample, of "
             "which no axis behind the classes is that of the positions: use --tp, --pp or --dp"
         )
-    return sharding._replace(positions=positions)
+    return sharding._replace(sequences=sequences)
 
 
 def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
@@ -84,11 +84,11 @@ def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
         found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-    return found._replace(positions=sharding.positions)
+    return found._replace(sequences=sharding.sequences)
 
 
 def _on_positions(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
-    on_positions(model, graph, Ring(layout.axis["cp"], sharding.positions))
+    on_positions(model, graph, Ring(layout.axis["cp"], sharding.sequences))
 
 
 def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:

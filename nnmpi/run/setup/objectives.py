@@ -93,7 +93,7 @@ def objective(
     axis: Mapping[str, Comm],
 ) -> Objective:
     """What is trained and measured, of scores as the model has them on this rank."""
-    counts_samples = sharding.positions.ranks == 1 or axis["cp"].rank == 0
+    counts_samples = sharding.sequences.ranks == 1 or axis["cp"].rank == 0
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)
     assert isinstance(loss, CrossEntropyLoss)

@@ -226,7 +226,7 @@ def arranged(
     """
     comm, cut = layout.all, replace(config, cut=known.get("cut", config.cut))
 
-    want = Fields(positions=sharding.positions.here(layout.axis["cp"].rank))
+    want = Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
 
     def samples(n: int) -> Inputs:
         return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y))), want).x

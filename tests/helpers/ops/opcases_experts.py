@@ -20,13 +20,13 @@ def _joined(t: Any, *parts: Any, how: str, axis: int = -1) -> Any:
 def _cases() -> dict[str, Case]:
     same, wide = (2, 3, 4), (2, 5, 4)
     tries: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "sum": ((same, same, same), {"how": "sum"}),
-        "sum of one": ((same,), {"how": "sum"}),
-        "mean": ((same, same, same), {"how": "mean"}),
-        "concat": ((same, wide, same), {"how": "concat", "axis": 1}),
-        "concat of the last axis": ((same, same), {"how": "concat"}),
-        "stack": ((same, same), {"how": "stack", "axis": 1}),
-        "stack behind": ((same, same, same), {"how": "stack"}),
+        "sum": ((same, same, same), {"join": "sum"}),
+        "sum of one": ((same,), {"join": "sum"}),
+        "mean": ((same, same, same), {"join": "mean"}),
+        "concat": ((same, wide, same), {"join": "concat", "axis": 1}),
+        "concat of the last axis": ((same, same), {"join": "concat"}),
+        "stack": ((same, same), {"join": "stack", "axis": 1}),
+        "stack behind": ((same, same, same), {"join": "stack"}),
     }
     return {
         f"joined: {name}": Case(join.joined, sizes, _joined, options)

@@ -12,9 +12,8 @@ from nnmpi.autograd.ops.linear import linear
 from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.parallel.tensor import POSITIONS, Way
-from nnmpi.parallel.tensor.layers import row, sharded_lookup
+from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
 from nnmpi.parallel.tensor.ops import Bounds, own
-from nnmpi.parallel.tensor.sequence import gathering_linear
 from nnmpi.parallel.tensor.sides import CutPositions
 
 N, T, K = 3, 7, 8

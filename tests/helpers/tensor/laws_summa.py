@@ -13,7 +13,7 @@ import nnmpi
 from nnmpi import nn, optim
 from nnmpi.backend import CPU, Array, Backend, to_host
 from nnmpi.comm import Comm
-from nnmpi.parallel.tensor.summa import Grid, SummaLinear, gather_blocks, scatter_blocks
+from nnmpi.parallel.standalone.summa import Grid, SummaLinear, gather_blocks, scatter_blocks
 
 LAYER_BOUND = 1e-12  # in float64, of one layer
 TRAINING_BOUND = 1e-10  # after ten steps

@@ -29,6 +29,7 @@ from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
+from nnmpi.parallel.tensor.patterns import TOKENS
 
 Options = dict[str, Any]
 
@@ -179,7 +180,11 @@ def cuts(options: Options) -> list[str]:
 
 def is_routed(a: Arrangement) -> bool:
     """Whether it depends on the data which tokens go to which ranks."""
-    nodes = (a.graph.nodes[layer.node] for layer in a.sharding.layers if layer.how == "all-to-all")
+    nodes = (
+        a.graph.nodes[layer.node]
+        for layer in a.sharding.layers
+        if TOKENS in layer.way.pattern.sends
+    )
     return any(node.settings["top_k"] < node.settings["num_experts"] for node in nodes)
 
 

@@ -13,7 +13,7 @@ from nnmpi.autograd.check import directional_error
 from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.parallel import spatial
+from nnmpi.parallel.standalone import halo, spatial
 
 CLOSE = 1e-12  # relative, in float64
 
@@ -55,8 +55,8 @@ def compare(
     model.load_state_dict(layer.state_dict())
 
     def cut(whole: Tensor) -> Tensor:
-        rows = layer(spatial.scatter_rows(whole, comm), **fused)
-        return spatial.gather_rows(rows, comm)
+        rows = layer(halo.scatter_rows(whole, comm), **fused)
+        return halo.gather_rows(rows, comm)
 
     layer.zero_grad()
     want = seen(lambda t: model(t, **fused), model, x)
@@ -138,8 +138,8 @@ def gradients_are_differences(comm: Comm) -> None:
         def f(x: Tensor, *values: Tensor, layer: nn.Module = layer) -> Tensor:
             for (name, _), value in zip(list(layer.named_parameters()), values, strict=True):
                 object.__setattr__(layer, name, value)
-            y = layer(spatial.scatter_rows(x, comm))
-            return y if isinstance(layer, spatial.SpatialMean) else spatial.gather_rows(y, comm)
+            y = layer(halo.scatter_rows(x, comm))
+            return y if isinstance(layer, spatial.SpatialMean) else halo.gather_rows(y, comm)
 
         x = image(2, 2, 2 * comm.size + 3, 6)
         assert directional_error(f, x, *weights) < 1e-6, layer
@@ -158,11 +158,11 @@ def any_cut_of_the_rows_is_taken(comm: Comm) -> None:
         layer.load_state_dict(weight.state_dict())
         rows = Tensor(x[:, :, start:stop], requires_grad=True)
         y = layer(rows)
-        wanted = spatial.row_bounds(height, comm.size)
+        wanted = halo.row_bounds(height, comm.size)
         assert y.shape[2] == wanted[comm.rank + 1] - wanted[comm.rank]
-        whole = spatial.gather_rows(y, comm)
+        whole = halo.gather_rows(y, comm)
         whole.backward(image(2, 4, height, 5))
-        dx = spatial.gather_rows(Tensor(rows.grad), comm).data
+        dx = halo.gather_rows(Tensor(rows.grad), comm).data
         reference = reference or (whole.data, dx)
         np.testing.assert_allclose(whole.data, reference[0], atol=CLOSE)
         np.testing.assert_allclose(dx, reference[1], atol=CLOSE)
@@ -171,7 +171,7 @@ def any_cut_of_the_rows_is_taken(comm: Comm) -> None:
 def backward_in_halves_has_the_same_bits(comm: Comm) -> None:
     """The gradient of the input first, those of weights later."""
     x = image(1, 3, 3 * comm.size, 6)
-    bounds = spatial.row_bounds(x.shape[2], comm.size)
+    bounds = halo.row_bounds(x.shape[2], comm.size)
     grads = []
     for halves in (False, True):
         with nnmpi.seeded(3):
@@ -233,14 +233,14 @@ def training_equals_one_rank(comm: Comm, on: Backend = CPU) -> None:
         np.testing.assert_array_equal(bits, theirs)
 
     train(one, height, lambda x: x, lambda: None)
-    train(model, height, lambda x: spatial.scatter_rows(x, comm), equal_bits, on)
+    train(model, height, lambda x: halo.scatter_rows(x, comm), equal_bits, on)
     state = model.state_dict()
     for name, want in one.state_dict().items():
         assert np.abs(state[name] - want).max() <= 1e-10 * np.abs(want).max(), name
     model.eval(), one.eval()
     x = image(2, 2, height, 27)
     with nnmpi.no_grad():
-        scores = model(spatial.scatter_rows(Tensor(on.asarray(x)), comm))
+        scores = model(halo.scatter_rows(Tensor(on.asarray(x)), comm))
         got, want = to_host(scores.data), one(Tensor(x)).data
     np.testing.assert_allclose(got, want, atol=1e-10 * np.abs(want).max())
 

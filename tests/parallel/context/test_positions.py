@@ -14,12 +14,12 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.positions import Positions
+from nnmpi.parallel.sequence_cut import SequenceCut
 
 
 @pytest.mark.parametrize(("ranks", "T"), [*product((1, 2, 3, 5), (10, 13, 64))])
 def test_ranks_have_all_positions_and_see_all_pairs_once(ranks: int, T: int) -> None:
-    cut = Positions(ranks, T)
+    cut = SequenceCut(ranks, T)
     own = [cut.of(r) for r in range(ranks)]
     assert sorted(np.concatenate(own)) == [*range(T)]
     assert all((np.diff(one) > 0).all() for one in own)
@@ -34,7 +34,7 @@ def test_ranks_have_all_positions_and_see_all_pairs_once(ranks: int, T: int) -> 
 
 
 def test_ranks_look_at_as_many_pairs() -> None:
-    cut, pairs = Positions(4, 64), []
+    cut, pairs = SequenceCut(4, 64), []
     for q in range(4):
         own = cut.of(q)
         pairs.append(int((own + 1).sum()))

@@ -11,7 +11,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.kernels.attention import Keep, Tile
 from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.positions import Positions
+from nnmpi.parallel.sequence_cut import SequenceCut
 
 N, H, D = 3, 2, 5
 SCALE = D**-0.5
@@ -40,7 +40,7 @@ def keep_of(masks: np.ndarray, queries: Array, keys: Array) -> Keep:
 
 def on_ranks(comm: Comm, T: int, causal: bool, drops: bool, dtype: str) -> tuple[Array, Array]:
     """The output and the gradient of whole sequences, from the parts of all ranks."""
-    positions, (qkv, g) = Positions(comm.size, T), drawn(T, dtype)
+    positions, (qkv, g) = SequenceCut(comm.size, T), drawn(T, dtype)
     own, masks = positions.of(comm.rank), dropout(T)
     result = ring_attention(
         qkv[:, own],

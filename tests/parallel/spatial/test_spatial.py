@@ -15,8 +15,8 @@ from nnmpi.comm import Comm, thread_ranks
 from nnmpi.kernels.bands import Bands
 from nnmpi.kernels.window import Window
 from nnmpi.nn.fusion import groups
-from nnmpi.parallel import spatial
-from nnmpi.parallel.spatial.halo import Halo, Rows
+from nnmpi.parallel.standalone import halo, spatial
+from nnmpi.parallel.standalone.halo import Halo, ImageRows
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])  # 3 as processes of MPI
@@ -57,20 +57,20 @@ def test_the_rows_that_are_needed_come_from_those_who_have_them(size: int) -> No
         halos = []
         for rank in range(size):
             comm: Any = SimpleNamespace(rank=rank, size=size)
-            rows = Rows(comm, (1, 1, height, 1), spatial.row_bounds(height, size))
+            rows = ImageRows(comm, (1, 1, height, 1), halo.row_bounds(height, size))
             halos.append(Halo.of("layer", rows, window))
-        for r, halo in enumerate(halos):
-            start, stop = halo.own
-            first, last = halo.inside
-            moved = [row for piece in halo.receives for row in range(*piece[1:])]
+        for r, one in enumerate(halos):
+            start, stop = one.own
+            first, last = one.inside
+            moved = [row for piece in one.receives for row in range(*piece[1:])]
             kept = [row for row in range(start, stop) if first <= row < last]
             assert sorted(moved + kept) == list(range(first, last))
-            outputs = range(*spatial.row_bounds(window.outputs(height), size)[r : r + 2])
+            outputs = range(*halo.row_bounds(window.outputs(height), size)[r : r + 2])
             read = {
                 i * window.stride - window.before + k for i in outputs for k in range(window[0])
             }
-            assert (min(read), max(read) + 1) == halo.needed
-            for q, *span in halo.receives:
+            assert (min(read), max(read) + 1) == one.needed
+            for q, *span in one.receives:
                 assert [p for p in halos[q].sends if p.rank == r] == [(r, *span)]
         assert sum(len(h.sends) for h in halos) == sum(len(h.receives) for h in halos)
 
@@ -81,7 +81,7 @@ def test_a_3x3_convolution_sends_one_row_to_each_neighbour() -> None:
         x = Tensor(np.ones((4, 2, 3, 5)), requires_grad=True)
         layer(x)
         shapes = np.array([comm.ledger.sent_messages, comm.ledger.sent_bytes])
-        Rows.of("only the shapes", x, comm)
+        ImageRows.of("only the shapes", x, comm)
         both = np.array([comm.ledger.sent_messages, comm.ledger.sent_bytes])
         messages, size = (2 * shapes - both).tolist()
         return messages, size
@@ -101,11 +101,9 @@ def refused(size: int, f: Callable[[Comm], object], match: str) -> None:
 
 def test_fewer_rows_than_ranks_are_refused() -> None:
     x = Tensor(np.ones((1, 2, 4, 6)))
-    refused(
-        5, lambda comm: spatial.scatter_rows(x, comm), "height 4 .* over 5 ranks: .* 4 or fewer"
-    )
+    refused(5, lambda comm: halo.scatter_rows(x, comm), "height 4 .* over 5 ranks: .* 4 or fewer")
     pool = "SpatialMaxPool2d: the output of height 2 cannot be cut by rows over 3 ranks"
-    refused(3, lambda c: spatial.SpatialMaxPool2d(2, comm=c)(spatial.scatter_rows(x, c)), pool)
+    refused(3, lambda c: spatial.SpatialMaxPool2d(2, comm=c)(halo.scatter_rows(x, c)), pool)
 
 
 def test_rows_that_do_not_belong_together_are_refused() -> None:
@@ -116,17 +114,17 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
     shapes = r"SpatialConv2d: .* \(1, 2, 4, 6\), \(2, 2, 4, 6\); give all of them the same samples"
     refused(2, other_samples, shapes)
     vector = Tensor(np.ones((2, 3)))
-    refused(2, lambda c: spatial.gather_rows(vector, c), r"gather_rows: input of shape \(2, 3\)")
+    refused(2, lambda c: halo.gather_rows(vector, c), r"gather_rows: input of shape \(2, 3\)")
 
 
 def test_a_window_larger_than_the_image_is_refused_as_on_one_rank() -> None:
     x = Tensor(np.ones((1, 2, 4, 6), "float32"))
     conv = "images of 4x6 with padding 0 are too small for a 5x5 kernel"
-    refused(2, lambda c: spatial.SpatialConv2d(2, 2, 5, comm=c)(spatial.scatter_rows(x, c)), conv)
+    refused(2, lambda c: spatial.SpatialConv2d(2, 2, 5, comm=c)(halo.scatter_rows(x, c)), conv)
     row = Tensor(np.ones((4, 6)))
-    refused(2, lambda c: spatial.scatter_rows(row, c), r"input of shape \(4, 6\); it takes images")
+    refused(2, lambda c: halo.scatter_rows(row, c), r"input of shape \(4, 6\); it takes images")
     pool = r"input of shape \(1, 2, 4, 6\) for a 7x7 window"
-    refused(2, lambda c: spatial.SpatialAvgPool2d(7, comm=c)(spatial.scatter_rows(x, c)), pool)
+    refused(2, lambda c: spatial.SpatialAvgPool2d(7, comm=c)(halo.scatter_rows(x, c)), pool)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_models_that_cannot_take_rows_are_refused_unchanged(model: Any, match: s
 
 
 def test_a_spatial_convolution_pads_with_zeros() -> None:
-    with pytest.raises(ValueError, match="padding_mode='circular': it pads with zeros"):
+    with pytest.raises(ValueError, match=r"SpatialConv2d: .* padding_mode='zeros' only"):
         spatial.SpatialConv2d(1, 1, 3, padding_mode="circular", comm=thread_ranks.comm_self())
 
 

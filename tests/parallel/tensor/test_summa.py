@@ -12,7 +12,7 @@ from nnmpi.autograd import apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.tensor.summa import (
+from nnmpi.parallel.standalone.summa import (
     Grid,
     SummaLinear,
     cut_into_panels,

@@ -21,8 +21,9 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
-from nnmpi.parallel.tensor.rules import Cut
+from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, SUM_OUTPUT
 from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.ways import AxisCut
 from nnmpi.run.dry_run import arranged
 from nnmpi.run.setup import objectives
 
@@ -93,20 +94,26 @@ def test_a_sharding_tells_where_each_tensor_is_cut() -> None:
     graph = traced(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), 6)
     sharding = shard(graph, 2)
     bounds = (0, 4, 8)
-    assert sharding.edges == {1: Cut(bounds, 0), 2: Cut(bounds, 0)}
+    assert sharding.edges == {1: AxisCut(bounds, 0), 2: AxisCut(bounds, 0)}
     found = {graph.variables[v].path: cut for v, cut in sharding.variables.items()}
     assert found == {
-        "0.weight": Cut(bounds, 0),
-        "0.bias": Cut(bounds, 0),
-        "2.weight": Cut(bounds, 1),
+        "0.weight": AxisCut(bounds, 0),
+        "0.bias": AxisCut(bounds, 0),
+        "2.weight": AxisCut(bounds, 1),
     }
     row = sharding.layers[1]
-    assert (row.node, row.summed, row.back, row.gathered) == (2, 5, 0, 0)
+    assert row.node == 2
+    assert [(sent.row, sent.numbers) for sent in row.sends] == [(SUM_OUTPUT, 5)]
 
 
 def test_a_gather_behind_a_fused_pooling_brings_together_less() -> None:
+    def gathered(model: nn.Module) -> int:
+        (sent,) = shard(traced(model, *SAMPLE), 2).layers[0].sends
+        assert sent.row is GATHER_OUTPUT
+        return sent.numbers
+
     layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Softmax(1)
-    assert shard(traced(nn.Sequential(*layers), *SAMPLE), 2).layers[0].gathered == 4 * 4 * 4
+    assert gathered(nn.Sequential(*layers)) == 4 * 4 * 4
 
     class Apart(nn.Module):
         def __init__(self) -> None:
@@ -117,7 +124,7 @@ def test_a_gather_behind_a_fused_pooling_brings_together_less() -> None:
                 x = layer(x)
             return x
 
-    assert shard(traced(Apart(), *SAMPLE), 2).layers[0].gathered == 4 * 8 * 8
+    assert gathered(Apart()) == 4 * 8 * 8
 
 
 class Parallel(nn.Module):

@@ -34,7 +34,7 @@ from nnmpi.parallel.wire import Transfer, wire_for
 GATHER = "halving"  # log2 p rounds: each rank contributes four numbers
 
 
-class Rows(NamedTuple):
+class ImageRows(NamedTuple):
     """Rank r has the rows bounds[r] to bounds[r + 1] - 1 of images of this shape."""
 
     comm: Comm
@@ -58,11 +58,6 @@ class Rows(NamedTuple):
             )
         ends = np.cumsum(shapes[:, 2]).tolist()
         return cls(comm, (n, c, ends[-1], w), (0, *ends))
-
-    @property
-    def own(self) -> tuple[int, int]:
-        """(first, last + 1) of this rank's rows."""
-        return self.bounds[self.comm.rank], self.bounds[self.comm.rank + 1]
 
 
 def row_bounds(height: int, size: int, image: str = "an image") -> tuple[int, ...]:
@@ -92,7 +87,7 @@ def gather_rows(x: Tensor, comm: Comm) -> Tensor:
 
     What follows is computed by all ranks alike, so the gradient of the whole is that of one rank.
     """
-    return ops.gather(x, comm, Rows.of("gather_rows", x, comm).bounds, 2)
+    return ops.gather(x, comm, ImageRows.of("gather_rows", x, comm).bounds, 2)
 
 
 class Strip(NamedTuple):
@@ -119,16 +114,17 @@ class Halo(NamedTuple):
     receives: tuple[Strip, ...]
 
     @classmethod
-    def of(cls, name: str, rows: Rows, window: Window) -> Self:
+    def of(cls, name: str, rows: ImageRows, window: Window) -> Self:
         """The halo of outputs that are cut by `row_bounds`; `name` is the layer's, for messages."""
         comm, height, had = rows.comm, rows.shape[2], rows.bounds
         outputs = row_bounds(window.outputs(height), comm.size, f"{name}: the output")
         needed = [window.inputs(*outputs[r : r + 2]) for r in range(comm.size)]
         inside = [_within(span, 0, height) for span in needed]
         me, others = comm.rank, [r for r in range(comm.size) if r != comm.rank]
-        sends = _not_empty(Strip(r, *_within(inside[r], *rows.own)) for r in others)
+        own = ops.own(had, comm)
+        sends = _not_empty(Strip(r, *_within(inside[r], *own)) for r in others)
         receives = _not_empty(Strip(r, *_within(inside[me], *had[r : r + 2])) for r in others)
-        return cls(comm, rows.own, needed[me], inside[me], sends, receives)
+        return cls(comm, own, needed[me], inside[me], sends, receives)
 
     @property
     def height(self) -> int:

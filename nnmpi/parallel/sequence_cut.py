@@ -1,4 +1,4 @@
-r"""Positions: where sequences are cut, and which keys the queries of a rank see.
+r"""SequenceCut: where sequences are cut along cp, and which keys the queries of a rank see.
 
 With a causal mask later queries see more keys, so a rank has two stretches: one from the front,
 and its mirror from the back (zigzag). T positions on 3 ranks:
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     causal: bool
 
 
-class Positions(NamedTuple):
+class SequenceCut(NamedTuple):
     """Sequences of `length` positions on `ranks` ranks.
 
     axes   the axis of positions of each edge of the graph that has one
@@ -85,5 +85,5 @@ class Positions(NamedTuple):
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 
-UNCUT = Positions()
+UNCUT = SequenceCut()
 """Every rank has whole sequences."""

@@ -31,7 +31,8 @@ from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.passes import BatchStats
 from nnmpi.nn.sequential import forget_steps, only_runs_layers
 from nnmpi.parallel.data.batch_stats import Synced
-from nnmpi.parallel.spatial.halo import Halo, Rows, gather_rows
+from nnmpi.parallel.rewriting import become
+from nnmpi.parallel.standalone.halo import Halo, ImageRows, gather_rows
 from nnmpi.parallel.tensor.ops import copy, reduce
 
 
@@ -49,16 +50,11 @@ class SpatialConv2d(Spatial, nn.Conv2d):
 
     fuses_as = nn.Conv2d
 
-    def __init__(self, *arguments: Any, padding_mode: str = "zeros", **options: Any) -> None:
-        if padding_mode != "zeros":
-            raise ValueError(f"SpatialConv2d: padding_mode={padding_mode!r}: it pads with zeros")
-        super().__init__(*arguments, **options)
-
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         x = as_tensor(x)
         both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
         shape = conv.Shape(both, self.groups, relu, pool, self.algorithm, bool(recording.get()))
-        rows = Rows.of("SpatialConv2d", x, self.comm)
+        rows = ImageRows.of("SpatialConv2d", x, self.comm)
         check_conv2d(rows.shape, x.dtype, self.weight, shape)
         return apply(
             conv2d,
@@ -94,7 +90,7 @@ def _pooled(
     """x pooled by a kernel, to which the padding is this number."""
     name = type(layer).__name__
     x = as_tensor(x)
-    rows = Rows.of(name, x, layer.comm)
+    rows = ImageRows.of(name, x, layer.comm)
     check_window(name, rows.shape, both)
     halo = Halo.of(name, rows, both[0])
     return apply(pool2d, x, kernel=kernel, padding=padding, windows=both, halo=halo)
@@ -143,7 +139,7 @@ class SpatialMean(Spatial):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        _, _, height, width = Rows.of("SpatialMean", x, self.comm).shape
+        _, _, height, width = ImageRows.of("SpatialMean", x, self.comm).shape
         return reduce(x.sum(axis=(2, 3)) * (1 / (height * width)), self.comm)
 
 
@@ -166,11 +162,11 @@ def parallelize(model: nn.Sequential, comm: Comm) -> nn.Sequential:
     if not only_runs_layers(model):
         raise ValueError(
             f"parallelize: {type(model).__name__} is no nn.Sequential, so the order of its layers "
-            "is not known; build it from the layers of nnmpi.parallel.spatial"
+            "is not known; build it from the layers of nnmpi.parallel.standalone.spatial"
         )
     for layer in list(_taking_rows(model)):
         if type(layer) in SPATIAL:  # once, if it is in two places
-            layer.__class__, layer.comm = SPATIAL[type(layer)], comm
+            become(layer, SPATIAL[type(layer)], {"comm": comm})
     forget_steps(model)
     return model
 
@@ -186,8 +182,8 @@ def _taking_rows(model: nn.Sequential) -> Iterator[Any]:
         if type(layer) not in (*SPATIAL, *ELEMENTWISE, nn.Dropout2d):
             raise ValueError(
                 f"{what}, which cannot take rows of images; put it behind a Flatten or a "
-                "SpatialMean, or build the model from the layers of nnmpi.parallel.spatial and "
-                "gather_rows"
+                "SpatialMean, or build the model from the layers of "
+                "nnmpi.parallel.standalone.spatial and gather_rows"
             )
         _check_windows(what, layer)
         yield layer

@@ -82,8 +82,8 @@ def cut_into_panels(size: int, q: int, r: int, width: int) -> list[Panel]:
     ]
 
 
-class Side(NamedTuple):
-    """One side of the grid: the ranks of a row or of a column, over which K is cut at `bounds`.
+class Line(NamedTuple):
+    """A line of the grid: the ranks of a row or of a column, over which K is cut at `bounds`.
 
     A `block` is a matrix (M, K) of which this rank has its columns. What travels is a matrix
     (M, w) for each rank, one after the other: so the parts of the ranks are contiguous.
@@ -152,14 +152,14 @@ def one_behind(items: Iterator[T]) -> Iterator[T]:
     yield last
 
 
-def gathered(panels: Sequence[Panel], *blocks: tuple[Side, Array]) -> Iterator[tuple[Array, ...]]:
-    """The matrices of each panel, of all ranks of a side, for each block and its side.
+def gathered(panels: Sequence[Panel], *blocks: tuple[Line, Array]) -> Iterator[tuple[Array, ...]]:
+    """The matrices of each panel, of all ranks of a line, for each block and its line.
 
     Neither this nor `add_up` holds a matrix that it has handed over: maps, unlike loops, do not.
     """
 
     def start(panel: Panel) -> list[tuple[list[Array], Transfer]]:
-        return [side.start_gather(block, panel) for side, block in blocks]
+        return [line.start_gather(block, panel) for line, block in blocks]
 
     def finish(started: list[tuple[list[Array], Transfer]]) -> tuple[Array, ...]:
         for _, work in started:
@@ -174,8 +174,8 @@ def summa_linear(
     w: Array,
     b: Array | None,
     *,
-    across: Side,
-    down: Side,
+    across: Line,
+    down: Line,
     panels: Sequence[Panel],
     relu: bool = False,
 ) -> Result:
@@ -244,8 +244,8 @@ class SummaLinear(Module):
         if panel < 1:
             raise ValueError(f"SummaLinear: panel={panel} must be at least 1")
         self.in_features, self.out_features, self.grid = in_features, out_features, grid
-        self.across = Side(grid.row, bounds(in_features, r))
-        self.down = Side(grid.column, bounds(in_features, q))
+        self.across = Line(grid.row, bounds(in_features, r))
+        self.down = Line(grid.column, bounds(in_features, q))
         self.panels = cut_into_panels(in_features, q, r, panel)
         drawn = init.fan_in(in_features)
         outputs, inputs = grid.row.chunk(out_features), grid.column.chunk(in_features)

@@ -1,0 +1,150 @@
+"""Patterns: the names of ways of cutting a layer, and the messages of ranks along tp for each.
+
+Who reads them:
+
+    choices.py                   what a plan costs
+    sharding.py                  what is said of a layer
+    arrangement/traffic_tp.py    bytes, messages, and how long sums are
+    parallelize.py, layers.py    the run, which sends them
+
+A new collective needs a price in `traffic_tp.py`; all else follows from the row of a message.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import EllipsisType
+from typing import NamedTuple, TypeAlias
+
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.schedules.op import Kind
+
+
+class Collective(Enum):
+    """What ranks do together."""
+
+    ALL_REDUCE = "sum, for all"
+    ALL_GATHER = "parts of all, for all"
+    REDUCE_SCATTER = "sum, a part for each"
+    GATHER_COUNTS = "integers of all, for all"
+    ALL_TO_ALL = "a part of each for each"
+
+
+def of_input(graph: Graph, node: Node) -> int:
+    """The numbers of the input, of a sample."""
+    return graph.edges[node.inputs[0]].numbers
+
+
+def of_output(graph: Graph, node: Node) -> int:
+    """The numbers of the output, of a sample."""
+    return graph.edges[node.outputs[0]].numbers
+
+
+def of_gradients(graph: Graph, node: Node) -> int:
+    """The numbers of the gradients that a node gives to its inputs, of a sample."""
+    edges = (graph.edges[e] for e in node.inputs)
+    return sum(edge.numbers for edge in edges if edge.requires_grad)
+
+
+class Message(NamedTuple):
+    """What ranks send in some passes for a layer that is cut in some way.
+
+    by       the collective
+    carries  how many numbers of a sample, of all ranks together
+    passes   F: forward; I: for the gradient of the input; W: for those of the weights. A backward
+             pass that is not in two halves sends once what is in I, in W, or in both
+    weight   how often a plan's cost counts the numbers, in all passes: those of an all-reduce twice
+    words    what is said of it; nothing if that is said with another one
+    """
+
+    by: Collective
+    carries: Callable[[Graph, Node], int]
+    passes: frozenset[Kind]
+    weight: int
+    words: str = ""
+
+    def of(self, numbers: int, bounds: Bounds = ()) -> "LayerMessage":
+        """The message of a layer, in all passes."""
+        return LayerMessage(self, numbers, self.passes, bounds)
+
+
+class LayerMessage(NamedTuple):
+    """A message of one layer, with the numbers of a sample that it carries.
+
+    passes  those of its row, but for a gradient that nobody needs
+    bounds  rank r brings, or gets, bounds[r] to bounds[r + 1] of bounds[-1]
+    """
+
+    row: Message
+    numbers: int
+    passes: frozenset[Kind]
+    bounds: Bounds = ()
+
+
+class Pattern(NamedTuple):
+    """What a way is called, and what ranks send for it.
+
+    how           its name
+    sends         the messages, in the order in which they are told
+    divides       whether it cuts what is not cut in its input: channels, or rows of a table
+    of_positions  whether one side is cut along positions, and the other one along channels
+    """
+
+    how: str
+    sends: tuple[Message, ...] = ()
+    divides: bool = False
+    of_positions: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the way, and whether one side of it is cut along positions."""
+        return self.how + " of positions" * self.of_positions
+
+
+F, I, W = (frozenset({kind}) for kind in (Kind.F, Kind.I, Kind.W))
+SUM, GATHER, SCATTER, GATHER_COUNTS, EXCHANGE = Collective
+
+SUM_OUTPUT = Message(SUM, of_output, F, 2, "all-reduce of the output")
+SUM_GRADIENT = Message(SUM, of_gradients, I, 2, "all-reduce of the gradient of the input")
+GATHER_OUTPUT = Message(GATHER, of_output, F, 1, "all-gather of the output")
+GATHER_INPUT = Message(GATHER, of_input, F | W, 2, "all-gather of the input, twice")
+SCATTER_GRADIENT = Message(SCATTER, of_input, I, 1, "reduce-scatter of its gradient")
+SCATTER_OUTPUT = Message(SCATTER, of_output, F, 1, "reduce-scatter of the output")
+GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
+
+# of experts: no cost, as no other way leaves as few activations whole
+COUNTS = Message(GATHER_COUNTS, of_output, F, 0, "all-gather of how many tokens chose each expert")
+TOKENS = Message(EXCHANGE, of_input, F, 0, "all-to-all of tokens, and back of results")
+RESULTS = Message(EXCHANGE, of_output, F, 0)
+RESULT_GRADIENTS = Message(EXCHANGE, of_output, I | W, 0, "the same of their gradients")
+TOKEN_GRADIENTS = Message(EXCHANGE, of_input, I, 0)
+
+
+class Marker(Enum):
+    """What a way may have in place of an axis."""
+
+    POSITIONS = 0
+
+
+POSITIONS = Marker.POSITIONS
+"""As the input or output of a way: cut along positions, the first axis of a sample (T, C), which
+sequence parallelism alone does."""
+
+Along: TypeAlias = int | EllipsisType | Marker | None
+"""Where a way has its input or output cut; None: it is whole."""
+
+PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
+    (None, ...): Pattern("column", (SUM_GRADIENT,), divides=True),
+    (..., None): Pattern("row", (SUM_OUTPUT,)),
+    (None, None): Pattern("rows", (SUM_OUTPUT, SUM_GRADIENT), divides=True),
+    (..., ...): Pattern("channels"),
+    (POSITIONS, ...): Pattern("column", (GATHER_INPUT, SCATTER_GRADIENT), True, True),
+    (..., POSITIONS): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT), False, True),
+    (None, POSITIONS): Pattern("rows", (SCATTER_OUTPUT, GATHER_GRADIENT), True, True),
+    (POSITIONS, POSITIONS): Pattern("positions"),
+}
+"""The pattern of a way that names none, by its input and output; ...: cut along some axis."""
+
+COPY = Pattern("copy")
+ROUTER = Pattern("counts", (COUNTS,))
+EXPERTS = Pattern("all-to-all", (TOKENS, RESULTS, RESULT_GRADIENTS, TOKEN_GRADIENTS), divides=True)

@@ -1,0 +1,139 @@
+"""Ways: how a layer may be cut among the ranks along tp, and what they send for it.
+
+    input   output   a rank has                       then ranks sum
+    whole   cut      some outputs         column      the gradient of the input
+    cut     whole    some inputs          row         the output
+    cut     cut      its channels alone   channels    nothing
+    whole   whole    some rows of a table rows        both
+
+With sequence parallelism (`--sequence-parallel`) "whole" may be cut along positions instead:
+
+    input      output                           then ranks
+    positions  cut        column                gather the input, and reduce-scatter its gradient
+    cut        positions  row                   reduce-scatter the output, and gather its gradient
+    whole      positions  rows                  the same
+    positions  positions  positions             sum the gradients of parameters, once a step
+    positions  positions  counts                also tell each other how many tokens chose an expert
+    positions  positions  all-to-all            send tokens to their experts, and results back
+
+A new way is an entry of `rules.py`, which may name a pattern of its own (`patterns.py`), and the
+class of what a rank has of the layer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nnmpi.nn import Module
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import COPY, PATTERNS, POSITIONS, SUM_OUTPUT, Along, Pattern
+
+Settings = Mapping[str, Any]
+"""The plain attributes of a layer."""
+
+NONE: Mapping[str, int] = {}
+
+
+class AxisCut(NamedTuple):
+    """Where a tensor is cut: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
+
+    axis  of a sample in activations, of the whole tensor in parameters and buffers
+    """
+
+    bounds: Bounds
+    axis: int
+
+
+TERMS = AxisCut((), 0)
+"""Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
+
+
+def always(settings: Settings) -> bool:
+    """Whatever the settings are."""
+    return True
+
+
+def same(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
+    """The bounds of an output that has the channels of the input."""
+    return bounds
+
+
+def one(settings: Settings, sample: tuple[int, ...]) -> int:
+    """Each channel may be alone."""
+    return 1
+
+
+class Way(NamedTuple):
+    """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
+
+    input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
+                POSITIONS: whole, but that its positions are divided among the ranks
+    output      the same of the output; ... is that of the input
+    parameters  the axis along which each parameter or buffer is cut, by name; others are whole
+    sizes       attributes that count channels, of which a part has its share
+    fits        whether a layer with these settings can be divided so
+    block       how many channels of the input, in a row, have to be on one rank; of the shape of a
+                whole sample of the input
+    behind      the bounds of the output, from that shape and the bounds of the channels of the
+                input; None if a part does not have all that it needs
+    named       the pattern of a way that is none of `PATTERNS`
+    inputs      how many tensors the layer is called with; of several, all are whole, or all are
+                cut alike, as along positions
+    part        the class of what a rank has of the layer, whose own ops send the messages; None:
+                the layer itself, with them before and behind its `forward`
+    """
+
+    input: Along = None
+    output: Along = None
+    parameters: Mapping[str, int] = NONE
+    sizes: tuple[str, ...] = ()
+    fits: Callable[[Settings], bool] = always
+    block: Callable[[Settings, tuple[int, ...]], int] = one
+    behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
+    named: Pattern | None = None
+    inputs: int = 1
+    part: type[Module] | None = None
+
+    @property
+    def pattern(self) -> Pattern:
+        """What it is called, and what ranks send for it."""
+        if self.named is not None:
+            return self.named
+        i, o = (x if x is None or x is POSITIONS else ... for x in (self.input, self.output))
+        is_copy = i is None and o is not ... and not self.parameters
+        return COPY if is_copy else PATTERNS.get((i, o), COPY)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether input or output are cut along positions."""
+        return POSITIONS in (self.input, self.output)
+
+    @property
+    def sums_output(self) -> bool:
+        """Whether each rank has a term of the output, and all of them get the sum."""
+        return SUM_OUTPUT in self.pattern.sends
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether another layer takes the place of this one; else it works on a part as it is."""
+        return bool(self.pattern.sends or self.parameters or self.sizes)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the part of a rank runs as one op with what follows where the layer does."""
+        return self.part is None or "fuses_as" in vars(self.part)
+
+
+WHOLE = Way()
+"""Every rank computes all of it."""
+
+OF_BRANCH = Way(named=Pattern("branch"))
+"""One rank computes all of it: see `branches.py`."""
+
+BRANCHES = Way(named=Pattern("branches"))
+"""The join of what ranks have computed alone, whose messages depend on the call."""
+
+KEPT = Way(..., ...)
+"""Each number is treated alone."""
+
+BY_CHANNEL = Way(0, 0)
+"""Each channel of a sample (C, ...) is treated alone, without parameters."""
