@@ -13,7 +13,7 @@ Rules:
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,10 @@ class Shard(NamedTuple):
     def packed(self) -> slice:
         """Where it is in a buffer that has shards only."""
         return slice(self.at, self.at + self.stop - self.start)
+
+
+ShardArrays: TypeAlias = tuple[Shard, Array, Array]
+"""A shard, its values and its gradients."""
 
 
 class FlatStore(Store):
@@ -89,7 +93,7 @@ class FlatStore(Store):
         """The memory of the gradient of parameter i."""
         return self.slots[i]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Shard, Array, Array]]:
+    def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
         """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
         for shard in self.own_shards(start, end):
             yield shard, self.shard_values(shard), self.shard_gradient(shard)

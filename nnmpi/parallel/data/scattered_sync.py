@@ -47,7 +47,7 @@ class ScatteredSync(BucketedSync):
         super().finish()
         began = self._recorder.now()
         for b, stages in self._tied.items():
-            own = self._store.summed(self._store.shards[b])
+            own = self._store.shard_gradient(self._store.shards[b])
             stages.all_reduce(own, self._buckets.algorithm)
         self._recorder.add("sums", began)
 

@@ -34,7 +34,7 @@ class SummedTerms(GradientSync):
         self._sync.finish()
         store, stretches = self._store, self._terms
         own = (shard for stretch in stretches for shard in store.own_shards(*stretch))
-        pieces = [*map(store.summed, own)]  # on all ranks of tp as many numbers
+        pieces = [*map(store.shard_gradient, own)]  # on all ranks of tp as many numbers
         if not pieces:
             return
         row = store.on.xp.concatenate(pieces)

@@ -14,7 +14,7 @@ from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, memory_order
-from nnmpi.nn.store import FlatStore, Shard, shards_of, within
+from nnmpi.nn.store import FlatStore, Shard, ShardArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
@@ -64,13 +64,10 @@ class NoMasters:
         """The memory that the optimizer updates for a shard, whose values are in `values`."""
         return values
 
-    def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
-        """The shards, in pieces of which `gradient` takes one at a time."""
-        return shards
-
-    def gradient(self, summed: Array) -> Array:
-        """What the optimizer reads as the gradient of a piece."""
-        return summed
+    def owned(self, store: FlatStore, shards: Iterable[Shard]) -> Iterator[ShardArrays]:
+        """(shard, what the optimizer updates, the gradient by which it does)."""
+        for shard in shards:
+            yield shard, store.shard_values(shard), store.shard_gradient(shard)
 
     def scale(self, factor: float, gradients: Iterable[Array]) -> None:
         """Multiplies all gradients that the optimizer reads."""
@@ -115,7 +112,8 @@ class LocalStore(FlatStore):
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
             own = row[shard.start - start : shard.stop - start]
-            self.shard_values(shard)[...] = self.masters.of(shard, own)
+            updated = self.masters.updated(shard, self.shard_values(shard))
+            updated[...] = self.masters.of(shard, own)
 
     def readable(self, i: int) -> list[Stretch]:
         start, size = self.spans[i][0], self.parameters[i].size
@@ -162,9 +160,10 @@ class LocalStore(FlatStore):
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
-        numbers = [self.on.xp.asarray(x, np.float64) for x in (self._loss, *squares)]
-        self.scalars[LOSS], *found = backend.to_host(self.on.xp.stack(numbers)).tolist()
-        return [*self.scalars, sum(found)]
+        xp, numbers = self.on.xp, (self._loss, *squares)
+        row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
+        self.scalars[LOSS], *found = backend.to_host(row).tolist()
+        return [*self.scalars.tolist(), sum(found)]
 
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
@@ -191,23 +190,8 @@ class LocalStore(FlatStore):
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Shard, Array, Array]]:
-        for shard in self.masters.pieces(self.own_shards(start, end)):
-            yield shard, self.shard_values(shard), self.shard_gradient(shard)
-
-    def shard_values(self, shard: Shard) -> Array:
-        return self.masters.updated(shard, self.own_values(shard))
-
-    def own_values(self, shard: Shard) -> Array:
-        """The memory of the values of a shard, in the type of parameters."""
-        return self.flat[shard.start : shard.stop]
-
-    def shard_gradient(self, shard: Shard) -> Array:
-        return self.masters.gradient(self.summed(shard))
-
-    def summed(self, shard: Shard) -> Array:
-        """The memory of the summed gradients of a shard, in the type in which they are summed."""
-        return self.flat_grad[shard.start : shard.stop]
+    def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
+        return self.masters.owned(self, self.own_shards(start, end))
 
     def scale_gradients(self, factor: float) -> None:
         """Multiplies all summed gradients that this rank updates by."""

@@ -30,7 +30,7 @@ from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.nn.store import Shard
+from nnmpi.nn.store import FlatStore, Shard, ShardArrays
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import piece_of
 
@@ -78,19 +78,22 @@ class Masters:
         """The memory of the masters of a shard."""
         return self.array[shard.packed]
 
+    def owned(self, store: FlatStore, shards: Iterable[Shard]) -> Iterator[ShardArrays]:
+        """The shards in pieces, with their masters; each gradient is in memory that the next one
+        takes."""
+        for piece in self.pieces(shards):
+            summed = store.shard_gradient(piece)
+            gradient = self._scratch[: len(summed)]
+            gradient[...] = summed
+            gradient *= self.factor
+            yield piece, self.array[piece.packed], gradient
+
     def pieces(self, shards: Iterable[Shard]) -> Iterator[Shard]:
-        """The shards, in pieces that fit into the memory of `gradient`."""
+        """The shards, in pieces as long as the memory of gradients."""
         most = len(self._scratch)
         for start, stop, at in shards:
             for lo in range(start, stop, most):
                 yield Shard(lo, min(lo + most, stop), at + lo - start)
-
-    def gradient(self, summed: Array) -> Array:
-        """The gradients of a piece, in memory that the next one takes."""
-        own = self._scratch[: len(summed)]
-        own[...] = summed
-        own *= self.factor
-        return own
 
     def scale(self, factor: float, gradients: Iterable[Array]) -> None:
         """Gradients are multiplied when they are read."""

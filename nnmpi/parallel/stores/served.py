@@ -16,7 +16,7 @@ class ServedStore(LocalStore):
         self.own, self.shards = own, shards_of([(own.start, own.stop)])
         self.gradient = self.flat_grad[own]
 
-    def summed(self, shard: Shard) -> Array:
+    def shard_gradient(self, shard: Shard) -> Array:
         return self.gradient[shard.packed]
 
     def gradient_bytes(self) -> int:

@@ -91,13 +91,14 @@ class ZeroStore(LocalStore):
         if self.rotates:
             self.keep(i, self._values.here(i))
 
-    def own_values(self, shard: Shard) -> Array:
+    def shard_values(self, shard: Shard) -> Array:
         return self._values.own(shard)
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
             return super().numbers(i, lo, hi)
-        return self.shard_values(self.own_shard(i, lo, hi))
+        own = self.own_shard(i, lo, hi)
+        return self.masters.updated(own, self.shard_values(own))
 
     def parameter_bytes(self) -> int:
         """The memory of values, if it is not that of masters."""
@@ -145,7 +146,7 @@ class ZeroStore(LocalStore):
             )
         return self._gradients.slot(i)
 
-    def summed(self, shard: Shard) -> Array:
+    def shard_gradient(self, shard: Shard) -> Array:
         return self._gradients.own(shard)
 
     def whole_gradient(self, i: int) -> Array:
@@ -154,7 +155,7 @@ class ZeroStore(LocalStore):
     def totals(self, counted: Sequence[Stretch]) -> Array:
         order = float(self._values.order)
         shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
-        own = [squares(self.shard_gradient(one)) for one in self.masters.pieces(shards)]
+        own = [squares(gradient) for *_, gradient in self.masters.owned(self, shards)]
         row = np.array([*self.on_host(own), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
