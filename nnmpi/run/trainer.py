@@ -71,9 +71,13 @@ class Trainer:
     strategy = read(lambda t: t.session.strategy)  # the arrangement at work
     optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
     warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
+    settings = read(lambda t: t.session.settings)  # what a callback may change
+    scale = read(lambda t: t.session.scale)  # what events say of the loss scale, in 16 bits
     last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
     state = read(lambda t: t._run.state)  # how far training has come
     step = read(lambda t: t._run.state.step)  # the number of steps made so far
+    total_steps = read(lambda t: t._run.total_steps)  # that the run ends with
+    stopping = read(lambda t: t._run.stopping)  # whether all ranks have agreed to stop
     skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
     loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
     is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
@@ -123,7 +127,7 @@ class Trainer:
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
             if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, {**event, **self.session.scale})
+                getattr(callback, occasion)(self, {**event, **self.scale})
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
