@@ -26,7 +26,7 @@ from nnmpi.kernels import Result
 from nnmpi.kernels.window import Size
 from nnmpi.nn import element_losses
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
-from nnmpi.nn.layers.basic import check_probability, padding_row, rows_of
+from nnmpi.nn.layers.basic import check_probability, padding_row, row_numbers
 from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
 from nnmpi.nn.layers.upsample import Upsample
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
@@ -191,7 +191,7 @@ conv2d = _convolution(conv.conv2d)
 def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
     """Row i of the weight for every integer i of the input; row `padding_idx` gets no gradient."""
     table = as_tensor(weight)
-    index = rows_of(input, len(table), table)
+    index = row_numbers(input, len(table), table)
     return apply(lookup.embedding, table, index=index, padding=padding_row(padding_idx, len(table)))
 
 

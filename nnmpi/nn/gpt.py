@@ -30,7 +30,7 @@ class GPT(Module):
         positions: int,
         dropout: float = 0.0,
     ) -> None:
-        check_sizes(layers, heads, width)
+        check_gpt(layers, heads, width)
         self.heads = heads
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)
@@ -90,7 +90,7 @@ class MLP(Module):
         return y
 
 
-def check_sizes(layers: int, heads: int, width: int) -> None:
+def check_gpt(layers: int, heads: int, width: int) -> None:
     """Raises ValueError unless there is a gpt of these sizes."""
     if min(layers, heads, width) < 1 or width % heads:
         raise ValueError(

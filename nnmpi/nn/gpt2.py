@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from nnmpi import backend
 from nnmpi.data.files import read_json
-from nnmpi.nn.gpt import GPT, check_sizes
+from nnmpi.nn.gpt import GPT, check_gpt
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import check_state
 from nnmpi.nn.stored import AS_IS, Order
@@ -177,7 +177,7 @@ def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor
     vocabulary, positions = (sizes.vocabulary, sizes.width), (sizes.positions, sizes.width)
     layers = len({path.split(".")[1] for path in sources if path.startswith("h.")})
     try:
-        check_sizes(*sizes[:3])
+        check_gpt(*sizes[:3])
         places = (EMBEDDING, vocabulary), (POSITIONS, positions)
         check_state((), sources, [Place.of_whole(*place) for place in places])
         if layers != sizes.layers:

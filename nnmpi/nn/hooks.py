@@ -35,7 +35,7 @@ class HookHandle:
         self.remove()
 
 
-def refused(name: str) -> Callable[..., NoReturn]:
+def refused_hook(name: str) -> Callable[..., NoReturn]:
     """A method in the place of PyTorch's for registering a hook of a kind that there is not."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
@@ -65,7 +65,7 @@ class Hooked:
         """Call hook(module, args) before each forward pass; it may return other arguments."""
         return self._register(Hook(hook, True, with_kwargs), prepend)
 
-    register_full_backward_hook = refused("Module.register_full_backward_hook")
+    register_full_backward_hook = refused_hook("Module.register_full_backward_hook")
 
     def _register(self, hook: Hook, prepend: bool) -> HookHandle:
         hooks = (hook, *self._hooks) if prepend else (*self._hooks, hook)

@@ -24,8 +24,8 @@ from nnmpi.nn.state import array_of, on_host
 class Loss(Module):
     """The base of the losses: how the losses of the samples are reduced to one."""
 
-    register_forward_hook = hooks.refused("Loss.register_forward_hook")
-    register_forward_pre_hook = hooks.refused("Loss.register_forward_pre_hook")
+    register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
+    register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
 
     def __init__(self, *, reduction: str = "mean") -> None:
         if reduction not in softmax.REDUCTIONS:

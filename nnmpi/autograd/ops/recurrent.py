@@ -120,7 +120,7 @@ class PackedRows(NamedTuple):
         return found
 
 
-def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
+def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
     """The rows of N sequences of at most T positions."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
@@ -161,7 +161,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     xp, given = xp_of(x), of.time_first(x)
     check_dtype("recurrent layer", x.dtype, w_ih)
     (T, N, _), H = given.shape, w_hh.shape[1]
-    rows = rows_of(T, N, of.lengths, of.reverse, xp)
+    rows = packed(T, N, of.lengths, of.reverse, xp)
     once = None if of.words is None else distinct(rows.of(of.time_first(of.words)[..., None])[:, 0])
     P = sum(n for _, n in rows.steps)
     z, before = xp.empty((P, cell.gates * H), x.dtype), xp.empty((P, H), x.dtype)

@@ -81,14 +81,14 @@ class Embedding(Module):
 
     def checked(self, index: Any) -> Array:
         """The integers as an array where the weight is; raises ValueError if a row is missing."""
-        return rows_of(index, self.num_embeddings, self.weight)
+        return row_numbers(index, self.num_embeddings, self.weight)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-def rows_of(index: Any, rows: int, weight: Tensor) -> Array:
+def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
     """Integers as an array where the weight is; raises ValueError if one is no number of a row."""
     index = array_of(index)
     if index.dtype.kind not in "iu":
