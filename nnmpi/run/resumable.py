@@ -161,7 +161,7 @@ class Resumable:
         objective = objectives.objective(
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
         )
-        here = arrangement.held(layout.all.rank).trained
+        here = arrangement.model_on(layout.all.rank).trained
         me = weakref.proxy(self)  # a Trainer that the program drops is gone at once
         return TrainSpec(
             Task(part.model, objective, setup.on, self._scale and Scaler(self._scale)),

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
+from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.sim.svg import INK, PAPER, QUIET, box, page, text
 
 HERE, ELSEWHERE = "#", "."

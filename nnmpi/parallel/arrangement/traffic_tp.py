@@ -43,7 +43,7 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
             edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
             yield carried_out(ring, group, rank, numbers, a.dtype, edges)
     last = len(a.stages) - 1
-    if a.sharding.output is not None and last in a.held(rank).stages:
+    if a.sharding.output is not None and last in a.model_on(rank).stages:
         for n in forward(passes, last):
             numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
             yield carried_out(ring, group, rank, numbers, a.updated_dtype)
@@ -73,7 +73,7 @@ def is_short(a: Arrangement, n: int) -> bool:
 
 def _terms(a: Arrangement, rank: int) -> int:
     """How many gradients a rank sums, since ranks have terms: those that it updates."""
-    terms = a.held(rank).stretches(a.sharding.terms)
+    terms = a.model_on(rank).stretches(a.sharding.terms)
     pairs = product(a.owned_ranges(rank) if terms else (), terms)
     return sum(max(min(hi, stop) - max(lo, start), 0) for (lo, hi), (start, stop) in pairs)
 
@@ -106,7 +106,7 @@ def _along_positions(
 
 def _own_layers(a: Arrangement, rank: int) -> Iterator[tuple[int, ShardedLayer]]:
     """The sharded layers in the stages of a rank, each with its stage."""
-    for s in a.held(rank).stages:
+    for s in a.model_on(rank).stages:
         for layer in a.sharding.layers:
             if layer.node in a.stages[s] and a.runs(layer.node, rank):
                 yield s, layer

@@ -87,7 +87,7 @@ def _store_and_sync(
     """The store of the arrangement, to which the parameters move, what sums their gradients, and
     Comms made for it."""
     a, dp, on = spec.arrangement, layout.replicas, spec.task.on
-    held, parameters = a.held(layout.all.rank), spec.parameters
+    held, parameters = a.model_on(layout.all.rank), spec.parameters
     with_comms = [
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets
@@ -124,7 +124,7 @@ def _with_terms(
 ) -> GradientSync:
     """The sync, and behind it sums over tp, where ranks have terms of gradients."""
     a = spec.arrangement
-    terms = a.held(layout.all.rank).stretches(a.sharding.terms)
+    terms = a.model_on(layout.all.rank).stretches(a.sharding.terms)
     return SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync
 
 

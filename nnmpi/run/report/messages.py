@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.mesh import CUTS
-from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
+from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.quoting import printable
 from nnmpi.sim.show import columns, plural
 
