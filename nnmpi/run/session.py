@@ -125,7 +125,7 @@ class Session:
         objective = objectives.objective(
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
         )
-        here = arrangement.held(layout.all.rank).trained
+        here = arrangement.model_on(layout.all.rank).trained
         return TrainSpec(
             Task(part.model, objective, setup.on, self._scale and Scaler(self._scale)),
             part,

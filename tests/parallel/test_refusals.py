@@ -7,6 +7,7 @@ from helpers.datafiles import refused
 from helpers.mpijob import ROOT
 
 from nnmpi import Config
+from nnmpi.mesh import AXES
 from nnmpi.parallel import plan
 from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 
@@ -25,7 +26,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "load_partial": {"load_partial": True},
     "micro_batches": {"micro_batches": 2},
     "overlap": {"overlap": False},
-    "pp": {"pp": 2},
     "pipedream": {"schedule": "pipedream", "pp": 2},
     "progress": {"progress": "thread"},
     "nccl": {"allreduce": "nccl"},
@@ -41,8 +41,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "slices": {"slices": 4},
     "staleness": {"staleness": 2},
     "tf32": {"tf32": True},
-    "tp": {"tp": 2},
-    "cp": {"cp": 2},
+    **{axis.name: {axis.name: 2} for axis in AXES},
     "verify": {"verify": True},
     "vertical_sync": {"vertical_sync": True},
     "virtual_stages": {"virtual_stages": 3},

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from lib.ranks import graph_of
 from lib.runs import Model
 from nnmpi.parallel.arrangement import partition
-from nnmpi.parallel.arrangement.partition import Cut, Unit
+from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
 from nnmpi.parallel.pipeline.profile import UnitCost, stage_costs
 from nnmpi.parallel.pipeline.stages import best_cut
 from nnmpi.schedules.lowering import programs
@@ -31,7 +31,7 @@ class Profiled(NamedTuple):
     def of(cls, model: Model, costs: Sequence[UnitCost]) -> "Profiled":
         return cls(partition.units(graph_of(model)[1]), costs)
 
-    def cut(self, stages: int) -> Cut:
+    def cut(self, stages: int) -> SplitPoints:
         """The cut whose slowest stage is fastest."""
         if stages == 1:
             return ()

@@ -29,12 +29,12 @@ from nnmpi.parallel.arrangement.arrangement import (
     NOT_TIED,
     Arrangement,
     Bucket,
-    Held,
     HeldVariable,
+    RankModel,
     users_of,
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import Division, divided
+from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
@@ -67,12 +67,12 @@ def arrange(
     name of the fastest all-reduce under "allreduce".
     """
     mesh = mesh_of(config, cluster.size)
-    division = division or divided(graph, units(graph), (), 1)
+    division = division or divide(graph, units(graph), (), 1)
     _check_branches(sharding, division)
     places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
-    holdings = {at: _held(config, graph, sharding, division, *at) for at in places}
+    rank_models = {at: _rank_model(config, graph, sharding, division, *at) for at in places}
     lengths = [
-        holdings[at["pp"], at["tp"]].length for at in map(mesh.coordinates, range(mesh.size))
+        rank_models[at["pp"], at["tp"]].length for at in map(mesh.coordinates, range(mesh.size))
     ]
     tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
@@ -82,9 +82,11 @@ def arrange(
     moves = tuple(progress(config, cluster, mesh, r) for r in range(mesh.size))
     found = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
-        *(holdings, store, name, moves, measured),
+        *(rank_models, store, name, moves, measured),
     )
-    return replace(found, holdings={at: _bucketed(found, held) for at, held in holdings.items()})
+    return replace(
+        found, rank_models={at: _bucketed(found, held) for at, held in rank_models.items()}
+    )
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
@@ -114,29 +116,29 @@ def stages_of(config: Config) -> int:
     return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
 
 
-def _held(
+def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
-) -> Held:
+) -> RankModel:
     """What ranks with these coordinates have; without buckets."""
     own, trained = division.of_rank(pp), division.trained(graph, pp)
     others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
-    owned, stretches = sharding.branches, _stretches(sharding, trained)
+    owned, regions = sharding.branches, _regions(sharding, trained)
 
     def held(v: int) -> HeldVariable:
         variable, cut = graph.variables[v], sharding.variables.get(v)
         users = frozenset(s for s, stage in own.items() if v in stage.variables)
-        stretch = stretches.get(v, 0)
+        region = regions.get(v, 0)
         shape, room = list(variable.shape), variable.size
         if cut is not None:
             widths = [stop - start for start, stop in pairwise(cut.bounds)]
             shape[cut.axis], room = widths[tp], room // shape[cut.axis] * max(widths)
-        return HeldVariable(v, tuple(shape), room, users, stretch)
+        return HeldVariable(v, tuple(shape), room, users, region)
 
     first = tuple(held(v) for v in trained if owned.has(v, tp))
     if asked_kind(config).scatters:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
     rest = tuple(held(v) for v in others if owned.has(v, tp))
-    return Held(tuple(own), first, rest, scalar_count(trained))
+    return RankModel(tuple(own), first, rest, scalar_count(trained))
 
 
 def _check_branches(sharding: Sharding, division: Division) -> None:
@@ -151,8 +153,8 @@ def _check_branches(sharding: Sharding, division: Division) -> None:
                 )
 
 
-def _stretches(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
-    """The number of the stretch of each parameter: one that is odd begins and ends where branches
+def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
+    """The number of the region of each parameter: one that is odd begins and ends where branches
     do.
 
     Ranks along tp have different branches. What they have copies of is in buckets of its own, which
@@ -181,7 +183,7 @@ def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool)
 # ---- where gradients are cut into buckets
 
 
-def _bucketed(a: Arrangement, held: Held) -> Held:
+def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
     """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
@@ -197,7 +199,7 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
     alone, spans = _tied(a, groups), held.spans
     firsts = [*accumulate(map(len, groups), initial=0)]
     bounds = [(spans[first][0], spans[end - 1][1]) for first, end in pairwise(firsts)]
-    labels = [(a.store.scatters and users_of(group), group[0].stretch) for group in groups]
+    labels = [(a.store.scatters and users_of(group), group[0].region) for group in groups]
     found = cut_buckets(bounds, mb * MB / a.dtype.itemsize, alone, labels)
     tied = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in found]
     return held._replace(buckets=tuple(tied))
@@ -226,7 +228,7 @@ def cut_buckets(
 ) -> list[Bucket]:
     """Buckets of at least so many numbers, the last ones first; no span is cut in two.
 
-    The spans are of parameters, or of units of parameters that are gathered together. Those at the
+    The spans are of parameters, or of groups of parameters that are gathered together. Those at the
     indices `tied`, which other stages have too, are buckets alone. If `labels` are given, one for
     each span, what is in one bucket has the same one.
     """
@@ -247,15 +249,15 @@ def cut_buckets(
 def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
-    """Units of parameters: those of one module are in one unit, and one of several modules joins
+    """Groups of parameters: those of one module are in one group, and one of several modules joins
     these. An op uses parameters of one module, so what it needs is there when their bucket is."""
-    units: list[tuple[set[str], list[int]]] = []
+    groups: list[tuple[set[str], list[int]]] = []
     for k, held in enumerate(variables):
         modules = {name.rpartition(".")[0] for name in graph.variables[held.variable].names}
         members = [k]
-        for unit in [unit for unit in units if unit[0] & modules]:
-            units.remove(unit)
-            modules, members = modules | unit[0], members + unit[1]
-        units.append((modules, members))
-    in_order = sorted(sorted(members) for _, members in units)
+        for group in [group for group in groups if group[0] & modules]:
+            groups.remove(group)
+            modules, members = modules | group[0], members + group[1]
+        groups.append((modules, members))
+    in_order = sorted(sorted(members) for _, members in groups)
     return [tuple(variables[k] for k in members) for members in in_order]

@@ -41,7 +41,7 @@ class HeldVariable(NamedTuple):
     shape      of what is here
     room       what the flat buffer reserves, in elements: the most that any rank has of it
     users      the stages of the rank that use it
-    stretch    which part of the flat buffer it is in: all ranks along tp have the even ones, and
+    region     which part of the flat buffer it is in: all ranks along tp have the even ones, and
                of the odd ones each has its own branches
     """
 
@@ -49,7 +49,7 @@ class HeldVariable(NamedTuple):
     shape: tuple[int, ...]
     room: int
     users: frozenset[int]
-    stretch: int = 0
+    region: int = 0
 
     @property
     def size(self) -> int:
@@ -69,7 +69,7 @@ class Bucket(NamedTuple):
     tied: int = NOT_TIED
 
 
-class Held(NamedTuple):
+class RankModel(NamedTuple):
     """What ranks have of the model that have these coordinates along pp and tp.
 
     stages    their numbers
@@ -131,7 +131,7 @@ class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
 
     division    the stages of the model
-    holdings    what ranks have, by the coordinates along pp and tp
+    rank_models    what ranks have, by the coordinates along pp and tp
     store       where parameters and gradients of a rank are
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
@@ -146,7 +146,7 @@ class Arrangement:
     mesh: Mesh
     servers: int
     strategy: str
-    holdings: Mapping[tuple[int, int], Held]
+    rank_models: Mapping[tuple[int, int], RankModel]
     store: "StoreKind"
     algorithm: str
     progress: tuple[str, ...]
@@ -183,10 +183,10 @@ class Arrangement:
         """The paths of trained parameters of several stages, with their ranks along pp."""
         return self.division.tied(self.graph)
 
-    def held(self, rank: int) -> Held:
+    def model_on(self, rank: int) -> RankModel:
         """What a rank has of the model; servers have what workers have."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
-        return self.holdings[at["pp"], at["tp"]]
+        return self.rank_models[at["pp"], at["tp"]]
 
     def runs(self, node: int, rank: int) -> bool:
         """Whether a rank of its stage computes a node."""
@@ -215,7 +215,7 @@ class Arrangement:
 
     def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
         """The ranks along these axes in the stages that have the tied parameter of a bucket."""
-        stages = self.division.ranks()[self.held(rank).trained[bucket.tied].variable]
+        stages = self.division.ranks()[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
 
@@ -225,7 +225,7 @@ class Arrangement:
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """What a rank updates of its flat buffer: (start, stop) in each bucket."""
-        for bucket in self.held(rank).buckets:
+        for bucket in self.model_on(rank).buckets:
             ranks = self.store.updaters(self, rank, bucket)
             n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
             yield bucket.start + cut(n, p, r), bucket.start + cut(n, p, r + 1)
@@ -260,7 +260,7 @@ class Arrangement:
     @property
     def longest_sum(self) -> int:
         """The bytes of the largest bucket of any rank."""
-        buckets = (bucket for held in self.holdings.values() for bucket in held.buckets)
+        buckets = (bucket for held in self.rank_models.values() for bucket in held.buckets)
         return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
 
     @property

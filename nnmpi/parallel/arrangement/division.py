@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.arrangement import partition
-from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
+from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
 
 
 class StagePart(NamedTuple):
@@ -64,7 +64,7 @@ class Division(NamedTuple):
         return [*(v for v in sorted(own - {*used}) if graph.variables[v].is_trained), *used]
 
 
-def divided(graph: Graph, units: Sequence[Unit], cut: Cut, pp: int) -> Division:
+def divide(graph: Graph, units: Sequence[Unit], cut: SplitPoints, pp: int) -> Division:
     """The stages of a cut over pp ranks; raises ValueError if a buffer would be in two of them.
 
     Running statistics would be updated in another order than on one rank, or in two copies.
@@ -97,8 +97,10 @@ def estimated_division(graph: Graph, count: int, pp: int, given: str | None = No
         works = [sum(work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
         memory = [_memory(graph, unit) for unit in units]
         trained = [unit.is_trained for unit in units]
-        chosen = partition.cut(works, count, trained, memory, graph.notes) if count > 1 else ()
-    return divided(graph, units, chosen, pp)
+        chosen = (
+            partition.split_points(works, count, trained, memory, graph.notes) if count > 1 else ()
+        )
+    return divide(graph, units, chosen, pp)
 
 
 def work(graph: Graph, node: Node) -> int:

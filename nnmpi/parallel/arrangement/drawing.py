@@ -5,8 +5,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from nnmpi.drawing.svg import INK, PAPER, QUIET, box, page, text
+from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters

@@ -56,7 +56,7 @@ class Memory(NamedTuple):
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     """What a rank holds between two steps over batches of so many samples."""
     sizes, s = {True: 0, False: 0}, a.dtype.itemsize
-    for held in a.held(rank).others:
+    for held in a.model_on(rank).others:
         variable = a.graph.variables[held.variable]
         of_float = s if variable.is_parameter else a.updated_dtype.itemsize
         width = of_float if is_float(np.dtype(variable.dtype)) else 8

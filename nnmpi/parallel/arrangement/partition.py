@@ -23,7 +23,7 @@ from nnmpi.nn.segment import chains
 from nnmpi.parallel.tensor.branches import outermost
 from nnmpi.quoting import shown
 
-Cut: TypeAlias = tuple[int, ...]
+SplitPoints: TypeAlias = tuple[int, ...]
 """The index of the unit at which each stage but the first begins."""
 
 NOISE = 0.02
@@ -106,12 +106,12 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
     return homes
 
 
-def bounds(cut: Cut, n: int) -> list[tuple[int, int]]:
+def bounds(cut: SplitPoints, n: int) -> list[tuple[int, int]]:
     """(start, end) of the units of each stage; n is the number of units."""
     return list(pairwise((0, *cut, n)))
 
 
-def as_text(cut: Cut, units: Sequence[Unit]) -> str:
+def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
     """A cut as a user gives it: "3,7"."""
     return ",".join(str(units[k].first) for k in cut)
 
@@ -119,13 +119,13 @@ def as_text(cut: Cut, units: Sequence[Unit]) -> str:
 # ---- the best cut
 
 
-def cut(
+def split_points(
     costs: Sequence[float],
     stages: int,
     has_trained: Sequence[bool],
     memory: Sequence[float] | None = None,
     notes: Sequence[str] = (),
-) -> Cut:
+) -> SplitPoints:
     """The cut whose slowest stage is fastest, with a trained parameter in every stage.
 
     All three sequences have one entry a unit. With `memory`, of the cuts within NOISE of the best
@@ -149,7 +149,7 @@ def _sums(values: Sequence[float]) -> np.ndarray:
     return np.where(np.tri(len(up_to), dtype=bool), np.inf, up_to - up_to[:, None])
 
 
-def _least_largest(cost: np.ndarray, stages: int) -> Cut:
+def _least_largest(cost: np.ndarray, stages: int) -> SplitPoints:
     """The cut whose largest cost[a, b], of a stage with units a to b - 1, is least.
 
     best[b] is the least largest cost of so many stages that end before unit b.
@@ -167,7 +167,7 @@ def _least_largest(cost: np.ndarray, stages: int) -> Cut:
     return tuple(found[-2::-1])  # without 0, where the first stage begins
 
 
-def _largest(cost: np.ndarray, cut: Cut) -> float:
+def _largest(cost: np.ndarray, cut: SplitPoints) -> float:
     return max(float(cost[a, b]) for a, b in bounds(cut, len(cost) - 1))
 
 
@@ -184,7 +184,9 @@ def _refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 # ---- a cut by hand
 
 
-def given_units(text: str | None, graph: Graph, stages: int) -> tuple[list[Unit], Cut | None]:
+def given_units(
+    text: str | None, graph: Graph, stages: int
+) -> tuple[list[Unit], SplitPoints | None]:
     """The units of a cut that a user gives, and the cut; None if none is given."""
     if text is None:
         return units(graph), None
@@ -193,7 +195,7 @@ def given_units(text: str | None, graph: Graph, stages: int) -> tuple[list[Unit]
     return found, tuple(k for k, unit in enumerate(found) if unit.first in begins)
 
 
-def parse_cut(text: str, graph: Graph, stages: int) -> Cut:
+def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
     """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
     what, found = f"--cut {shown(text, 60)}", layers(graph)
     _refuse_few(sum(layer.is_trained for layer in found), stages, graph.notes)

@@ -130,7 +130,7 @@ class SlotWalk:
 
 def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
     """How often a rank gathers each bucket in a step, by its place in the order of memory."""
-    held = a.held(rank)
+    held = a.model_on(rank)
     inside = [held.inside(bucket) for bucket in sorted(held.buckets)]
     of = {one.variable: b for b, members in enumerate(inside) for one in members}
     walk = SlotWalk([*map(users_of, inside)])

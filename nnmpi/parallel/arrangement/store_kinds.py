@@ -89,27 +89,27 @@ def asked_kind(config: Config) -> StoreKind:
 
 def _numbers(a: Arrangement, rank: int) -> int:
     """The length of the flat buffer without scalars."""
-    held = a.held(rank)
+    held = a.model_on(rank)
     return held.length - held.spans[0][0] if held.trained else 0
 
 
 def _copy(a: Arrangement, rank: int) -> Memory:
     """All values, gradients and running sums; memory through which a node sums buckets."""
     n = _numbers(a, rank)
-    whole = sum(one.size for one in a.held(rank).trained) * a.dtype.itemsize
+    whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
     sums, windows = running_sums(a, n), _windows(a, rank)
     return Memory(whole, whole, sums, slots=scratch(a, n), windows=windows)
 
 
 def _windows(a: Arrangement, rank: int) -> int:
     """The windows through which the buckets of a rank are summed."""
-    sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.held(rank).buckets)
+    sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.model_on(rank).buckets)
     return windows_of_sums(a, rank, a.algorithm, sums)
 
 
 def _on_node(a: Arrangement, rank: int) -> Memory:
     """Each rank updates its slice of each bucket; the node's first rank has what all share."""
-    held, s, whole = a.held(rank), a.dtype.itemsize, _copy(a, rank).parameters
+    held, s, whole = a.model_on(rank), a.dtype.itemsize, _copy(a, rank).parameters
     is_first = a.near_replicas(rank)[0] == rank
     (first, _), (_, n) = held.spans[0], held.spans[-1]
     own = sum(max(hi - max(lo, first), 0) for lo, hi in a.owned_ranges(rank))
@@ -121,7 +121,7 @@ def _on_node(a: Arrangement, rank: int) -> Memory:
 
 def _sharded_state(a: Arrangement, rank: int) -> Memory:
     """Running sums of this rank's shards."""
-    flat, own = a.held(rank).length * a.dtype.itemsize, _shards(a, rank)
+    flat, own = a.model_on(rank).length * a.dtype.itemsize, _shards(a, rank)
     sums, windows = running_sums(a, own), _windows(a, rank)
     return Memory(flat, flat, sums, slots=scratch(a, own), windows=windows)
 
@@ -148,7 +148,7 @@ def _shards(a: Arrangement, rank: int) -> int:
 
 def _lengths(a: Arrangement, rank: int) -> list[int]:
     """The lengths of the buckets, in the order of memory."""
-    return [one.stop - one.start for one in sorted(a.held(rank).buckets)]
+    return [one.stop - one.start for one in sorted(a.model_on(rank).buckets)]
 
 
 def _versions(a: Arrangement, rank: int) -> Memory:
@@ -179,7 +179,7 @@ def _served(a: Arrangement, rank: int) -> Memory:
 
 def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     """An all-reduce a bucket; scalars are apart from gradients of 16 bits."""
-    held = a.held(rank)
+    held = a.model_on(rank)
     if a.is_mixed:
         yield doubled(a.replicas(rank), rank, scalar_count(held.trained))
     for bucket in held.buckets:
@@ -195,7 +195,7 @@ def _sums_on_node(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
 
 def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     """Gradients, in stages 2 and 3 of ZeRO after each backward pass of each stage."""
-    held, group = a.held(rank), a.replicas(rank)
+    held, group = a.model_on(rank), a.replicas(rank)
     yield doubled(group, rank, scalar_count(held.trained) + 3)  # squares, orders
     for bucket in held.buckets:
         n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
@@ -212,7 +212,7 @@ def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
 
 def _gathers_once(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     """Each bucket, after the update."""
-    for bucket in sorted(a.held(rank).buckets):
+    for bucket in sorted(a.model_on(rank).buckets):
         n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
         yield carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
 
@@ -229,7 +229,7 @@ def _along_the_tree(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     plan = moves(owners_of(a.config.slices, len(group)), rank)
     sends = sum(move.action is Action.SEND for move in plan)
     rows = sum(row for _, row in moments(a, rank))
-    for n, dtype in ((a.held(rank).length, a.dtype), (rows, FLOAT64)):
+    for n, dtype in ((a.model_on(rank).length, a.dtype), (rows, FLOAT64)):
         yield Sent(n * dtype.itemsize, 1).times(sends)
         yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
 

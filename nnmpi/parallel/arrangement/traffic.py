@@ -60,7 +60,7 @@ def _statistics(a: Arrangement, rank: int) -> Iterator[Sent]:
 def moments(a: Arrangement, rank: int) -> Iterator[tuple[Node, int]]:
     """The nodes of BatchNorm in the stages of a rank, and the numbers of a row of moments: samples,
     and two of each channel."""
-    for s in a.held(rank).stages:
+    for s in a.model_on(rank).stages:
         for node in (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank)):
             if node.kind in NORMS:
                 at = a.mesh.coordinates(rank)
@@ -75,7 +75,7 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     at, cut = a.mesh.coordinates(rank), a.sharding.sequences
     width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
     passes, nodes = passes_of(a, rank, micro), a.graph.nodes
-    here = [(s, k) for s in a.held(rank).stages for k in a.stages[s] if k in cut.rings]
+    here = [(s, k) for s in a.model_on(rank).stages for k in a.stages[s] if k in cut.rings]
     for s, k in here:
         e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
         of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2 * width
@@ -94,7 +94,7 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Activations to the next stage, and their gradients to the one before."""
     at, last = a.mesh.coordinates(rank), len(a.stages) - 1
-    for s in a.held(rank).stages:
+    for s in a.model_on(rank).stages:
         ahead = a.crossing(s + 1) if s < last else ()
         back = [e for e in a.crossing(s) if a.graph.edges[e].requires_grad] if s > 0 else []
         for n in micro:

@@ -44,7 +44,7 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
         if message.row.by is not Collective.ALL_REDUCE:
             yield from PRICES[message.row.by](a, rank, layer, message, n)
     last = len(a.stages) - 1
-    if a.sharding.output is not None and last in a.held(rank).stages:
+    if a.sharding.output is not None and last in a.model_on(rank).stages:
         for n in forward(passes, last):
             numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
             yield carried_out(ALL_GATHERS["ring"], group, rank, numbers, a.updated_dtype)
@@ -71,7 +71,7 @@ def is_short(a: Arrangement, n: int) -> bool:
 
 def _terms(a: Arrangement, rank: int) -> int:
     """How many gradients a rank sums, since ranks have terms: those that it updates."""
-    terms = a.held(rank).stretches(a.sharding.terms)
+    terms = a.model_on(rank).stretches(a.sharding.terms)
     pairs = product(a.owned_ranges(rank) if terms else (), terms)
     return sum(max(min(hi, stop) - max(lo, start), 0) for (lo, hi), (start, stop) in pairs)
 
@@ -94,7 +94,7 @@ def _messages(
 
     In the first stage all of a backward pass in two halves is done in the second one.
     """
-    for s in a.held(rank).stages:
+    for s in a.model_on(rank).stages:
         here = (layer for layer in a.sharding.layers if layer.node in a.stages[s])
         for layer in here:
             for message in layer.sends if a.runs(layer.node, rank) else ():

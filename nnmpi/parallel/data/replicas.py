@@ -81,7 +81,7 @@ def _store_and_sync(
     """The store of the arrangement, to which the parameters move, and what sums their gradients:
     where ranks along tp have terms of them, over tp, too."""
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
-    held, parameters = a.held(layout.all.rank), spec.parameters
+    held, parameters = a.model_on(layout.all.rank), spec.parameters
     with_comms = [
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets

@@ -26,7 +26,7 @@ from nnmpi.nn.passes import UNTRACKED, Pass
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import unchanged
-from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
+from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
 from nnmpi.parallel.step.ports import Joined, Tensors, forward, needing_gradients
 
 LIMIT = 0.5
@@ -58,7 +58,7 @@ class UnitCost(NamedTuple):
         return self.forward + self.input_gradient + self.weight_gradient
 
 
-def stage_costs(costs: Sequence[UnitCost], cut: Cut) -> list[UnitCost]:
+def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
     """The cost of each stage: the sums over its units.
 
     Stage 0 needs no gradient of its input: that of its other units is part of its weight gradient.

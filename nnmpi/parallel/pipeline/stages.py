@@ -13,8 +13,8 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrange import stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import Division, divided
-from nnmpi.parallel.arrangement.partition import Cut, Unit
+from nnmpi.parallel.arrangement.division import Division, divide
+from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
@@ -46,7 +46,7 @@ def measured_stages(
     # what is wrong with a cut that is given is said before measuring
     found, given = all_or_none(layout.all, lambda: partition.given_units(config.cut, graph, count))
     if count == 1:
-        return divided(graph, found, (), 1), {}
+        return divide(graph, found, (), 1), {}
 
     def measure() -> list[UnitCost]:  # on the first rank, and on those it divides layers with
         if layout.batch.rank or layout.axis["pp"].rank:
@@ -61,7 +61,7 @@ def measured_stages(
 
     def cut() -> tuple[Division, Mapping[str, Any]]:
         chosen = best_cut(found, costs, count, graph.notes) if given is None else given
-        division = divided(graph, found, chosen, config.pp)
+        division = divide(graph, found, chosen, config.pp)
         return division, _facts(config, found, chosen, division, costs, batches)
 
     return all_or_none(layout.all, cut)
@@ -69,9 +69,9 @@ def measured_stages(
 
 def best_cut(
     found: Sequence[Unit], costs: Sequence[UnitCost], count: int, notes: Sequence[str] = ()
-) -> Cut:
-    """The cut of units with these costs whose slowest stage is fastest (see `partition.cut`)."""
-    return partition.cut(
+) -> SplitPoints:
+    """The cut of units with these costs whose slowest stage is fastest (see `split_points`)."""
+    return partition.split_points(
         [cost.seconds for cost in costs],
         count,
         [unit.is_trained for unit in found],
@@ -119,7 +119,7 @@ def own_stages(
 def _facts(
     config: Config,
     found: Sequence[Unit],
-    cut: Cut,
+    cut: SplitPoints,
     division: Division,
     costs: Sequence[UnitCost],
     batches: int,

@@ -13,9 +13,9 @@ from nnmpi.comm import Comm, mpi_versions
 from nnmpi.data.buckets import padding
 from nnmpi.mesh import CUTS, REPLICAS
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
-from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
 from nnmpi.run.report.messages import Event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -51,7 +51,7 @@ def layout_event(a: Arrangement) -> Event:
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
-        "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
+        "kinds": [_figures(one) for one in alike_ranks(a, config.batch_size)],
         "sharded_layers": [
             {
                 "layer": layer.path,
@@ -73,16 +73,16 @@ def devices(a: Arrangement) -> Event:
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
-def _figures(kind: AlikeRanks) -> Event:
-    """The figures of a kind of rank."""
-    sent = {axis: there._asdict() for axis, there in kind.traffic.items()}
+def _figures(one: AlikeRanks) -> Event:
+    """The figures of ranks that are alike."""
+    sent = {axis: there._asdict() for axis, there in one.traffic.items()}
     return {
-        "ranks": list(kind.ranks),
-        "stages": list(kind.stages),
-        **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
-        "activation_bytes": kind.activations,
+        "ranks": list(one.ranks),
+        "stages": list(one.stages),
+        **{f"{name}_bytes": value for name, value in one.memory._asdict().items()},
+        "activation_bytes": one.activations,
         "sent": sent,
-        "parameters_sent": kind.parameters_sent._asdict(),
+        "parameters_sent": one.parameters_sent._asdict(),
     }
 
 

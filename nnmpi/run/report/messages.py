@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.drawing.tables import columns, plural
 from nnmpi.mesh import CUTS
-from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
+from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.quoting import printable
 
 Event = dict[str, Any]

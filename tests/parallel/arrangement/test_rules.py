@@ -90,8 +90,8 @@ def test_a_thread_needs_cores_and_another_node(
 
 def test_one_bucket_on_a_node_and_several_between_nodes() -> None:
     options: dict[str, Any] = {"bucket_mb": 1e-4, "dtype": "float64"}
-    assert len(arranged(2).held(0).buckets) == 1
-    assert len(arranged(2, 2, **options).held(0).buckets) > 1
+    assert len(arranged(2).model_on(0).buckets) == 1
+    assert len(arranged(2, 2, **options).model_on(0).buckets) > 1
 
 
 def test_a_stage_of_pipedream_keeps_as_many_batches_as_there_are_stages_from_it_on() -> None:

@@ -13,8 +13,15 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.division import StagePart, divided
-from nnmpi.parallel.arrangement.partition import NOISE, as_text, bounds, cut, parse_cut, units
+from nnmpi.parallel.arrangement.division import StagePart, divide
+from nnmpi.parallel.arrangement.partition import (
+    NOISE,
+    as_text,
+    bounds,
+    parse_cut,
+    split_points,
+    units,
+)
 
 
 class Scaled(nn.Sequential):
@@ -113,7 +120,7 @@ def test_a_module_that_cannot_be_looked_into_is_one_unit_and_says_why() -> None:
     for chosen in (None, "1,2"):
         with refused("2 layers with trained parameters and 3 stages", why):
             if chosen is None:
-                cut([1, 1], 3, [True, True], None, graph.notes)
+                split_points([1, 1], 3, [True, True], None, graph.notes)
             else:
                 parse_cut(chosen, graph, 3)
 
@@ -145,7 +152,7 @@ def test_a_division_says_what_each_stage_has() -> None:
     graph = graph_of(Branches(), 4)
     found = units(graph)
     assert [str(unit) for unit in found] == ["Linear"] * 4
-    first, second = divided(graph, found, (2,), 2).stages
+    first, second = divide(graph, found, (2,), 2).stages
     paths = [v.path for v in graph.variables]
 
     def has(stage: StagePart) -> set[str]:
@@ -156,7 +163,7 @@ def test_a_division_says_what_each_stage_has() -> None:
     assert [stage.layers for stage in (first, second)] == [2, 2]
     assert second.takes == graph.crossing(2)
     assert len(second.takes) == 3  # x, q and k
-    division = divided(graph, found, (2,), 2)
+    division = divide(graph, found, (2,), 2)
     assert division.tied(graph) == {}
     assert [paths[v] for v in division.trained(graph, 1)] == [
         "never.weight",
@@ -172,11 +179,11 @@ def test_a_division_knows_shared_weights_and_refuses_shared_buffers() -> None:
     found = units(graph)
     weights = [v.path for v in graph.variables if v.path.startswith("0.")]
     with refused("1 (BatchNorm1d) is used in stages 0 and 1", "a --cut that"):
-        divided(graph, found, (3,), 2)
-    assert divided(graph, found, (5,), 2).tied(graph) == {}
+        divide(graph, found, (3,), 2)
+    assert divide(graph, found, (5,), 2).tied(graph) == {}
     plain = graph_of(nn.Sequential(shared, nn.Tanh(), shared), 3)
-    assert divided(plain, units(plain), (1,), 2).tied(plain) == dict.fromkeys(weights, (0, 1))
-    assert divided(plain, units(plain), (1,), 1).tied(plain) == {}
+    assert divide(plain, units(plain), (1,), 2).tied(plain) == dict.fromkeys(weights, (0, 1))
+    assert divide(plain, units(plain), (1,), 1).tied(plain) == {}
 
 
 # ---- the best cut
@@ -213,12 +220,12 @@ def test_a_cut_is_as_good_as_the_best_of_all(
         if not cuts:
             continue
         best = min(largest(costs, c) for c in cuts)
-        chosen = cut(costs, stages, has_trained)
+        chosen = split_points(costs, stages, has_trained)
         assert chosen in cuts
         assert largest(costs, chosen) == pytest.approx(best)
 
         near = [c for c in cuts if largest(costs, c) <= (1 + NOISE) * best + 1e-12]
-        chosen = cut(costs, stages, has_trained, memory)
+        chosen = split_points(costs, stages, has_trained, memory)
         assert chosen in near
         least = min(largest(memory, c) for c in near)
         assert largest(memory, chosen) == pytest.approx(least)
@@ -226,17 +233,17 @@ def test_a_cut_is_as_good_as_the_best_of_all(
 
 def test_memory_decides_between_cuts_of_about_the_same_time() -> None:
     costs, memory = [1.0, 1.0, 0.01, 1.0, 1.0], [1.0, 1.0, 9.0, 0.0, 0.0]
-    assert cut(costs, 2, [True] * 5) == (2,)
-    assert cut(costs, 2, [True] * 5, memory) == (2,)
-    assert cut(costs, 2, [True] * 5, [5.0, 5.0, 9.0, 6.0, 6.0]) == (3,)
+    assert split_points(costs, 2, [True] * 5) == (2,)
+    assert split_points(costs, 2, [True] * 5, memory) == (2,)
+    assert split_points(costs, 2, [True] * 5, [5.0, 5.0, 9.0, 6.0, 6.0]) == (3,)
     slower = [1.0, 1.0, 0.1, 1.0, 0.9]
-    assert cut(slower, 2, [True] * 5, [0.0, 0.0, 9.0, 0.0, 9.0]) == (2,)
+    assert split_points(slower, 2, [True] * 5, [0.0, 0.0, 9.0, 0.0, 9.0]) == (2,)
 
 
 def test_of_cuts_with_equal_memory_the_fastest_is_taken() -> None:
     has_trained, memory = [True, False, True], [1.0, 0.0, 1.0]
-    assert cut([0.99, 0.01, 1.0], 2, has_trained, memory) == (2,)
-    assert cut([1.0, 0.01, 0.99], 2, has_trained, memory) == (1,)
+    assert split_points([0.99, 0.01, 1.0], 2, has_trained, memory) == (2,)
+    assert split_points([1.0, 0.01, 0.99], 2, has_trained, memory) == (1,)
 
 
 def test_too_few_trained_layers_are_refused() -> None:
@@ -244,7 +251,7 @@ def test_too_few_trained_layers_are_refused() -> None:
     graph = graph_of(model, 4)
     has_trained = [unit.is_trained for unit in units(graph)]
     with refused("2 layers with trained parameters and 3 stages", "--pp or --virtual-stages"):
-        cut([1.0] * len(has_trained), 3, has_trained)
+        split_points([1.0] * len(has_trained), 3, has_trained)
     with refused("2 layers with trained parameters and 3 stages"):
         parse_cut("1,2", graph, 3)
     for p in model[0].parameters():
@@ -252,7 +259,7 @@ def test_too_few_trained_layers_are_refused() -> None:
     with refused("1 layer with trained parameters and 2 stages"):
         parse_cut("1", graph_of(model, 4), 2)
     with refused("0 layers with trained parameters and 2 stages"):
-        cut([], 2, [])
+        split_points([], 2, [])
 
 
 # ---- by hand

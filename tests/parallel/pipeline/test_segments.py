@@ -19,7 +19,7 @@ from nnmpi.nn.models import MODELS
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.division import divided
+from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import layers
 from nnmpi.parallel.pipeline.stages import resized
 from nnmpi.parallel.step.channels import Pool
@@ -118,7 +118,7 @@ def test_a_graph_knows_in_which_order_parameters_are_used(name: str) -> None:
     names = [v.path for v in graph.variables]
     units = layers(graph)
     for cut in [(), *((k,) for k in range(1, len(units)))]:
-        division = divided(graph, units, cut, 2)
+        division = divide(graph, units, cut, 2)
         x: tuple[Tensor, ...] = samples(2)
         for rank, stage in enumerate(division.stages):
             module = segment(model, graph, stage.nodes, stage.variables)

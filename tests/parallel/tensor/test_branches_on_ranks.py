@@ -68,7 +68,7 @@ def test_what_all_ranks_have_is_at_one_place_in_their_buffers() -> None:
     branches = nn.Branches({"deep": deep, "flat": nn.Linear(8, 8)})
     layers = nn.Linear(64, 8), nn.LayerNorm(8), branches, nn.Linear(8, 10)
     a = on_paper(nn.Sequential(nn.Flatten(), *layers), 2, dp=2)
-    one, other = a.holdings[0, 0], a.holdings[0, 1]
+    one, other = a.rank_models[0, 0], a.rank_models[0, 1]
     assert len(one.trained) == len(other.trained) + 20
     assert one.spans[:4] == other.spans[:4]
     assert one.buckets[-1] == other.buckets[-1]

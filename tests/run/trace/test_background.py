@@ -33,7 +33,7 @@ def trace(path: Path, **options: Any) -> tuple[list[dict[str, Any]], list[list[i
         trainer = Trainer(Config(**given, **options), comm=comm)
         fit(trainer)
         a = trainer.arrangement
-        return [(b.stop - b.start) * a.dtype.itemsize for b in a.held(comm.rank).buckets]
+        return [(b.stop - b.start) * a.dtype.itemsize for b in a.model_on(comm.rank).buckets]
 
     buckets = threads.run(RANKS, run)
     return json.loads(path.read_text())["traceEvents"], buckets

@@ -1,4 +1,4 @@
-"""Kinds of ranks: those that hold and send as much, each with the figures of one of them."""
+"""Ranks that hold and send as much as each other, with the figures of one of them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -34,8 +34,8 @@ class AlikeRanks(NamedTuple):
     parameters_sent: Sent = Sent()
 
 
-def kinds(a: Arrangement, batch: int) -> list[AlikeRanks]:
-    """All ranks by kinds, in steps over batches of so many samples."""
+def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
+    """All ranks, in steps over batches of so many samples."""
     found: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a):
         one = _figures(a, ranks, batch)
@@ -59,7 +59,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
         held = Memory(*map(add, held, memory(one, 0, batch)))
         kept = max(kept, activations(one, 0, batch))  # one trains after the other
     sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
-    return AlikeRanks(ranks, a.held(first).stages, held, kept, sent, parameters)
+    return AlikeRanks(ranks, a.model_on(first).stages, held, kept, sent, parameters)
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
