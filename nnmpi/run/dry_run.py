@@ -27,8 +27,8 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
+from nnmpi.run.events import layout_event
 from nnmpi.run.report import Event
-from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, sharding_of

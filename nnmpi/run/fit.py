@@ -12,10 +12,10 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
+from nnmpi.run.events import environment, start_event
 from nnmpi.run.files import saving
 from nnmpi.run.measures import counts_tokens, measured
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session

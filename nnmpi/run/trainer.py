@@ -20,9 +20,9 @@ from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.dropped import close_dropped
+from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
 from nnmpi.run.report import Event, Report
-from nnmpi.run.report.events import start_event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import NO_SESSION, Session
 from nnmpi.run.setup.optimizers import MakeOptimizer

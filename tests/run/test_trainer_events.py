@@ -16,7 +16,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import EPOCHS, LEAST_STEPS
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run.report import events
+from nnmpi.run import events
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.setup.setup import total_steps
 

@@ -9,7 +9,7 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.quoting import quoted
 from nnmpi.run.files import loading
 from nnmpi.run.setup import objectives
-from nnmpi.run.text.vocabulary import tokenizer_of_text
+from nnmpi.run.setup.vocabulary import tokenizer_of_text
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:

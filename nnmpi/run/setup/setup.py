@@ -43,7 +43,7 @@ from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
-from nnmpi.run.text.vocabulary import check_vocabulary
+from nnmpi.run.setup.vocabulary import check_vocabulary
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""

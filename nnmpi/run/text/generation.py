@@ -13,9 +13,9 @@ from nnmpi.nn.gpt2 import Sizes, sizes_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.quoting import shown
+from nnmpi.run.setup.vocabulary import own_tokenizer
 from nnmpi.run.text.decoder import NO_LIMIT, Decoder
 from nnmpi.run.text.sampling import Sampling
-from nnmpi.run.text.vocabulary import own_tokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 

@@ -16,8 +16,8 @@ from nnmpi.comm import comm_self
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer
 from nnmpi.nn.gpt2 import save_gpt2
 from nnmpi.run.setup.models import saved_sizes
+from nnmpi.run.setup.vocabulary import own_tokenizer
 from nnmpi.run.text import generate_command
-from nnmpi.run.text.vocabulary import own_tokenizer
 
 
 @pytest.fixture
