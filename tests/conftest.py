@@ -24,6 +24,7 @@ if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 LONG = "long: runs with --all only"
+QUICK = "quick: runs with --quick only, in the place of longer tests"
 LEFT_OUT = "it is long: scripts/test --all runs it"
 
 
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LONG)
+    config.addinivalue_line("markers", QUICK)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from helpers.laws import Law, of
 from helpers.training import laws_loss_scale
 
 from nnmpi.comm import Comm, comm_self
@@ -17,8 +18,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("law", laws_loss_scale.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
+@pytest.mark.parametrize("law", of(laws_loss_scale).values())
+def test_law(law: Law, p: int) -> None:
     threads.run(p, law)
 
 

@@ -20,12 +20,6 @@ from nnmpi.run.sampling import Sampling
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
-def test_law(law, ranks: int) -> None:
-    threads.run(ranks, law)
-
-
 @pytest.mark.parametrize(
     ("how", "wanted"),
     [

@@ -23,11 +23,6 @@ from nnmpi.nn.gpt2 import Sizes, config_of
 from nnmpi.nn.models import load_gpt2, save_gpt2
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_law(ranks: int) -> None:
-    threads.run(ranks, laws.is_tuned_as_on_one_rank)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     save_gpt2(laws.model(), tmp_path / "start")

@@ -2,8 +2,8 @@
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
 `test_conformance.py` runs a third of the rows on threads, of families with many rows a ninth,
-`test_conformance_mpi.py` others over MPI, and `test_strict_conformance.py` some with ranks on a
-device. With --all, all rows run on threads, and all on a device.
+`test_strict_conformance.py` some with ranks on a device, and the table of laws others over MPI.
+With --all, all rows run on threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ from helpers.training import (
 )
 from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.graph_models import GRAPH_MODELS
+from helpers.training.on_device import on_device
 from helpers.training.pipelined import (
     CNN,
     MLP,
@@ -507,10 +508,15 @@ def rows_over_mpi(family: str, ranks: int) -> list[Row]:
     return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
 
 
-def family_trains_as_one_rank(family: str, comm: Comm) -> None:
-    """For jobs of MPI, where ranks are processes."""
-    for row in rows_over_mpi(family, comm.size):
+def family_trains_as_one_rank(comm: Comm, name: str) -> None:
+    for row in rows_over_mpi(name, comm.size):
         part = comm.split(0 if comm.rank < row.ranks else None)
         if part is not None:
             row.trains_as_one_rank(part)
             part.free()
+
+
+def family_trains_on_device(comm: Comm, name: str) -> None:
+    with on_device():
+        for row in device_rows_over_mpi(name, comm.size):
+            row.trains_on_device(comm)
