@@ -49,10 +49,11 @@ def test_the_first_example_is_short():
 
 
 @pytest.mark.parametrize("code", [e for e in EXAMPLES[1:] if "world()" not in e])
-def test_the_other_examples_run(code, tmp_path):
+def test_the_other_examples_run(code, tmp_path, monkeypatch):
     if "sklearn" in code:
         pytest.importorskip("sklearn")
-    python(code, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"__name__": "__main__"})
 
 
 def test_there_are_examples_of_each_kind():
