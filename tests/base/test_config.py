@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import Field, FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,100 +10,12 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 
-import nnmpi
 from nnmpi import config, optim, train
 from nnmpi.cli import from_toml
-from nnmpi.config import Config, options
+from nnmpi.config import Config, kind_of, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.schedules import pipeline
-
-GROUPS = {
-    *("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality"),
-    *("files", "other"),
-}
-
-FLAGS: dict[str, tuple[str, Any]] = {
-    "context": ("64", 64),
-    "tokenizer": ("gpt2", "gpt2"),
-    "sample-every": ("100", 100),
-    "prompt": ("In the beginning", "In the beginning"),
-    "bucket-by-length": ("", True),
-    "dp": ("3", 3),
-    "pp": ("2", 2),
-    "tp": ("2", 2),
-    "cp": ("2", 2),
-    "sequence-parallel": ("", True),
-    "order": ("pp,tp,dp", "pp,tp,dp"),
-    "zero": ("3", 3),
-    "micro-batches": ("4", 4),
-    "schedule": ("zb-h1", "zb-h1"),
-    "virtual-stages": ("3", 3),
-    "cut": ("3,7", "3,7"),
-    "recompute": ("", True),
-    "vertical-sync": ("", True),
-    "tf32": ("", True),
-    "allreduce": ("ring", "ring"),
-    "bucket-mb": ("0.5", 0.5),
-    "no-overlap": ("", False),
-    "progress": ("thread", "thread"),
-    "sync": ("ssp", "ssp"),
-    "staleness": ("2", 2),
-    "servers": ("1", 1),
-    "slow-rank": ("1:3", "1:3"),
-    "jitter": ("0.1:5", "0.1:5"),
-    "verify": ("", True),
-    "reproducible": ("", True),
-    "slices": ("4", 4),
-    "check-copies": ("7", 7),
-    "model": ("mlp:4-3", "mlp:4-3"),
-    "dropout": ("0.1", 0.1),
-    "data": ("iris", "iris"),
-    "data-dir": ("some/where", "some/where"),
-    "download": ("", True),
-    "standardise": ("none", "none"),
-    "epochs": ("3", 3),
-    "steps": ("4", 4),
-    "batch-size": ("5", 5),
-    "lr": ("1e-3", 1e-3),
-    "optimizer": ("sgd", "sgd"),
-    "momentum": ("0.5", 0.5),
-    "weight-decay": ("1", 1.0),
-    "weight-decay-of": ("matrices", "matrices"),
-    "lr-schedule": ("warmup:5+cosine", "warmup:5+cosine"),
-    "clip-norm": ("2", 2.0),
-    "augment": ("crop:4+flip", "crop:4+flip"),
-    "seed": ("7", 7),
-    "dtype": ("float64", "float64"),
-    "device": ("auto", "auto"),
-    "convolution": ("winograd4", "winograd4"),
-    "save": ("a.safetensors", "a.safetensors"),
-    "load": ("b.safetensors", "b.safetensors"),
-    "load-partial": ("", True),
-    "log": ("c.jsonl", "c.jsonl"),
-    "append": ("", True),
-    "trace": ("d.json", "d.json"),
-    "dry-run": ("", True),
-    "ranks": ("64", 64),
-    "json": ("", True),
-    "quiet": ("", True),
-}
-
-
-def field(flag: str) -> str:
-    return flag.removeprefix("no-").replace("-", "_")
-
-
-def test_a_run_without_options_is_digits_on_the_cpu() -> None:
-    c = Config()
-    assert nnmpi.Config is Config
-    assert (c.model, c.data, c.epochs, c.batch_size) == ("digits-cnn", "digits", None, 64)
-    assert (c.optimizer, c.lr, c.momentum, c.weight_decay) == ("adam", 3e-3, 0.9, 0.0)
-    assert (c.lr_schedule, c.seed) == ("cosine", 0)
-    assert (c.dtype, c.device, c.convolution) == ("float32", "cpu", "auto")
-    unset = (c.data_dir, c.steps, c.clip_norm, c.save, c.load, c.log)
-    assert unset == (None,) * 6
-    assert not any((c.download, c.dry_run, c.quiet))
 
 
 def test_a_config_is_frozen() -> None:
@@ -113,7 +25,6 @@ def test_a_config_is_frozen() -> None:
 
 def test_every_option_is_described() -> None:
     assert options() == fields(Config)
-    assert set(config.GROUPS) == GROUPS
     for option in options():
         assert len(option.metadata["help"]) > 5, option.name
 
@@ -301,20 +212,37 @@ def test_a_file_that_cannot_be_read_is_a_one_line_error(tmp_path: Path) -> None:
 # ---- flags
 
 
-def test_the_flags_are_the_options() -> None:
-    assert {field(flag) for flag in FLAGS} == {option.name for option in options()}
+def given(option: "Field[Any]") -> tuple[list[str], Any]:
+    """A flag that changes an option, and the value that it then has."""
+    flag, default = option.name.replace("_", "-"), option.default
+    if kind_of(option) is bool:
+        return ["--no-" * default + "--" * (not default) + flag], not default
+    others = [c for c in option.metadata["choices"] if c != default]
+    text = TEXTS.get(option.name) or str((others or [7])[0])
+    return [f"--{flag}", text], kind_of(option)(text)
+
+
+TEXTS = {
+    "order": "pp,tp,dp",
+    "lr_schedule": "warmup:5+cosine",
+    "momentum": "0.5",
+    "dropout": "0.1",
+    "jitter": "0.1:5",
+    "slow_rank": "1:3",
+    "augment": "crop:4+flip",
+}
+"""Of options that only some texts or numbers fit."""
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_every_flag_sets_its_option(option: "Field[Any]") -> None:
+    arguments, value = given(option)
+    assert train.config(arguments) == replace(Config(), **{option.name: value})
+    assert value != option.default
 
 
 def test_the_schedules_of_the_option_are_those_that_exist() -> None:
     assert {*config.SCHEDULES} == {*pipeline.SCHEDULES}
-
-
-@pytest.mark.parametrize("flag", FLAGS)
-def test_every_flag_sets_its_option(flag: str) -> None:
-    text, value = FLAGS[flag]
-    arguments = [f"--{flag}", *([text] if text else [])]
-    assert train.config(arguments) == replace(Config(), **{field(flag): value})
-    assert getattr(Config(), field(flag)) != value
 
 
 def test_flags_override_the_file_in_any_order(tmp_path: Path) -> None:
@@ -344,7 +272,8 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         train.main(["--help"])
     out, err = capsys.readouterr()
     assert err == ""
-    assert [flag for flag in (*FLAGS, "config") if f"--{flag}" not in out] == []
+    flags = [given(option)[0][0] for option in options()]
+    assert [flag for flag in (*flags, "--config") if flag not in out] == []
     assert "(default adam)" in out
 
 

@@ -1,12 +1,10 @@
 """The loss scale of float16, on ranks that are threads."""
 
-from collections.abc import Callable
-
 import pytest
 from helpers.laws import Law, of
 from helpers.training import laws_loss_scale
 
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import loss_scale
 from nnmpi.optim.loss_scale import GROWTH_INTERVAL, LossScale

@@ -431,7 +431,7 @@ def test_a_full_disk_is_reported() -> None:
 
 
 def test_the_simulator_imports_plans_and_nothing_else() -> None:
-    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.quoting"}
+    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.quoting", "nnmpi.nested"}
     files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").rglob("*.py")]
     assert len(files) > 4
     for path in files:
@@ -447,28 +447,6 @@ def test_the_simulator_imports_plans_and_nothing_else() -> None:
 
 
 # ---- the page
-
-BLOCKS = re.findall(
-    r"^```\n\$ python -m nnmpi\.simulate collective (.*?)\n(.*?)^```", PAGE, re.S | re.M
-)
-
-
-@pytest.mark.parametrize(("arguments", "shown"), BLOCKS, ids=[b[0] for b in BLOCKS])
-def test_the_page_shows_the_output_of_the_command(
-    simulator: Any, arguments: str, shown: str
-) -> None:
-    """A line of three dots stands for lines left out."""
-    result = simulator(arguments)
-    assert result.status == 0
-    parts = re.split(r"^\.\.\.\n", shown, flags=re.M)
-    pattern = r"(?:.*\n)*".join(map(re.escape, parts))
-    assert re.fullmatch(pattern, result.out)
-    assert max(map(len, parts)) > 100
-
-
-def test_the_page_has_drawings_and_tables() -> None:
-    assert len(BLOCKS) == PAGE.count("```") / 2 >= 7
-    assert sum("--draw" in arguments for arguments, _ in BLOCKS) >= 5
 
 
 def test_the_table_of_the_page() -> None:

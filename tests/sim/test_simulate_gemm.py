@@ -1,4 +1,4 @@
-"""The command nnmpi.simulate gemm: its output, what it refuses, and pages that show its output."""
+"""The command nnmpi.simulate gemm: its output, and what it refuses."""
 
 import json
 import re
@@ -131,17 +131,3 @@ def test_unusable_arguments_give_one_line(
     assert result.err.startswith("nnmpi.simulate: ")
     assert len(result.err.splitlines()) == 1
     assert [word for word in words if word not in result.err] == [], result.err
-
-
-# ---- pages
-
-PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = re.findall(
-    r"^```\n\$ python -m nnmpi\.simulate gemm (.*?)\n(.*?)^```", "\n".join(PAGES), re.S | re.M
-)
-
-
-@pytest.mark.parametrize(("arguments", "shown"), BLOCKS, ids=[b[0] for b in BLOCKS])
-def test_a_page_shows_the_output_of_the_command(simulator: Any, arguments: str, shown: str) -> None:
-    result = simulator(arguments)
-    assert (result.status, result.out) == (0, shown)

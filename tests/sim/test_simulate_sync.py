@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -102,16 +101,6 @@ def test_theory_is_what_long_simulations_approach(slow: str | None, jitter: str)
 
 
 # ---- the command
-
-
-def test_the_page_shows_what_the_command_prints(sync: Any) -> None:
-    page = Path(__file__).parents[2] / "docs" / "synchrony.md"
-    found = re.search(
-        r"^\$ python -m nnmpi\.simulate sync (.*)\n((?:.*\n)*?)```", page.read_text(), re.M
-    )
-    assert found is not None
-    printed = sync(found[1]).out.splitlines()
-    assert [x for x in found[2].splitlines() if x != "..." and x not in printed] == []
 
 
 def test_all_modes_side_by_side(sync: Any) -> None:

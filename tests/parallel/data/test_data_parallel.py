@@ -247,7 +247,7 @@ def test_auto_takes_a_ring_where_nodes_cut_groups_of_dp_unlike() -> None:
     assert [t["allreduce"] for t in ended] == ["shared"] * 6
 
 
-@pytest.mark.parametrize("name", ["shared", "hierarchical", "mpi"])
+@pytest.mark.parametrize("name", ["shared", "hierarchical", "mpi"], ids="by {}".format)
 def test_sums_by_nodes_are_refused_where_these_cut_groups_of_dp_unlike(name: str) -> None:
     def rank(comm: Comm) -> dict[str, Any]:
         return started(comm, dp=comm.size // 2, tp=2, allreduce=name)

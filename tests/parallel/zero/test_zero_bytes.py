@@ -1,4 +1,4 @@
-"""ZeRO beside its formulas: bytes that each rank holds, and bytes that it sends."""
+"""ZeRO beside its formulas: bytes that each rank holds; test_arranged has those that it sends."""
 
 import gc
 import mmap
@@ -120,66 +120,3 @@ def test_memory_that_only_set_up_uses_does_not_stay_resident() -> None:
 def resident() -> int:
     """Bytes of the pages of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-
-# ---- the wire
-
-
-class Sent(NamedTuple):
-    """What a rank has sent in a step, beside one unit: its share of all gradients, once."""
-
-    scattered: int
-    gathered: int
-    unit: float
-    bucket: list[float]  # its share of each bucket
-    scalars: int
-
-
-def sent(comm: Comm, zero: int, micro_batches: int) -> Sent:
-    t = trainer(comm, zero, micro_batches=micro_batches)
-    store, dp = store_of(t), t.strategy.layout.axis["dp"]
-    assert isinstance(store, ShardedStore)
-    gathers = store.gathers
-    steps = t.strategy.steps(t.train, t.state)
-    next(steps)
-    store.wait()
-    before = sum(dp.ledger.sent_bytes), sum(gathers.ledger.sent_bytes)
-    next(steps)
-    store.wait()
-    after = sum(dp.ledger.sent_bytes), sum(gathers.ledger.sent_bytes)
-    steps.close()
-    lengths = [bucket.stop - bucket.start for bucket in store.buckets]
-    share = [4 * n * (comm.size - 1) / comm.size for n in lengths]
-    scattered, gathered = (b - a for a, b in zip(before, after, strict=True))
-    rounds = int(np.ceil(np.log2(comm.size))) + 2
-    t.close()
-    return Sent(scattered, gathered, sum(share), share, rounds * 8 * len(store.scalars) + 64)
-
-
-@pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_stages_1_and_2_send_two_units_or_one_more_a_micro_batch(d: int, m: int) -> None:
-    for zero, sums in ((1, 1), (2, m)):
-        for found in threads.run(d, lambda comm, zero=zero: sent(comm, zero, m)):
-            slack = 64 * len(found.bucket)  # parts of a bucket differ by one number
-            assert found.gathered == pytest.approx(found.unit, abs=slack)
-            assert (
-                0
-                <= found.scattered - sums * found.unit + m * slack
-                <= found.scalars + 2 * m * slack
-            )
-
-
-@pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_stage_3_sends_three_units_a_micro_batch_but_for_what_is_still_there(
-    d: int, m: int
-) -> None:
-    """Where a pass turns round, two buckets are still in their slots."""
-    for found in threads.run(d, lambda comm: sent(comm, 3, m)):
-        slack = 64 * len(found.bucket) * m
-        last, first = sum(found.bucket[-2:]), sum(found.bucket[:2])
-        expected = 2 * m * found.unit - m * last - (m - 1) * first
-        assert found.gathered == pytest.approx(expected, abs=2 * slack)
-        assert 0 <= found.scattered - m * found.unit + slack <= found.scalars + 2 * slack
-        assert found.gathered + found.scattered < 3 * m * found.unit
