@@ -2,26 +2,15 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commands import Completed
 
-from nnmpi import simulate
+KIND = "gemm"
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = "--rows 4096 --inner 4096 --columns 4096"
-
-
-@pytest.fixture
-def simulator(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(text: str) -> Completed:
-        status = simulate.main(["gemm", *shlex.split(text)])
-        return Completed(status, *capsys.readouterr())
-
-    return run
 
 
 def test_the_tables(simulator: Any) -> None:
@@ -122,12 +111,5 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line(
-    simulator: Any, case: tuple[str, tuple[str, ...]]
-) -> None:
-    text, words = case
-    result = simulator(text)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("nnmpi.simulate: ")
-    assert len(result.err.splitlines()) == 1
-    assert [word for word in words if word not in result.err] == [], result.err
+def test_unusable_arguments_give_one_line(refused: Any, case: tuple[str, tuple[str, ...]]) -> None:
+    refused(*case)
