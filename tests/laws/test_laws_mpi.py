@@ -8,6 +8,7 @@ import os
 import pytest
 from helpers.laws import Law, table
 
+from nnmpi import seeded
 from nnmpi.comm import launched, world
 
 COLUMN = os.environ.get("NNMPI_TEST_LAWS", "mpi")
@@ -17,4 +18,6 @@ LAWS = [pytest.param(law, id=name) for name, law, _ in table(COLUMN, launched())
 @pytest.mark.mpi
 @pytest.mark.parametrize("law", LAWS)
 def test_law(law: Law) -> None:
-    law(world())
+    """Each law draws weights as in a new process, whatever ranks have made of their own before."""
+    with seeded(0):
+        law(world())
