@@ -13,7 +13,7 @@ from helpers.benchfiles import BENCHMARKS, Import, refusal
 from helpers.mpijob import run as mpirun
 
 SCRIPT = str(BENCHMARKS / "sync.py")
-TINY = ("--steps", "12", "--repeats", "1", "--base", "20", "--batch", "6")
+TINY = ("--steps", "12", "--repeats", "1", "--base", "5", "--batch", "6")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 

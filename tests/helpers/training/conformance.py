@@ -1,7 +1,7 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a third of the rows on threads, of families with many rows a ninth,
+`test_conformance.py` runs a sixth of the rows on threads, of families with many rows a twelfth,
 `test_strict_conformance.py` some with ranks on a device, and the table of laws others over MPI.
 With --all, all rows run on threads, and all on a device.
 """
@@ -452,16 +452,16 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: a third, of many rows a ninth."""
+    """All rows, and whether a row runs without --all: a sixth, of many rows a twelfth."""
     found = rows(family)
     some = [k for k in range(len(found)) if third(k) == 0]
-    return with_all_words(found, some[:: 1 if len(found) < MANY else 3])
+    return with_all_words(found, some[:: 2 if len(found) < MANY else 4])
 
 
 def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a third."""
+    """The rows whose arrangement is held to the run, and whether it is without --all: a sixth."""
     found = [row for row in rows(family) if row.options is not None]
-    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1])
+    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::2])
 
 
 def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:

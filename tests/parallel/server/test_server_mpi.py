@@ -13,7 +13,6 @@ COMMAND = ("-m", "nnmpi.train", "--json", "--data", "digits", "--model", "mlp:64
 @pytest.mark.parametrize(
     "options",
     [
-        ("--sync", "bsp", "--servers", "2"),
         ("--sync", "asp", "--slow-rank", "1:3", "--jitter", "0.1:2"),
         ("--sync", "ssp", "--staleness", "2", "--servers", "2"),
     ],
