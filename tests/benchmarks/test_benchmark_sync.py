@@ -106,11 +106,3 @@ def test_unusable_flags_are_reported_in_one_line(
     error = "".join(errors)  # of the first rank alone
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_unusable_flags_end_the_job() -> None:
-    ended = run(3, SCRIPT, "--steps", "3")
-    assert ended.status == 2
-    assert sum("sync.py: " in line for line in ended.err.splitlines()) == 1
-    assert "are too few" in ended.err
-    assert "Traceback" not in ended.err
