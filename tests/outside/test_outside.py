@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import nnmpi.nn.functional as F
+
 MISSING = [name for name in ("torch", "expecttest") if find_spec(name) is None]
 
 pytestmark = [
@@ -31,6 +33,10 @@ def test_operators(is_sample: bool) -> None:
     with ThreadPoolExecutor() as pool:
         report = pool.submit(operators.run, 4 if is_sample else None).result()
     all_agree(report, at_least=800 if is_sample else 6000)
+    made_of_others = {"sigmoid", "tanh", "softmax", "log_softmax", "dropout", "one_hot"}
+    public = {name for name, f in vars(F).items() if getattr(f, "__module__", "") == F.__name__}
+    public = {name for name in public if name.islower() and name[0] != "_"} - made_of_others
+    assert public <= {name.removeprefix("nn.functional.") for name in report.counts}
 
 
 def test_modules(is_sample: bool) -> None:
