@@ -1,4 +1,4 @@
-"""Losses as modules: on devices, in parts, and what is refused; tests/outside has PyTorch's results."""
+"""Losses as modules: on devices, in parts, and what is refused; tests/outside has their values."""
 
 import re
 from collections.abc import Callable
