@@ -33,11 +33,14 @@ from helpers.tensor import (
 from helpers.training import (
     conformance,
     laws_generation,
+    laws_goals,
     laws_gpt2,
     laws_layers,
+    laws_masters,
     laws_pipeline_cuts,
     laws_pipeline_models,
     laws_pipelines,
+    laws_ported,
     laws_recurrent,
     laws_resume,
     laws_server,
@@ -88,6 +91,11 @@ OF_SHARDED_MODELS = {
     **of(laws_tensor_layers),
     **each(laws_tensor_graphs.trains_as_one_rank, laws_tensor_graphs.MODELS),
 }
+OF_MASTERS = {
+    **each(laws_masters.values_are_the_rounding_of_masters, laws_masters.LAYOUTS),
+    **each(laws_masters.what_is_written_wins, laws_masters.LAYOUTS),
+    **each(laws_masters.a_file_has_the_masters, laws_masters.LAYOUTS),
+}
 FAMILIES = conformance.FAMILIES
 
 
@@ -113,6 +121,9 @@ TABLE = {
     "resume": Row(of(laws_resume), (1, 4), threads_all=(3,), mpi=(2,)),
     "gpt2": Row(of(laws_gpt2, laws_generation), (1, 2, 3, 4), mpi=(2,)),
     "pipelines": Row(of(laws_pipelines, laws_pipeline_models), (1, 2, 4), mpi=(3,)),
+    "goals": Row(each(laws_goals.gives_the_same_bits, laws_goals.GOALS), (2, 3)),
+    "loops and hooks": Row(of(laws_goals, laws_ported), (2,)),
+    "masters": Row(OF_MASTERS, (2,)),
     "cuts": Row(of(laws_pipeline_cuts), (1, 4), threads_all=(2,), mpi=(3,)),
     "snapshot": Row(of(laws_snapshot), (1, 4), threads_all=(2,), mpi=(3,)),
     "slices": Row(of(laws_slices), mpi=(2, 3)),
