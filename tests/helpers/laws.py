@@ -66,12 +66,9 @@ def of(*modules: ModuleType) -> dict[str, Law]:
 
 
 def is_law(f: Callable[..., object]) -> bool:
-    first, *others = (*signature(f).parameters.values(), None)
-    has_default = [
-        p is None or p.default is not p.empty or p.kind is p.VAR_POSITIONAL for p in others
-    ]
-    returns = signature(f).return_annotation
-    return first is not None and first.annotation is Comm and all(has_default) and returns is None
+    parameters = signature(f).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return [p.annotation for p in needed] == [Comm] and signature(f).return_annotation is None
 
 
 def each(law: Callable[[Comm, str], None], names: Iterable[str]) -> dict[str, Law]:
