@@ -17,7 +17,7 @@ from helpers.commands import Completed
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
-from nnmpi.collectives.verify import ALL_GATHER, PlanError
+from nnmpi.collectives.verify import PlanError
 from nnmpi.sim import collective, show
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
@@ -34,21 +34,6 @@ RING = "--algorithm ring --ranks 4 --bytes 1MB"
 
 
 # ---- one algorithm, all of them
-
-
-def test_the_report_of_a_ring_of_1024(simulator: Any) -> None:
-    result = simulator("--algorithm ring --ranks 1024 --bytes 100e6 --alpha 5e-6 --beta 1e-10")
-    assert (result.status, result.err) == (0, "")
-    assert result.out == (
-        "all-reduce by ring: 1,024 ranks, 100 MB\n"
-        "alpha 5e-06 s, beta 1e-10 s/B, gamma 0 s/B\n"
-        "time      30.2 ms\n"
-        "rounds    2,046\n"
-        "sent      199.8 MB by each rank\n"
-        "messages  2,046 by each rank\n"
-        "textbook  2(p-1)a + 2(p-1)/p Mb = 30.2 ms\n"
-        "our plan  2(p-1)a + (p-1)/p M(2b+g) = 30.2 ms\n"
-    )
 
 
 def test_the_report_where_ranks_differ_and_the_textbook_leaves_something_out(
@@ -128,33 +113,6 @@ def test_the_drawing_follows_the_report(simulator: Any) -> None:
     figures = simulator(RING).out
     picture = draw(ALGORITHMS["ring"], 4)
     assert result.out == f"{figures}\n{picture}\n\n{LEGEND}\n"
-
-
-def test_the_drawing_of_a_tree() -> None:
-    assert draw(ALGORITHMS["tree"], 3).splitlines() == [
-        "round  rank 0  rank 1  rank 2",
-        "start  1       1       1",
-        "0      +all    all>0   -",
-        "       2       1       1",
-        "1      +all    -       all>0",
-        "       3       1       1",
-        "-- from here on, what arrives replaces a chunk --",
-        "2      all>2   -       =all",
-        "       3       1       3",
-        "3      all>1   =all    -",
-        "       3       3       3",
-    ]
-
-
-def test_the_drawing_of_an_all_gather_starts_with_one_chunk_per_rank() -> None:
-    assert draw(OPERATIONS["all-gather"].algorithms["ring"], 3, ALL_GATHER).splitlines() == [
-        "round  rank 0  rank 1  rank 2",
-        "start  1..     .1.     ..1",
-        "0      0>2 =1  1>0 =2  2>1 =0",
-        "       11.     .11     1.1",
-        "1      1>2 =2  2>0 =0  0>1 =1",
-        "       111     111     111",
-    ]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
