@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.options import another
 
 from nnmpi import config, optim, train
 from nnmpi.cli import from_toml
@@ -212,33 +213,20 @@ def test_a_file_that_cannot_be_read_is_a_one_line_error(tmp_path: Path) -> None:
 # ---- flags
 
 
-def given(option: "Field[Any]") -> tuple[list[str], Any]:
-    """A flag that changes an option, and the value that it then has."""
-    flag, default = option.name.replace("_", "-"), option.default
-    if kind_of(option) is bool:
-        return ["--no-" * default + "--" * (not default) + flag], not default
-    others = [c for c in option.metadata["choices"] if c != default]
-    text = TEXTS.get(option.name) or str((others or [7])[0])
-    return [f"--{flag}", text], kind_of(option)(text)
-
-
-TEXTS = {
-    "order": "pp,tp,dp",
-    "lr_schedule": "warmup:5+cosine",
-    "momentum": "0.5",
-    "dropout": "0.1",
-    "jitter": "0.1:5",
-    "slow_rank": "1:3",
-    "augment": "crop:4+flip",
-}
-"""Of options that only some texts or numbers fit."""
+def given(option: "Field[Any]") -> list[str]:
+    """The flag that gives an option another value."""
+    flag, value = option.name.replace("_", "-"), another(option)
+    return (
+        [f"--{flag}={value}"]
+        if kind_of(option) is not bool
+        else [f"--{'' if value else 'no-'}{flag}"]
+    )
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
 def test_every_flag_sets_its_option(option: "Field[Any]") -> None:
-    arguments, value = given(option)
-    assert train.config(arguments) == replace(Config(), **{option.name: value})
-    assert value != option.default
+    assert train.config(given(option)) == replace(Config(), **{option.name: another(option)})
+    assert another(option) != option.default
 
 
 def test_the_schedules_of_the_option_are_those_that_exist() -> None:
@@ -272,7 +260,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         train.main(["--help"])
     out, err = capsys.readouterr()
     assert err == ""
-    flags = [given(option)[0][0] for option in options()]
+    flags = [given(option)[0].partition("=")[0] for option in options()]
     assert [flag for flag in (*flags, "--config") if flag not in out] == []
     assert "(default adam)" in out
 
