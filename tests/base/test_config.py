@@ -178,10 +178,7 @@ BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "empty": ('log = ""', ("log is empty",)),
     "broken": ("lr = [", ("is not TOML",)),
     "twice": ("lr = 1\nlr = 2", ("is not TOML",)),
-    "twice, in two tables": (
-        "seed = 1\n[training]\nseed = 2",
-        ("seed is given twice; keep one",),
-    ),
+    "twice, in two tables": ("seed = 1\n[training]\nseed = 2", ("seed is given twice; keep one",)),
     "twice, in two spellings": (
         "data-dir = '.'\ndata_dir = '.'",
         ("data_dir is given twice as data-dir and as data_dir; keep one",),

@@ -178,10 +178,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "kernel": (lambda: nn.Conv2d(1, 2, (3, 3, 3)), ("kernel_size=(3, 3, 3)", "tuple of 2")),
     "stride": (lambda: nn.MaxPool2d(2, 0), ("MaxPool2d", "stride=0", "at least 1")),
     "groups": (lambda: nn.Conv2d(4, 2, 3, groups=4), ("4 input and 2 output", "4 groups")),
-    "same with a stride": (
-        lambda: nn.Conv2d(2, 2, 3, (1, 2), "same"),
-        ("padding='same'", "stride=1", "(1, 2)"),
-    ),
+    "same with a stride": (lambda: nn.Conv2d(2, 2, 3, (1, 2), "same"), ("(1, 2)",)),
     "name of a padding": (lambda: nn.Conv1d(2, 2, 3, padding="full"), ("'full'", "same, valid")),
     "output padding": (
         lambda: nn.ConvTranspose2d(2, 2, 3, 2, output_padding=2),
@@ -200,10 +197,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: nn.Conv2d(1, 2, 3)(some(2, 8, 8)),
         ("(2, 8, 8)", "(N, 1, H, W)", "x[:, None] adds the axis of channels"),
     ),
-    "dilated kernel": (
-        lambda: nn.Conv2d(2, 2, 3, dilation=2)(some(1, 2, 4, 6)),
-        ("4x6", "3x3", "dilation 2x2"),
-    ),
+    "dilated kernel": (lambda: nn.Conv2d(2, 2, 3, dilation=2)(some(1, 2, 4, 6)), ("dilation 2x2",)),
     "mean of integers": (
         lambda: nn.AvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
         ("avg_pool2d", "int64", "x.astype('float32')"),
@@ -212,14 +206,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: nn.AdaptiveAvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
         ("int64", "x.astype('float32')"),
     ),
-    "images for sequences": (
-        lambda: nn.MaxPool1d(2)(some(1, 2, 4, 6)),
-        ("max_pool1d: input of shape (1, 2, 4, 6)", "must be (N, C, L)"),
-    ),
-    "short sequences": (
-        lambda: nn.AvgPool1d(5)(some(1, 2, 4)),
-        ("avg_pool1d: ", "a 5 window", "sequences of 4 are too small"),
-    ),
+    "images for sequences": (lambda: nn.MaxPool1d(2)(some(1, 2, 4, 6)), ("must be (N, C, L)",)),
+    "short sequences": (lambda: nn.AvgPool1d(5)(some(1, 2, 4)), ("sequences of 4 are too small",)),
     "sequences of nothing": (
         lambda: nn.AvgPool1d(2, 2, 1, count_include_pad=False)(some(1, 2, 0)),
         ("avg_pool1d: ", "sequences of 0 are too small"),

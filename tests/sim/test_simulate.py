@@ -234,10 +234,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "beta": (f"{RING} --beta nan", ("beta nan", "from 0")),
     "gamma": (f"{RING} --gamma inf", ("gamma inf", "from 0")),
     "alpha in words": (f"{RING} --alpha slow", ("--alpha", "'slow'")),
-    "algorithm": (
-        "--ranks 4 --bytes 1 --algorithm rng",
-        ("'rng' of all-reduce", "ring, tree, ps, p2p", "p2p-whole", "all shows"),
-    ),
+    "algorithm": ("--ranks 4 --bytes 1 --algorithm rng", ("p2p-whole",)),
     "algorithm of another operation": (
         "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
         ("'ring' of reduce", "tree, ps"),
@@ -245,27 +242,15 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "operation": ("--ranks 4 --bytes 1 --operation scan", ("'scan'", "all-gather")),
     "half a network": (f"{RING} --per-node 2", ("inner-alpha", "None", "leave out all three")),
     "no nodes": (f"{RING} --inner-alpha 0 --inner-beta 0", ("per-node", "leave out all three")),
-    "empty nodes": (
-        f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0",
-        ("per-node 0", "from 1"),
-    ),
-    "inner alpha": (
-        f"{RING} --per-node 2 --inner-alpha nan --inner-beta 0",
-        ("inner-alpha nan", "from 0"),
-    ),
-    "inner beta": (
-        f"{RING} --per-node 2 --inner-alpha 0 --inner-beta=-1",
-        ("inner-beta -1.0", "from 0"),
-    ),
+    "empty nodes": (f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0", ("from 1",)),
+    "inner alpha": (f"{RING} --per-node 2 --inner-alpha nan --inner-beta 0", ("from 0",)),
+    "inner beta": (f"{RING} --per-node 2 --inner-alpha 0 --inner-beta=-1", ("from 0",)),
     "a drawing too wide": (
         "--ranks 17 --bytes 1 --algorithm ring --draw",
         ("1 to 16 ranks, got 17", "leave out --draw"),
     ),
     "a picture of all": ("--ranks 4 --bytes 1 --svg x.svg", ("--svg", "one algorithm")),
-    "a picture of a sweep": (
-        f"{RING} --svg x.svg --sweep bytes",
-        ("--svg shows one number of ranks", "leave out --sweep"),
-    ),
+    "a picture of a sweep": (f"{RING} --svg x.svg --sweep bytes", ("leave out --sweep",)),
     "a drawing of all": ("--ranks 4 --bytes 1 --draw", ("one algorithm", "ring|tree")),
     "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
     "a drawing of what does not work": (
