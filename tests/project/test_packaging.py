@@ -86,12 +86,7 @@ def test_one_idea_a_file():
 @pytest.mark.parametrize(
     ("script", "name", "value", "words"),
     [
-        (
-            "scripts/quickstart",
-            "NNMPI_RANKS",
-            "two",
-            "NNMPI_RANKS is 'two': set it to a number",
-        ),
+        ("scripts/quickstart", "NNMPI_RANKS", "two", "NNMPI_RANKS is 'two': set it to a number"),
         ("scripts/slurm/train.sbatch", "NNMPI_VENV", "/no", "there is no /no/bin/activate: set NN"),
     ],
 )
