@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def some_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Two cases of each test that starts no process, and of many one in fifty."""
+    """One case of each test that starts no process, and of many one in thirty."""
     texts = {path: path.read_text(encoding="utf-8") for path in {item.path for item in items}}
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
@@ -68,7 +68,7 @@ def some_cases(items: list[pytest.Item]) -> list[pytest.Item]:
             cases.setdefault((item.path, test + row), []).append(item)
     found = []
     for of_test in cases.values():
-        n = 2 + len(of_test) // 50
+        n = 1 + len(of_test) // 30
         found += of_test[:: max(1, len(of_test) // n)][:n]
     return found
 
