@@ -121,12 +121,6 @@ collectives.main({list(flags)!r})
     assert not ended.out
 
 
-def test_help_is_printed_once() -> None:
-    ended = run(2, SCRIPT, "--help")
-    assert ended.status == 0, ended.err
-    assert ended.out.count("usage:") == 1
-
-
 def test_sizes_are_read_and_named(module: Import) -> None:
     timing = module("lib.timing")
     for words in ("256 B", "4 KB", "64 MB", "1.5 MB", "2 GB"):

@@ -1,6 +1,5 @@
 """The command nnmpi.simulate: output, refusals, and docs/collectives.md, which shows its output."""
 
-import ast
 import json
 import os
 import re
@@ -352,22 +351,6 @@ def test_a_full_disk_is_reported() -> None:
         _, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
-
-
-def test_the_simulator_imports_plans_and_nothing_else() -> None:
-    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.quoting", "nnmpi.nested"}
-    files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").rglob("*.py")]
-    assert len(files) > 4
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
-                assert {a.name for a in node.names} <= {"cli", "user_code"}, path
-            elif path.name == "simulate.py" and getattr(node, "module", None) == "nnmpi.run":
-                assert [a.name for a in node.names] == ["dry_run"]
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
-                assert ".".join((node.module or "").split(".")[:2]) in rooms, path
-            if isinstance(node, ast.Import):
-                assert not [a.name for a in node.names if a.name.startswith("nnmpi")], path
 
 
 # ---- the page

@@ -31,12 +31,6 @@ def test_the_command(options: tuple[str, ...]) -> None:
     assert sum(pushes.values()) == workers * done["steps"]
 
 
-def test_divergence_is_reported_once() -> None:
-    ran = run(3, *COMMAND, "--sync", "asp", "--optimizer", "sgd", "--lr", "1e30", timeout=LIMIT)
-    assert ran.status == 1
-    assert ran.err.count("nnmpi.train: the loss became") == 1
-
-
 DIES = """
 import os, signal, sys
 import nnmpi
