@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from nnmpi import user_code
 from nnmpi.config import GROUPS, Config, kind_of, not_an_option, options
+from nnmpi.nested import parsed
 from nnmpi.quoting import nearest, quoted, shown
 from nnmpi.terms import check_text
 
@@ -74,13 +75,9 @@ def from_toml(path: str) -> Config:
     if len(content) > LONGEST_FILE:
         raise ValueError(f"{file} is longer than {LONGEST_FILE:,} bytes; name a file of options")
     try:
-        return Config(**_by_name(tomllib.loads(content.decode())))
+        return Config(**_by_name(parsed(tomllib.loads, content.decode())))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: it is not TOML: {shown(error)}") from None
-    except RecursionError:
-        raise ValueError(
-            f"{file}: lists or tables in it are nested too deeply; no option has any"
-        ) from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

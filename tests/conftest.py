@@ -24,15 +24,22 @@ if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 LONG = "long: runs with --all only"
+QUICK = "quick: runs with --quick only, in the place of longer tests"
+FIRST = ("test_mpi_jobs.py", "test_native_build.py", "test_outside.py")
+"""The files of the longest tests, which begin first: other processes take the short ones."""
+
+STARTS_PROCESSES = ("import subprocess", "helpers.mpijob", "import operators")
 LEFT_OUT = "it is long: scripts/test --all runs it"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="no samples: every case of every test")
+    parser.addoption("--quick", action="store_true", help="some cases of tests in this process")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LONG)
+    config.addinivalue_line("markers", QUICK)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,6 +47,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+    others = [item for item in items if not item.get_closest_marker("quick")]
+    if config.getoption("--quick"):
+        quick = [item for item in items if item.get_closest_marker("quick")]
+        items[:] = [*quick, *some_cases(others)]
+    else:
+        items[:] = others
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
+def some_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """One case of each test that starts no process, and of many one in thirty."""
+    texts = {path: path.read_text(encoding="utf-8") for path in {item.path for item in items}}
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        is_long = item.get_closest_marker("long") or item.get_closest_marker("mpi")
+        if not is_long and not any(text in texts[item.path] for text in STARTS_PROCESSES):
+            test, _, case = item.name.partition("[")
+            row = case.partition(": ")[0] if ": " in case else ""  # of the table of laws
+            cases.setdefault((item.path, test + row), []).append(item)
+    found = []
+    for of_test in cases.values():
+        n = 1 + len(of_test) // 30
+        found += of_test[:: max(1, len(of_test) // n)][:n]
+    return found
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

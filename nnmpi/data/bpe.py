@@ -12,6 +12,7 @@ import numpy as np
 
 from nnmpi.data.files import check_regular, reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
+from nnmpi.nested import parsed
 from nnmpi.quoting import quoted, shown
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
@@ -153,7 +154,7 @@ def _check_ids(path: Path, vocabulary: dict[str, int]) -> None:
 def _check_marks(path: Path, file: Path) -> None:
     """Raises ValueError for marks in a tokenizer.json: the library panics if tokens are shorter."""
     with reading(file, REMEDY):
-        model = dict(json.loads(file.read_bytes())["model"])
+        model = dict(parsed(json.loads, file.read_bytes())["model"])
         found = [(mark, model[mark]) for mark in MARKS if model.get(mark)]
     for mark, text in found:
         raise ValueError(f"tokenizer {shown(path)} {OTHER}: it has {mark} {quoted(text)}")

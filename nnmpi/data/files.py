@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.cgroup import memory_limit
+from nnmpi.nested import parsed
 from nnmpi.quoting import shown
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
@@ -58,7 +59,7 @@ def read_json(path: Path, remedy: str) -> Any:
             content = file.read(JSON_BYTES + 1)
         if len(content) > JSON_BYTES:
             raise ValueError(f"it has more than {JSON_BYTES:,} bytes")
-        return json.loads(content)
+        return parsed(json.loads, content)
 
 
 class Bounded:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, Structure, aligned, arrays, each, is_index, like, parts
+from nnmpi.nested import parsed
 
 BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 
@@ -58,9 +59,9 @@ class Standardiser(NamedTuple):
                 "standardise samples as in the training of the model"
             )
         try:
-            mean, std = (_from_json(json.loads(metadata[key])) for key in ("mean", "std"))
+            mean, std = (_from_json(parsed(json.loads, metadata[key])) for key in ("mean", "std"))
             return cls._of_pairs(mean, [_read(*row) for row in aligned(mean, std)])
-        except (ValueError, TypeError, OverflowError, RecursionError):
+        except (ValueError, TypeError, OverflowError):
             raise ValueError(
                 f"mean {metadata['mean']:.60} and std {metadata['std']:.60} in the metadata are "
                 "not JSON lists of numbers, as many of each, with every std above 0"

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnmpi.data.bpe import BPETokenizer as BPETokenizer
 from nnmpi.data.pieces import ANYWHERE, CHARACTERS, as_text, points_of
+from nnmpi.nested import parsed
 from nnmpi.quoting import shown
 
 IN_FOLDERS = ("tokenizer.json", "vocab.json")
@@ -174,12 +175,12 @@ def in_words(description: str) -> str:
 def _described(description: str) -> tuple[str, dict[str, Any]]:
     """The kind of a tokenizer, and the values that make it."""
     try:
-        found = json.loads(description)
+        found = parsed(json.loads, description)
         types = KINDS[found["kind"]].types
         values = {name: found[name] for name in types}
         if any(type(values[name]) is not wanted for name, wanted in types.items()):
             raise TypeError
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
         ) from None

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnmpi.data.dataset import Dataset, Language, Split
 from nnmpi.data.tokenizer import Tokenizer
+from nnmpi.nested import parsed
 
 HELD_OUT = 10
 
@@ -71,12 +72,12 @@ class About(NamedTuple):
     def read(cls, line: bytes) -> "About":
         """What `line` has made; raises ValueError for other bytes."""
         try:
-            found = cls(**json.loads(line))
+            found = cls(**parsed(json.loads, line))
             numbers = int(found.size), int(found.held_out_units)
             names = str(found.tokenizer), str(found.tokens), str(found.unit)
             if min(numbers) < 0:
                 raise ValueError
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError):
             raise ValueError(
                 f"the {len(line):,} bytes behind its tokens do not say what they are"
             ) from None

@@ -2,108 +2,21 @@
 
 import math
 import sys
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import Field, FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.options import another
 
-import nnmpi
 from nnmpi import config, optim, train
 from nnmpi.cli import from_toml
-from nnmpi.config import Config, options
+from nnmpi.config import Config, kind_of, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.schedules import pipeline
-
-GROUPS = {
-    *("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality"),
-    *("files", "other"),
-}
-
-FLAGS: dict[str, tuple[str, Any]] = {
-    "context": ("64", 64),
-    "tokenizer": ("gpt2", "gpt2"),
-    "sample-every": ("100", 100),
-    "prompt": ("In the beginning", "In the beginning"),
-    "bucket-by-length": ("", True),
-    "dp": ("3", 3),
-    "pp": ("2", 2),
-    "tp": ("2", 2),
-    "cp": ("2", 2),
-    "sequence-parallel": ("", True),
-    "order": ("pp,tp,dp", "pp,tp,dp"),
-    "zero": ("3", 3),
-    "micro-batches": ("4", 4),
-    "schedule": ("zb-h1", "zb-h1"),
-    "virtual-stages": ("3", 3),
-    "cut": ("3,7", "3,7"),
-    "recompute": ("", True),
-    "vertical-sync": ("", True),
-    "tf32": ("", True),
-    "allreduce": ("ring", "ring"),
-    "bucket-mb": ("0.5", 0.5),
-    "no-overlap": ("", False),
-    "progress": ("thread", "thread"),
-    "sync": ("ssp", "ssp"),
-    "staleness": ("2", 2),
-    "servers": ("1", 1),
-    "slow-rank": ("1:3", "1:3"),
-    "jitter": ("0.1:5", "0.1:5"),
-    "verify": ("", True),
-    "reproducible": ("", True),
-    "slices": ("4", 4),
-    "check-copies": ("7", 7),
-    "model": ("mlp:4-3", "mlp:4-3"),
-    "dropout": ("0.1", 0.1),
-    "data": ("iris", "iris"),
-    "data-dir": ("some/where", "some/where"),
-    "download": ("", True),
-    "standardise": ("none", "none"),
-    "epochs": ("3", 3),
-    "steps": ("4", 4),
-    "batch-size": ("5", 5),
-    "lr": ("1e-3", 1e-3),
-    "optimizer": ("sgd", "sgd"),
-    "momentum": ("0.5", 0.5),
-    "weight-decay": ("1", 1.0),
-    "weight-decay-of": ("matrices", "matrices"),
-    "lr-schedule": ("warmup:5+cosine", "warmup:5+cosine"),
-    "clip-norm": ("2", 2.0),
-    "augment": ("crop:4+flip", "crop:4+flip"),
-    "seed": ("7", 7),
-    "dtype": ("float64", "float64"),
-    "device": ("auto", "auto"),
-    "convolution": ("winograd4", "winograd4"),
-    "save": ("a.safetensors", "a.safetensors"),
-    "load": ("b.safetensors", "b.safetensors"),
-    "load-partial": ("", True),
-    "log": ("c.jsonl", "c.jsonl"),
-    "append": ("", True),
-    "trace": ("d.json", "d.json"),
-    "dry-run": ("", True),
-    "ranks": ("64", 64),
-    "json": ("", True),
-    "quiet": ("", True),
-}
-
-
-def field(flag: str) -> str:
-    return flag.removeprefix("no-").replace("-", "_")
-
-
-def test_a_run_without_options_is_digits_on_the_cpu() -> None:
-    c = Config()
-    assert nnmpi.Config is Config
-    assert (c.model, c.data, c.epochs, c.batch_size) == ("digits-cnn", "digits", None, 64)
-    assert (c.optimizer, c.lr, c.momentum, c.weight_decay) == ("adam", 3e-3, 0.9, 0.0)
-    assert (c.lr_schedule, c.seed) == ("cosine", 0)
-    assert (c.dtype, c.device, c.convolution) == ("float32", "cpu", "auto")
-    unset = (c.data_dir, c.steps, c.clip_norm, c.save, c.load, c.log)
-    assert unset == (None,) * 6
-    assert not any((c.download, c.dry_run, c.quiet))
 
 
 def test_a_config_is_frozen() -> None:
@@ -113,7 +26,6 @@ def test_a_config_is_frozen() -> None:
 
 def test_every_option_is_described() -> None:
     assert options() == fields(Config)
-    assert set(config.GROUPS) == GROUPS
     for option in options():
         assert len(option.metadata["help"]) > 5, option.name
 
@@ -266,10 +178,7 @@ BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "empty": ('log = ""', ("log is empty",)),
     "broken": ("lr = [", ("is not TOML",)),
     "twice": ("lr = 1\nlr = 2", ("is not TOML",)),
-    "twice, in two tables": (
-        "seed = 1\n[training]\nseed = 2",
-        ("seed is given twice; keep one",),
-    ),
+    "twice, in two tables": ("seed = 1\n[training]\nseed = 2", ("seed is given twice; keep one",)),
     "twice, in two spellings": (
         "data-dir = '.'\ndata_dir = '.'",
         ("data_dir is given twice as data-dir and as data_dir; keep one",),
@@ -301,20 +210,24 @@ def test_a_file_that_cannot_be_read_is_a_one_line_error(tmp_path: Path) -> None:
 # ---- flags
 
 
-def test_the_flags_are_the_options() -> None:
-    assert {field(flag) for flag in FLAGS} == {option.name for option in options()}
+def given(option: "Field[Any]") -> list[str]:
+    """The flag that gives an option another value."""
+    flag, value = option.name.replace("_", "-"), another(option)
+    return (
+        [f"--{flag}={value}"]
+        if kind_of(option) is not bool
+        else [f"--{'' if value else 'no-'}{flag}"]
+    )
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_every_flag_sets_its_option(option: "Field[Any]") -> None:
+    assert train.config(given(option)) == replace(Config(), **{option.name: another(option)})
+    assert another(option) != option.default
 
 
 def test_the_schedules_of_the_option_are_those_that_exist() -> None:
     assert {*config.SCHEDULES} == {*pipeline.SCHEDULES}
-
-
-@pytest.mark.parametrize("flag", FLAGS)
-def test_every_flag_sets_its_option(flag: str) -> None:
-    text, value = FLAGS[flag]
-    arguments = [f"--{flag}", *([text] if text else [])]
-    assert train.config(arguments) == replace(Config(), **{field(flag): value})
-    assert getattr(Config(), field(flag)) != value
 
 
 def test_flags_override_the_file_in_any_order(tmp_path: Path) -> None:
@@ -344,7 +257,8 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         train.main(["--help"])
     out, err = capsys.readouterr()
     assert err == ""
-    assert [flag for flag in (*FLAGS, "config") if f"--{flag}" not in out] == []
+    flags = [given(option)[0].partition("=")[0] for option in options()]
+    assert [flag for flag in (*flags, "--config") if flag not in out] == []
     assert "(default adam)" in out
 
 

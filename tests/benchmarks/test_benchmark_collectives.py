@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.benchfiles import Import, refusal
+from helpers.benchfiles import Import
 from helpers.mpijob import run as mpirun
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -94,23 +94,6 @@ def test_a_wrong_sum_ends_the_run() -> None:
     assert "wrong sum: tree at 4 KB on rank 1: element 7 is" in ended.err
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--sizes", "258"), "258 bytes are not a whole number of float32 values"),
-        (("--sizes", "4 parsecs"), "'4 parsecs' is not a size"),
-        (("--algorithms", "ring,butterfly"), "'butterfly' is not an algorithm"),
-        (("--seconds", "nan"), "must be positive and finite"),
-        (("--json", "no/such/folder/out.json"), "cannot be written"),
-        (("--faster",), "unrecognized arguments: --faster"),
-    ],
-)
-def test_unusable_flags_are_reported_once(
-    flags: tuple[str, ...], words: str, module: Import, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refusal(lambda: module("collectives").parse(flags), capsys).count(words) == 1
-
-
 def test_unusable_flags_end_the_job() -> None:
     ended = run(2, SCRIPT, "--sizes", "258")
     assert ended.status == 2
@@ -136,12 +119,6 @@ collectives.main({list(flags)!r})
     assert "is not installed" in ended.err
     assert "pip install" in ended.err
     assert not ended.out
-
-
-def test_help_is_printed_once() -> None:
-    ended = run(2, SCRIPT, "--help")
-    assert ended.status == 0, ended.err
-    assert ended.out.count("usage:") == 1
 
 
 def test_sizes_are_read_and_named(module: Import) -> None:

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -103,27 +102,6 @@ def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
     runs = module("lib.runs")
     case = runs.Case("pipeline", "mlp", 64, 4, pp=2, schedule="zb-h1", cut="3", small=True)
     assert runs.Case.of(case.text) == case
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--only", "memory,speed"), "'speed' is not a section; there are speed-up"),
-        (("--micro-batches", "4,0"), "--micro-batches 4,0 must be numbers from 1 to 64"),
-        (("--rounds", "0"), "are too short"),
-        (("--json", "no/such/folder/out.json"), "cannot be written"),
-    ],
-)
-def test_unusable_flags_are_reported_in_one_line(
-    module: Import, flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline: ModuleType = module("pipeline")
-    with pytest.raises(SystemExit) as caught:
-        pipeline.parse(flags)
-    assert caught.value.code == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert words in err
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.benchfiles import BENCHMARKS, Import, refusal
+from helpers.benchfiles import BENCHMARKS, Import
 from helpers.mpijob import environment, launcher, run
 
 SCRIPT = str(BENCHMARKS / "scaling.py")
@@ -269,25 +269,6 @@ def test_one_rank_cannot_measure_the_hidden_share() -> None:
         "scaling.py: --hidden needs at least 2 ranks, got 1: "
         "mpirun -n 2 python benchmarks/scaling.py --hidden\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--cases", "W4"), "W4 is not a case; there are W1, W2"),
-        (("--ranks", "3"), "--ranks 3 does not divide a batch of 64 samples: use 2 or 4"),
-        (("--allreduce", "butterfly"), "'butterfly' is not an algorithm"),
-        (("--rounds", "0"), "are too short"),
-        (("--json", "no/such/folder/out.json"), "cannot be written"),
-        (("--faster",), "unrecognized arguments: --faster"),
-    ],
-)
-def test_unusable_flags_are_reported_in_one_line(
-    flags: tuple[str, ...], words: str, module: Import, capsys: pytest.CaptureFixture[str]
-) -> None:
-    error = refusal(lambda: module("scaling").parse(flags), capsys)
-    assert words in error
-    assert error.count("\n") == 1
 
 
 def command(*flags: str) -> subprocess.CompletedProcess[str]:

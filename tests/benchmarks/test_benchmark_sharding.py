@@ -6,7 +6,6 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -89,26 +88,6 @@ def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
     assert runs.Case.of(case.text) == case
     image = layers.LayerCase("image", (64, 32), 2)
     assert layers.LayerCase.of(image.text) == image
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--only", "memory,speed"), "'speed' is not a section; there are memory"),
-        (("--rounds", "0"), "are too short"),
-        (("--json", "no/such/folder/out.json"), "cannot be written"),
-    ],
-)
-def test_unusable_flags_are_reported_in_one_line(
-    module: Import, flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sharding: ModuleType = module("sharding")
-    with pytest.raises(SystemExit) as caught:
-        sharding.parse(flags)
-    assert caught.value.code == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert words in err
 
 
 @pytest.mark.long

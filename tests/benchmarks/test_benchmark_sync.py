@@ -13,7 +13,7 @@ from helpers.benchfiles import BENCHMARKS, Import, refusal
 from helpers.mpijob import run as mpirun
 
 SCRIPT = str(BENCHMARKS / "sync.py")
-TINY = ("--steps", "12", "--repeats", "1", "--base", "20", "--batch", "6")
+TINY = ("--steps", "12", "--repeats", "1", "--base", "5", "--batch", "6")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
@@ -106,11 +106,3 @@ def test_unusable_flags_are_reported_in_one_line(
     error = "".join(errors)  # of the first rank alone
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_unusable_flags_end_the_job() -> None:
-    ended = run(3, SCRIPT, "--steps", "3")
-    assert ended.status == 2
-    assert sum("sync.py: " in line for line in ended.err.splitlines()) == 1
-    assert "are too few" in ended.err
-    assert "Traceback" not in ended.err

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers.comm import brought, laws, laws_sums
+from helpers.comm import brought, laws_sums
 
 from nnmpi.comm import Comm, MessageLengthError, thread_ranks
 from nnmpi.comm.allreduce import autotune
@@ -14,12 +14,6 @@ from nnmpi.comm.transport.base import NoRoomError
 from nnmpi.comm.transport.threads import DeadlockError, Hub
 
 SIZES = [1, 2, 3, 5, 8]
-
-
-@pytest.mark.parametrize("p", SIZES)
-@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
-    thread_ranks.run(p, law)
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (6, 3), (3, 1), (7, 4)])

@@ -261,7 +261,7 @@ def test_json_that_is_nested_too_deeply(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "merges.txt").write_text((folder / "merges.txt").read_text())
     for name in ("vocab.json", "tokenizer.json"):
         (tmp_path / name).write_text('{"a":' * 100_000)
-        with refused(f"{tmp_path / name}", "is damaged", "recursion"):
+        with refused(f"{tmp_path / name}", "is damaged"):
             BPETokenizer(tmp_path)
 
 

@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused(change, config, message, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[" * 100_000, "is damaged: maximum recursion depth"),
+        ("[" * 100_000, "is damaged"),
         ("[]", "is no configuration of GPT-2"),
         ('"gpt2"', "is no configuration of GPT-2"),
         ("5", "is no configuration of GPT-2"),

@@ -189,7 +189,7 @@ def test_an_index_that_lists_what_is_not_there_is_refused(
 
 CONTENTS = {
     "empty": ("", "is damaged"),
-    "deep": ("[" * 100_000, "is damaged: maximum recursion depth"),
+    "deep": ("[" * 100_000, "is damaged"),
     "long": (" " * (17 << 20), "has more than 16,777,216 bytes"),
     "no text": ("\udcff", "is damaged"),
     "a list": ("[]", "has no weight_map"),

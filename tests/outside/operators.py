@@ -16,6 +16,7 @@ import argparse
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -36,6 +37,7 @@ from compared import (
 from torch.testing._internal.common_methods_invocations import op_db
 
 import nnmpi
+import nnmpi.nn.functional as F
 from nnmpi import nn
 
 # ---- elementwise
@@ -104,12 +106,6 @@ def permuted(t, dims):
     return t.transpose(tuple(dims)) if t.ndim else t.copy()
 
 
-def padded(t, pad, mode="constant", value=None):
-    if mode == "constant" and isinstance(value, complex):
-        raise NotSupportedError("complex numbers")
-    return nnmpi.pad(t, pad, mode, value)
-
-
 def joined(tensors, dim=0):
     if len({t.ndim for t in tensors}) > 1:
         raise NotSupportedError("an empty tensor of one axis among others")
@@ -152,23 +148,6 @@ def layer(kind: str, *args: Any, weights: dict[str, Any], **options: Any) -> nn.
     return module
 
 
-def convolution(kind: str) -> Callable[..., Any]:
-    def convolved(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-        channels, kernel = (weight.shape[1] * groups, weight.shape[0]), weight.shape[2:]
-        options = {"stride": stride, "padding": padding}
-        if dilation not in (1, [1, 1], (1, 1)):
-            options["dilation"] = dilation
-        if groups != 1:
-            options["groups"] = groups
-        size = kernel[0] if len({*kernel}) == 1 else tuple(kernel)
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        weights = {"weight": weight, "bias": bias}
-        module = layer(kind, *channels, size, bias=bias is not None, weights=weights, **options)
-        return forwarded(module, x)
-
-    return convolved
-
-
 def transposed(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     options = {"stride": stride, "padding": padding}
     for name, value, default in (
@@ -191,46 +170,11 @@ def transposed(x, weight, bias=None, stride=1, padding=0, output_padding=0, grou
     return forwarded(module, x)
 
 
-def pool(kind: str, defaults: dict[str, Any]) -> Callable[..., Any]:
-    """Options at PyTorch's default are left out."""
-
-    def pooled(x, kernel_size, stride=None, padding=0, *rest, **options):
-        options |= dict(zip(defaults, rest, strict=False))
-        asked = {
-            k: v for k, v in options.items() if v not in (defaults[k], [1], (1,), [1, 1], (1, 1))
-        }
-        given = [tuple(v) if isinstance(v, list) else v for v in (kernel_size, stride, padding)]
-        return forwarded(made(kind, *given, **asked), x)
-
-    return pooled
-
-
-def adaptive(x, output_size):
-    return forwarded(made("AdaptiveAvgPool2d", output_size), x)
-
-
-def linear(x, weight, bias=None):
-    if weight.ndim != 2:
-        raise NotSupportedError("a weight that is a vector")
-    weights = {"weight": weight, "bias": bias}
-    return forwarded(
-        layer("Linear", *weight.shape[::-1], bias=bias is not None, weights=weights), x
-    )
-
-
 def affine(weight: Any, bias: Any, option: str) -> dict[str, Any]:
     """The options of a normalisation that has neither, or only a weight."""
     if weight is None and bias is not None:
         raise NotSupportedError("a bias without a weight")
     return {option: False} if weight is None else {"bias": False} if bias is None else {}
-
-
-def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    if eps < 0:
-        raise NotSupportedError("a negative eps")
-    weights, shape = {"weight": weight, "bias": bias}, tuple(normalized_shape)
-    options = affine(weight, bias, "elementwise_affine")
-    return forwarded(layer("LayerNorm", shape, eps, weights=weights, **options), x)
 
 
 def batch_norm(
@@ -244,17 +188,6 @@ def batch_norm(
     if mean is not None:
         module.running_mean, module.running_var = mean.numpy(), var.numpy()
     return forwarded(module.train(training), x)
-
-
-def group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
-    if eps < 0:
-        raise NotSupportedError("a negative eps")
-    weights, options = {"weight": weight, "bias": bias}, affine(weight, bias, "affine")
-    return forwarded(layer("GroupNorm", num_groups, x.shape[1], eps, weights=weights, **options), x)
-
-
-def prelu(x, weight):
-    return forwarded(layer("PReLU", weight.size, weights={"weight": weight}), x)
 
 
 def instance_norm(
@@ -276,40 +209,17 @@ def instance_norm(
     return forwarded(layer("InstanceNorm2d", x.shape[1], eps, momentum, **options), x)
 
 
-def upsampled(mode: str | None = None, corners: bool | None = None) -> Callable[..., Any]:
-    def larger_image(x, size=None, scale_factor=None, mode=mode, align_corners=corners, **options):
-        if options.pop("antialias", False):
-            raise NotSupportedError("antialias")
-        pair = lambda n: tuple(n) if isinstance(n, list) else n  # noqa: E731
-        given = pair(size), pair(scale_factor), mode, align_corners
-        return forwarded(made("Upsample", *given, **options), x)
+def function(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of nn.functional: what it refuses counts as not supported."""
 
-    return larger_image
+    def called(*args, **options):
+        tuples = lambda v: tuple(v) if isinstance(v, list) else v  # noqa: E731
+        try:
+            return f(*map(tuples, args), **{k: tuples(v) for k, v in options.items()})
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise NotSupportedError(str(error)) from None
 
-
-def embedding(weight, index, padding_idx=None, **options):
-    if options.keys() - {"max_norm"} or options.get("max_norm") is not None:
-        raise NotSupportedError(str(options))
-    given = {} if padding_idx is None else {"padding_idx": padding_idx}
-    return forwarded(layer("Embedding", *weight.shape, weights={"weight": weight}, **given), index)
-
-
-def activation(kind: str) -> Callable[..., Any]:
-    def activated(x, *args, **options):
-        return forwarded(made(kind, *args, **options), x)
-
-    return activated
-
-
-def loss(kind: str, *names: str) -> Callable[..., Any]:
-    """A loss; PyTorch's positions of options are `names`."""
-
-    def evaluated(prediction, target, *args, reduction="mean", **options):
-        options |= {k: v for k, v in zip(names, args, strict=False) if v is not None}
-        module = made(kind, reduction=reduction, **options)
-        return forwarded(module, prediction, target)
-
-    return evaluated
+    return called
 
 
 def created(options: dict[str, Any]) -> dict[str, Any]:
@@ -317,10 +227,27 @@ def created(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if k != "device"}
 
 
-AVERAGES = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None}
-MAXIMA = {"dilation": 1, "ceil_mode": False, "return_indices": False}
+FUNCTIONS = (
+    *("adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "binary_cross_entropy"),
+    *("binary_cross_entropy_with_logits", "conv1d", "conv2d", "cross_entropy", "elu", "gelu"),
+    *("group_norm", "huber_loss", "interpolate", "l1_loss", "layer_norm", "leaky_relu", "linear"),
+    *("max_pool1d", "max_pool2d", "mse_loss", "nll_loss", "pad", "prelu", "relu", "rms_norm"),
+    *("scaled_dot_product_attention", "silu", "smooth_l1_loss", "softplus"),
+)
+"""Of nn.functional, with the same arguments in both libraries."""
 
 CALLS: dict[str, Callable[..., Any]] = {
+    **{f"nn.functional.{name}": function(getattr(F, name)) for name in FUNCTIONS},
+    "nn.functional.batch_norm": batch_norm,
+    "nn.functional.conv_transpose2d": transposed,
+    "nn.functional.instance_norm": instance_norm,
+    "nn.functional.embedding": function(
+        lambda weight, index, **options: F.embedding(index, weight, **options)
+    ),
+    "nn.functional.upsample_bilinear": function(
+        partial(F.interpolate, mode="bilinear", align_corners=True)
+    ),
+    "nn.functional.upsample_nearest": function(F.interpolate),
     "T": lambda t: t.T,
     "__getitem__": lambda t, index: t[index],
     "__radd__": lambda t, other: other + t,
@@ -384,39 +311,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "narrow": lambda t, dim, start, n: t[along(dim, slice(start, start + n), t.ndim)],
     "ne": lambda a, b: a != b,
     "neg": lambda t: -t,
-    "nn.functional.adaptive_avg_pool2d": adaptive,
-    "nn.functional.avg_pool1d": pool("AvgPool1d", AVERAGES),
-    "nn.functional.avg_pool2d": pool("AvgPool2d", AVERAGES),
-    "nn.functional.batch_norm": batch_norm,
-    "nn.functional.binary_cross_entropy": loss("BCELoss", "weight"),
-    "nn.functional.binary_cross_entropy_with_logits": loss("BCEWithLogitsLoss", "weight"),
-    "nn.functional.conv1d": convolution("Conv1d"),
-    "nn.functional.conv2d": convolution("Conv2d"),
-    "nn.functional.conv_transpose2d": transposed,
-    "nn.functional.cross_entropy": loss("CrossEntropyLoss", "weight"),
-    "nn.functional.elu": activation("ELU"),
-    "nn.functional.embedding": embedding,
-    "nn.functional.gelu": lambda t, approximate="none": nnmpi.gelu(t, approximate=approximate),
-    "nn.functional.group_norm": group_norm,
-    "nn.functional.huber_loss": loss("HuberLoss"),
-    "nn.functional.instance_norm": instance_norm,
-    "nn.functional.interpolate": upsampled(),
-    "nn.functional.l1_loss": loss("L1Loss"),
-    "nn.functional.layer_norm": layer_norm,
-    "nn.functional.leaky_relu": activation("LeakyReLU"),
-    "nn.functional.linear": linear,
-    "nn.functional.max_pool1d": pool("MaxPool1d", MAXIMA),
-    "nn.functional.max_pool2d": pool("MaxPool2d", MAXIMA),
-    "nn.functional.mse_loss": loss("MSELoss"),
-    "nn.functional.nll_loss": loss("NLLLoss", "weight"),
-    "nn.functional.pad": padded,
-    "nn.functional.prelu": prelu,
-    "nn.functional.relu": activation("ReLU"),
-    "nn.functional.silu": activation("SiLU"),
-    "nn.functional.smooth_l1_loss": loss("SmoothL1Loss"),
-    "nn.functional.softplus": activation("Softplus"),
-    "nn.functional.upsample_bilinear": upsampled("bilinear", corners=True),
-    "nn.functional.upsample_nearest": upsampled("nearest"),
     "ones": lambda size, **options: nnmpi.ones(size, **created(options)),
     "permute": permuted,
     "pow": lambda a, b: a**b,

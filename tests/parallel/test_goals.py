@@ -7,16 +7,6 @@ from nnmpi.comm import thread_ranks as threads
 
 
 @pytest.mark.parametrize("goal", laws.GOALS)
-def test_bits_do_not_depend_on_the_number_of_ranks(goal):
-    for ranks in (2, 3):
-        threads.run(ranks, laws.gives_the_same_bits, goal)
-
-
-def test_a_step_is_that_of_a_loop_by_hand():
-    threads.run(2, laws.equals_a_loop)
-
-
-@pytest.mark.parametrize("goal", laws.GOALS)
 @pytest.mark.parametrize(
     "options",
     [{"schedule": "pipedream", "pp": 2, "cut": "2"}, {"sync": "asp"}, {"dtype": "float32"}],

@@ -1,16 +1,11 @@
 """Where and how often forward hooks run, on ranks that are threads."""
 
 import pytest
-from helpers.training.laws_ported import a_hook_runs_where_its_module_does
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-
-
-def test_a_hook_runs_where_its_module_does() -> None:
-    threads.run(2, a_hook_runs_where_its_module_does)
 
 
 def test_a_model_with_hooks_of_its_own_cannot_be_cut() -> None:

@@ -1,11 +1,10 @@
 """The loss scale of float16, on ranks that are threads."""
 
-from collections.abc import Callable
-
 import pytest
+from helpers.laws import Law, of
 from helpers.training import laws_loss_scale
 
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import loss_scale
 from nnmpi.optim.loss_scale import GROWTH_INTERVAL, LossScale
@@ -17,8 +16,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("law", laws_loss_scale.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
+@pytest.mark.parametrize("law", of(laws_loss_scale).values())
+def test_law(law: Law, p: int) -> None:
     threads.run(p, law)
 
 

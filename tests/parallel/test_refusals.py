@@ -5,48 +5,22 @@ from typing import Any
 import pytest
 from helpers.datafiles import refused
 from helpers.mpijob import ROOT
+from helpers.options import another
 
 from nnmpi import Config
-from nnmpi.mesh import AXES
+from nnmpi.config import options
 from nnmpi.parallel import plan
 from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 
 ASKED: dict[str, dict[str, Any]] = {
+    **{option.name: {option.name: another(option)} for option in options()},
     "16 bits": {"dtype": "float16"},
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
-    "append": {"append": True},
-    "bucket_mb": {"bucket_mb": 2.0},
-    "cut": {"cut": "3"},
-    "sequence_parallel": {"sequence_parallel": True},
-    "clip_norm": {"clip_norm": 1.0},
-    "device": {"device": "cuda"},
-    "jitter": {"jitter": "0.5:2"},
-    "load_partial": {"load_partial": True},
-    "micro_batches": {"micro_batches": 2},
-    "overlap": {"overlap": False},
-    "pipedream": {"schedule": "pipedream", "pp": 2},
-    "progress": {"progress": "thread"},
     "nccl": {"allreduce": "nccl"},
     "one rank": {},
-    "prompt": {"prompt": "In"},
-    "ranks": {"ranks": 8},
-    "recompute": {"recompute": True},
-    "reproducible": {"reproducible": True},
-    "sample_every": {"sample_every": 5},
-    "schedule": {"schedule": "gpipe"},
-    "servers": {"servers": 1},
-    "slow_rank": {"slow_rank": "0:2"},
-    "slices": {"slices": 4},
-    "staleness": {"staleness": 2},
-    "tf32": {"tf32": True},
-    **{axis.name: {axis.name: 2} for axis in AXES},
-    "verify": {"verify": True},
-    "vertical_sync": {"vertical_sync": True},
-    "virtual_stages": {"virtual_stages": 3},
-    "weight_decay_of": {"weight_decay_of": "matrices"},
-    "zero": {"zero": 1},
+    "pipedream": {"schedule": "pipedream", "pp": 2},
     "zero 2 or 3": {"zero": 2},
 }
 """Options that ask for each name of the table."""

@@ -1,21 +1,13 @@
 """The laws of training on ranks that are threads; how ranks of several nodes train."""
 
-from collections.abc import Callable
-
 import pytest
 from helpers.training import laws_training
 from helpers.training.conformance import rows
 from helpers.training.pipelined import run
 from helpers.training.unusual_models import Unused, frozen, spoilt
 
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
-
-
-@pytest.mark.parametrize("p", [1, pytest.param(3, marks=pytest.mark.long), 4])  # 2 over MPI
-@pytest.mark.parametrize("law", laws_training.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(2, 1), (3, 2), (4, 2), (8, 3)])

@@ -31,31 +31,6 @@ def package_data() -> list[str]:
     return setup_cfg()["options.package_data"]["nnmpi"].split()
 
 
-def names_cupy(source: str) -> bool:
-    """Whether the code (not its comments and docstrings) imports or names CuPy.
-
-    A string counts if it is the module's name, as `import_module("cupy.cuda")` takes it.
-    """
-
-    def root(node: ast.AST) -> set[str]:
-        match node:
-            case ast.Import():
-                names = [alias.name for alias in node.names]
-            case ast.ImportFrom():
-                names = [node.module or "", *(alias.name for alias in node.names)]
-            case ast.Name():
-                names = [node.id]
-            case ast.Attribute():
-                names = [node.attr]
-            case ast.Constant(value=str()):
-                names = [node.value]
-            case _:
-                names = []
-        return {name.partition(".")[0] for name in names}
-
-    return any(root(node) & {"cupy", "cupyx"} for node in ast.walk(ast.parse(source)))
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_can_be_executed(script):
     assert os.access(ROOT / script, os.X_OK)
@@ -110,30 +85,6 @@ def test_one_version():
     assert installed == version
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import cupy as xp",
-        "import cupyx.scipy",
-        "from cupy.cuda import nccl",
-        "def f():\n    return importlib.import_module('cupy.cuda')",
-        "if xp.__name__ == 'cupy': pass",
-        "sys.modules.cupy",
-        "cupy.zeros(3)",
-    ],
-)
-def test_names_cupy_sees_it(source):
-    assert names_cupy(source)
-
-
-def test_names_cupy_lets_prose_be():
-    assert not names_cupy('"""cupy arrays or NumPy\'s."""\nx = "pip install cupy"  # cupy')
-
-
-def test_only_backend_names_cupy():
-    assert [path for path in SOURCES if names_cupy(path.read_text())] == [PACKAGE / "backend.py"]
-
-
 def test_one_idea_a_file():
     lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
     assert len(lines) > 1
@@ -143,12 +94,7 @@ def test_one_idea_a_file():
 @pytest.mark.parametrize(
     ("script", "name", "value", "words"),
     [
-        (
-            "scripts/quickstart",
-            "NNMPI_RANKS",
-            "two",
-            "NNMPI_RANKS is 'two': set it to a number",
-        ),
+        ("scripts/quickstart", "NNMPI_RANKS", "two", "NNMPI_RANKS is 'two': set it to a number"),
         ("scripts/slurm/train.sbatch", "NNMPI_VENV", "/no", "there is no /no/bin/activate: set NN"),
     ],
 )

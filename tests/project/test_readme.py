@@ -45,21 +45,12 @@ def test_the_first_example_learns(tmp_path):
     assert (tmp_path / "xor.safetensors").exists()
 
 
-def test_the_first_example_is_short():
-    assert sum(bool(line.strip()) for line in FIRST_EXAMPLE.splitlines()) <= 15
-
-
 @pytest.mark.parametrize("code", [e for e in EXAMPLES[1:] if "world()" not in e])
-def test_the_other_examples_run(code, tmp_path):
+def test_the_other_examples_run(code, tmp_path, monkeypatch):
     if "sklearn" in code:
         pytest.importorskip("sklearn")
-    python(code, tmp_path)
-
-
-def test_there_are_examples_of_each_kind():
-    assert sum("Trainer(" in code for code in EXAMPLES) >= 2
-    assert sum("world()" in code for code in EXAMPLES) == 2
-    assert sum("until=" in code for code in EXAMPLES) == 1
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"__name__": "__main__"})
 
 
 def python(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -114,10 +105,6 @@ def test_commands_are_understood(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("epochs = 2\n")
     assert train.config(shlex.split(command)).batch_size >= 1
-
-
-def test_there_are_commands_to_check():
-    assert len(COMMANDS) >= 10
 
 
 @pytest.mark.parametrize("command", SIMULATIONS)

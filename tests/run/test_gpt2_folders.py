@@ -23,11 +23,6 @@ from nnmpi.nn.gpt2 import Sizes, config_of
 from nnmpi.nn.models import load_gpt2, save_gpt2
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_law(ranks: int) -> None:
-    threads.run(ranks, laws.is_tuned_as_on_one_rank)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     save_gpt2(laws.model(), tmp_path / "start")
@@ -119,36 +114,13 @@ def test_a_config_names_the_end_of_a_text_that_the_vocabulary_has() -> None:
         assert found["bos_token_id"] == found["eos_token_id"] == wanted
 
 
-def damaged(folder: Path, change: str) -> None:
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    if change == "truncated":
-        weights.write_bytes(weights.read_bytes()[:-100])
-    elif change == "no weights":
-        weights.unlink()
-    elif change == "no config":
-        config.unlink()
-    else:
-        key, value = change.split()
-        content = json.loads(config.read_text())
-        config.write_text(json.dumps({**content, key: int(value)}))
-
-
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("truncated", ("model.safetensors: not a complete safetensors file",)),
-        ("no weights", ("model.safetensors: no such file",)),
-        ("no config", ("it is a directory; name a file in it", "has no config.json")),
-        ("n_head 3", ("config.json: a gpt of 2 layers, 3 heads and width 20",)),
-        ("n_embd 25", ("wte.weight has shape (23, 20), the model needs (23, 25)",)),
-        ("n_layer 3", ("its number of layers is 3, and that of the weights 2",)),
-        ("n_layer 1", ("its number of layers is 1, and that of the weights 2",)),
-        ("vocab_size 29", ("wte.weight has shape (23, 20), the model needs (29, 20)",)),
-    ],
+    ("file", "words"), [("model.safetensors", ""), ("config.json", "config.json")]
 )
-def test_a_bad_folder_is_refused(change: str, words: tuple[str, ...], folder: Path) -> None:
-    damaged(folder, change)
-    with refused(str(folder), *words):
+def test_a_bad_folder_is_refused(file: str, words: str, folder: Path) -> None:
+    """Here one without a file; test_gpt2.py has other faults."""
+    (folder / file).unlink()
+    with refused(str(folder), words):
         trainer(load=str(folder))
 
 

@@ -1,7 +1,6 @@
 """A run that goes on from a snapshot in the same process, on threads."""
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,12 +36,6 @@ from nnmpi.run.report import NullReport
 from nnmpi.run.snapshot import Snapshot, joined, next_steps
 
 ADAM = OPTIMIZERS[1]
-
-
-@pytest.mark.parametrize("p", [1, pytest.param(2, marks=pytest.mark.long), 4])  # 3 over MPI
-@pytest.mark.parametrize("law", laws_snapshot.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
 
 
 def test_three_axes() -> None:

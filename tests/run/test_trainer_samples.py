@@ -80,10 +80,7 @@ def test_a_model_of_indices_is_saved_and_loaded(tmp_path: Any) -> None:
 
 
 UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "integers as features": (
-        lambda: trainer(WORDS, Y % 3, small),
-        ("samples are indices (int64) of shape 6", "x.astype('float32')"),
-    ),
+    "integers as features": (lambda: trainer(WORDS, Y % 3, small), ("x.astype('float32')",)),
     "features as indices": (
         lambda: trainer(WORDS / 2, Y, lambda: of_words(4)),
         ("samples are of shape 6", "must be integers, not float32", "x.astype('int64')"),
@@ -92,14 +89,8 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(X, Y, several),
         ("Joined.forward", "missing a required argument: 'table'"),
     ),
-    "one input too many": (
-        lambda: trainer((WORDS, X, X, X), Y, several),
-        ("of shape 6 (x.0)", "Joined.forward", "too many positional arguments"),
-    ),
-    "another name": (
-        lambda: trainer({"words": WORDS, "tables": X}, Y, Joined),
-        ("of shape 5 (x.tables)", "Joined.forward", "'table'"),
-    ),
+    "one input too many": (lambda: trainer((WORDS, X, X, X), Y, several), ("of shape 6 (x.0)",)),
+    "another name": (lambda: trainer({"words": WORDS, "tables": X}, Y, Joined), ("'table'",)),
     "single numbers": (lambda: trainer(X[:, 0], Y, small), ("of shape () (x[:, None]", "axis 1")),
     "one-hot labels": (lambda: trainer(X, ONE_HOT, several_of_x), ("one-hot", "y.argmax(1)")),
     "classes last": (

@@ -1,14 +1,13 @@
 """docs/your-own-algorithm.md as it stands, and algorithms named as package.module:NAME."""
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nnmpi import Config, simulate
+from nnmpi import Config
 from nnmpi.collectives.verify import MANY, PlanError, proven, verify
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
@@ -43,15 +42,6 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "others.py").write_text(CODE + OTHERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     return
-
-
-@pytest.mark.parametrize(("command", "shown"), OUTPUTS)
-def test_the_page_shows_what_the_simulator_prints(
-    command: str, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert simulate.main(shlex.split(command)) == 0
-    printed = iter(capsys.readouterr().out.splitlines())
-    assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
 
 
 def test_the_page_shows_outputs_and_what_the_proof_says() -> None:

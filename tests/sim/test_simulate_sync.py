@@ -2,17 +2,15 @@
 
 import json
 import math
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commands import Completed
 
-from nnmpi import simulate
 from nnmpi.schedules.delay import Delay
 from nnmpi.sim.commands import sync as synchrony
+
+KIND = "sync"
 
 INF = math.inf
 
@@ -23,18 +21,6 @@ def duration(w: int, step: int) -> float:
 
 def ends(bound: float, p: int, gradients: int) -> list[float]:
     return [g.end for g in synchrony.simulate(bound, duration, p, gradients)]
-
-
-@pytest.fixture
-def sync(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(text: str) -> Completed:
-        try:
-            status: object = simulate.main(["sync", *shlex.split(text)])
-        except SystemExit as exit:
-            status = exit.code
-        return Completed(status, *capsys.readouterr())
-
-    return run
 
 
 # ---- the simulated workers
@@ -104,18 +90,8 @@ def test_theory_is_what_long_simulations_approach(slow: str | None, jitter: str)
 # ---- the command
 
 
-def test_the_page_shows_what_the_command_prints(sync: Any) -> None:
-    page = Path(__file__).parents[2] / "docs" / "synchrony.md"
-    found = re.search(
-        r"^\$ python -m nnmpi\.simulate sync (.*)\n((?:.*\n)*?)```", page.read_text(), re.M
-    )
-    assert found is not None
-    printed = sync(found[1]).out.splitlines()
-    assert [x for x in found[2].splitlines() if x != "..." and x not in printed] == []
-
-
-def test_all_modes_side_by_side(sync: Any) -> None:
-    out = sync("--workers 4 --slow-rank 0:3").out
+def test_all_modes_side_by_side(simulator: Any) -> None:
+    out = simulator("--workers 4 --slow-rank 0:3").out
     assert "4 workers, 48 gradients; --slow-rank 0:3" in out
     assert out.splitlines()[2].split()[1:4] == ["36", "1.00", "1.00"]
     assert "bsp: all wait for all in each step\nrank 0  S0------ S1------" in out
@@ -124,8 +100,10 @@ def test_all_modes_side_by_side(sync: Any) -> None:
     assert "rank 1  S0 S1 S2 S3 S4 ...S5" in out.split("ssp 3:")[1]
 
 
-def test_one_mode_as_json_and_as_a_picture(sync: Any, tmp_path: Path) -> None:
-    result = sync(f"--workers 3 --steps 4 --sync ssp --staleness 1 --svg {tmp_path}/x.svg --json")
+def test_one_mode_as_json_and_as_a_picture(simulator: Any, tmp_path: Path) -> None:
+    result = simulator(
+        f"--workers 3 --steps 4 --sync ssp --staleness 1 --svg {tmp_path}/x.svg --json"
+    )
     (record,) = json.loads(result.out)
     assert record["sync"] == "ssp"
     assert len(record["steps"]) == 12
@@ -134,8 +112,8 @@ def test_one_mode_as_json_and_as_a_picture(sync: Any, tmp_path: Path) -> None:
     assert "ssp 1: a worker may be 1 step ahead" in text
 
 
-def test_a_long_run_is_not_drawn_as_text(sync: Any) -> None:
-    out = sync("--workers 4 --steps 500 --jitter 0.1:5").out
+def test_a_long_run_is_not_drawn_as_text(simulator: Any) -> None:
+    out = simulator("--workers 4 --steps 500 --jitter 0.1:5").out
     assert "take fewer --steps, or --svg FILE" in out
     assert "rank 0" not in out
 
@@ -152,8 +130,5 @@ def test_a_long_run_is_not_drawn_as_text(sync: Any) -> None:
         ("--workers 4 --sync tsp", "invalid choice: 'tsp'"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(sync: Any, text: str, says: str) -> None:
-    result = sync(text)
-    assert result.status == 2
-    assert says in result.err
-    assert result.err.count("\n") == 1
+def test_bad_input_is_refused_in_one_line(refused: Any, text: str, says: str) -> None:
+    refused(text, (says,))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import cli
+from nnmpi.nested import parsed
 from nnmpi.quoting import shown
 from nnmpi.run.report.messages import Event
 
@@ -255,8 +256,8 @@ def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
 
 def _event(path: str, number: int, line: str) -> Event:
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+        event = parsed(json.loads, line)
+    except ValueError:
         event = None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         raise ValueError(f"{path} is not a log: line {number} is no event in JSON; {REMEDY}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.drawing.svg import svg
 from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, draw
+from nnmpi.nested import parsed
 from nnmpi.quoting import shown
 
 HELP = "steps of a real run"
@@ -72,7 +73,7 @@ class TraceFile(NamedTuple):
                 f"{name} is longer than {LONGEST_FILE:,} bytes; trace fewer steps or fewer ranks"
             )
         try:
-            events = json.loads(content.decode())["traceEvents"]
+            events = parsed(json.loads, content.decode())["traceEvents"]
             steps = defaultdict[int, list[Span]](list)
             background = defaultdict[int, list[Span]](list)
             for event in events:
@@ -80,7 +81,7 @@ class TraceFile(NamedTuple):
                     step = _below(LARGEST, event["args"]["step"], "step")
                     span = _event(event, len(events))
                     (background if span.kind == BACKGROUND else steps)[step].append(span)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(
                 f"{name} is not a trace of nnmpi ({type(error).__name__}: {shown(error)}); name a "
                 "file of python -m nnmpi.train --trace"

@@ -210,17 +210,3 @@ def long_halves_are_cut(comm: Comm) -> None:
     np.testing.assert_array_equal(x[mine], want[mine])
     small.start_all_gather(x, parts=parts).wait()
     np.testing.assert_array_equal(x, want)
-
-
-LAWS = [
-    uneven_parts,
-    parts_may_be_numpy_integers,
-    halves_have_the_bits_of_their_algorithm,
-    both_halves_are_the_all_reduce,
-    many_halves_under_way,
-    polling_moves_halves,
-    halves_of_arrays_in_any_layout,
-    halves_on_the_ledger,
-    halves_beside_other_works,
-    long_halves_are_cut,
-]

@@ -99,10 +99,3 @@ def what_was_freed_raises(comm: Comm) -> None:
             call(part)
     late_free()
     comm.barrier()
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    messages_of_another_length_are_refused,
-    parts_of_another_length_are_refused,
-    what_was_freed_raises,
-]

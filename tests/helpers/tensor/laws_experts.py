@@ -1,6 +1,5 @@
 """Laws of experts whose tokens are cut along positions, on any Comm of at most five ranks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -144,12 +143,3 @@ def equally_loaded_experts_send_what_the_table_says(comm: Comm) -> None:
     table, of_gates, counts = 2 * (p - 1) / p**2 * T * C, p - 1, p * (p - 1)
     sent = (_sent(comm) - before).sum(axis=1)
     assert [*sent] == [8 * (N * (table + of_gates) + counts), 3 * (p - 1)]
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    arrays_of_any_shape_arrive,
-    tokens_go_to_their_experts_and_back,
-    a_router_knows_the_tokens_before_its_own,
-    a_token_goes_once_to_a_rank,
-    equally_loaded_experts_send_what_the_table_says,
-]

@@ -1,7 +1,5 @@
 """Laws of sequence parallelism, on any Comm of at most four ranks."""
 
-from collections.abc import Callable
-
 import numpy as np
 from helpers.training.laws_language import tokens, trains_as_one_rank
 from helpers.training.pipelined import equals, run
@@ -132,14 +130,3 @@ def a_model_of_positions_trains_as_one_rank(comm: Comm) -> None:
     case = {"batch_size": 9, "clip_norm": 0.3}
     wanted = run(comm_self(), tokens_alone, tokens(), **case)
     equals(comm, run(comm, tokens_alone, tokens(), **case, **layout), wanted)
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    a_sum_is_cut_and_parts_are_gathered,
-    the_sum_is_the_transpose_of_the_gather,
-    a_column_of_positions_equals_linear,
-    a_row_of_positions_equals_linear,
-    an_embedding_gives_positions,
-    a_transformer_trains_as_one_rank,
-    a_model_of_positions_trains_as_one_rank,
-]

@@ -1,7 +1,4 @@
-"""What SummaLinear has to keep on any grid of ranks: functions of a Comm.
-
-Each runs on all ranks at once. `test_summa.py` runs them on threads, `test_summa_mpi.py` over MPI.
-"""
+"""What SummaLinear has to keep on any grid of ranks: functions of a Comm."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -100,6 +97,3 @@ def train(
         model.zero_grad()
         nn.CrossEntropyLoss()(logits(x), labels).backward()
         optimizer.step()
-
-
-LAWS: list[Callable[[Comm], None]] = [a_layer_equals_linear, a_stack_trains_as_one_rank]

@@ -1,7 +1,4 @@
-"""What training with sharded layers has to keep, on any number of ranks: functions of a Comm.
-
-`test_tensor.py` runs them on threads, `test_tensor_mpi.py` over MPI.
-"""
+"""What training with sharded layers has to keep, on any number of ranks: functions of a Comm."""
 
 from collections.abc import Callable
 from itertools import product
@@ -76,10 +73,3 @@ def mistakes_give_one_line_on_all_ranks(comm: Comm) -> None:
                 with pytest.raises(Exception, match=message) as raised:
                     Trainer(config, build, digits(), comm)
                 assert "\n" not in str(raised.value)
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    sums_over_dp_give_copies_equal_bits,
-    cuts_between_a_column_and_its_row_train_as_one_rank,
-    mistakes_give_one_line_on_all_ranks,
-]

@@ -399,14 +399,3 @@ def both_layers_of_a_pair_run_as_one_op_with_relu(comm: Comm) -> None:
     y = model(Tensor(x))
     flat = y.node.parents[0]
     assert flat.node.parents[0].node.parents[1] is model[0].weight
-
-
-LAWS = (
-    cut_values_are_those_drawn_by_part,
-    groups_that_would_be_cut_are_whole,
-    evaluation_equals_one_rank,
-    layers_agree_with_finite_differences,
-    an_empty_batch_has_zero_gradients,
-    a_rank_draws_only_its_part,
-    both_layers_of_a_pair_run_as_one_op_with_relu,
-)

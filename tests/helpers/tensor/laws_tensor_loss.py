@@ -1,5 +1,6 @@
 """Laws of the cross-entropy over sharded classes, on any Comm."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from nnmpi.nn import CrossEntropyLoss
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 
 CLASSES, N = 9, 7
+KINDS = ("plain", "ties", "large", "minus infinity", "nan")
+REDUCTIONS = ("mean", "sum", "none")
 
 
 def _bounds(comm: Comm) -> list[tuple[int, ...]]:
@@ -42,7 +45,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def equals_the_ordinary_loss(
+def losses_equal_the_ordinary_one(comm: Comm) -> None:
+    for kind, reduction, dtype in product(KINDS, REDUCTIONS, ("float64", "float32")):
+        _equals_the_ordinary_loss(comm, kind, reduction, dtype)
+
+
+def losses_with_every_option_equal_the_ordinary_one(comm: Comm) -> None:
+    for how, reduction in product(OPTIONS, REDUCTIONS):
+        _equals_the_ordinary_loss(comm, "plain", reduction, "float64", how)
+
+
+def _equals_the_ordinary_loss(
     comm: Comm, kind: str, reduction: str, dtype: str, how: str = "plain"
 ) -> None:
     z, labels = _logits(kind).astype(dtype), np.arange(N) % 5
@@ -70,9 +83,9 @@ def equals_the_ordinary_loss(
         np.testing.assert_array_equal(same, np.broadcast_to(same[0], same.shape))
 
 
-def evaluation_equals_argmax(comm: Comm, kind: str) -> None:
-    z = _logits(kind)
-    for label in range(CLASSES):
+def evaluation_equals_argmax(comm: Comm) -> None:
+    for kind, label in product(KINDS, range(CLASSES)):
+        z = _logits(kind)
         labels = np.full(N, label)
         wanted = CrossEntropyLoss(ignore_index=3, reduction="sum").evaluate(Tensor(z), labels)
         for bounds in _bounds(comm):

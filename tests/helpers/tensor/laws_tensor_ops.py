@@ -86,14 +86,3 @@ def gather_and_scatter_have_transposed_gradients(comm: Comm) -> None:
     x = Tensor(whole, requires_grad=True)
     ops.gather(tanh(ops.scatter(x, comm, bounds)), comm, bounds).backward(g)
     np.testing.assert_allclose(x.grad, one.grad, rtol=1e-12)
-
-
-LAWS = (
-    copy_sums_gradients,
-    copy_leaves_the_gradient_above_as_it_is,
-    copy_of_a_weight_writes_into_its_slot,
-    reduce_sums_values,
-    images_are_summed_in_channels_last_order,
-    gather_and_scatter_are_inverse,
-    gather_and_scatter_have_transposed_gradients,
-)

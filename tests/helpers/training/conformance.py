@@ -1,9 +1,9 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a third of the rows on threads, of families with many rows a ninth,
-`test_conformance_mpi.py` others over MPI, and `test_strict_conformance.py` some with ranks on a
-device. With --all, all rows run on threads, and all on a device.
+`test_conformance.py` runs a sixth of the rows on threads, of families with many rows a twelfth,
+`test_strict_conformance.py` some with ranks on a device, and the table of laws others over MPI.
+With --all, all rows run on threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ from helpers.training import (
 )
 from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.graph_models import GRAPH_MODELS
+from helpers.training.on_device import on_device
 from helpers.training.pipelined import (
     CNN,
     MLP,
@@ -452,16 +453,16 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: a third, of many rows a ninth."""
+    """All rows, and whether a row runs without --all: a sixth, of many rows a twelfth."""
     found = rows(family)
     some = [k for k in range(len(found)) if third(k) == 0]
-    return with_all_words(found, some[:: 1 if len(found) < MANY else 3])
+    return with_all_words(found, some[:: 2 if len(found) < MANY else 4])
 
 
 def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a third."""
+    """The rows whose arrangement is held to the run, and whether it is without --all: a sixth."""
     found = [row for row in rows(family) if row.options is not None]
-    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1])
+    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::2])
 
 
 def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:
@@ -508,10 +509,15 @@ def rows_over_mpi(family: str, ranks: int) -> list[Row]:
     return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
 
 
-def family_trains_as_one_rank(family: str, comm: Comm) -> None:
-    """For jobs of MPI, where ranks are processes."""
-    for row in rows_over_mpi(family, comm.size):
+def family_trains_as_one_rank(comm: Comm, name: str) -> None:
+    for row in rows_over_mpi(name, comm.size):
         part = comm.split(0 if comm.rank < row.ranks else None)
         if part is not None:
             row.trains_as_one_rank(part)
             part.free()
+
+
+def family_trains_on_device(comm: Comm, name: str) -> None:
+    with on_device():
+        for row in device_rows_over_mpi(name, comm.size):
+            row.trains_on_device(comm)

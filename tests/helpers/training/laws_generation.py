@@ -83,6 +83,3 @@ def is_what_full_passes_give(comm: Comm) -> None:
             for (prompt, how), tokens in zip(cases, wanted, strict=True):
                 assert ours(comm, folder, prompt, how, **layout) == tokens, (layout, how)
         comm.barrier()  # before the folder goes
-
-
-LAWS = [is_what_full_passes_give]

@@ -178,9 +178,9 @@ def trains_as_one_rank(
     assert got.event.get("metrics", {}) == pytest.approx(wanted.event.get("metrics", {}), rel=BOUND)
 
 
-def gives_the_same_bits(comm: Comm, goal: str) -> None:
+def gives_the_same_bits(comm: Comm, name: str) -> None:
     options = {"reproducible": True, "slices": 3}
-    wanted, got = one_rank(goal, tuple(options.items())), train(comm, goal, **options)
+    wanted, got = one_rank(name, tuple(options.items())), train(comm, name, **options)
     assert got.event["parameters_sha256"] == wanted.event["parameters_sha256"]
     assert got.event["loss"] == wanted.event["loss"]
 

@@ -86,6 +86,3 @@ def is_tuned_as_on_one_rank(comm: Comm) -> None:
             assert found.config == wanted.config
             assert distance(found.tensors, wanted.tensors) < 1e-10
             comm.barrier()  # before the folder goes
-
-
-LAWS = [is_tuned_as_on_one_rank]

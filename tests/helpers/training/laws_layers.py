@@ -1,6 +1,5 @@
 """What layers outside of the models of the command line have to keep, on any number of ranks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,10 +62,3 @@ def initial_values_are_those_of_one_rank(comm: Comm) -> None:
             np.testing.assert_array_equal(many[name], array, err_msg=name, strict=True)
         for trainer in trainers:
             trainer.close()
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    they_train_as_on_one_rank,
-    slices_have_the_same_bits,
-    initial_values_are_those_of_one_rank,
-]

@@ -116,10 +116,3 @@ def small_gradients_survive(comm: Comm) -> float:
         trainer.fit(NullReport())
         after: Sums = trainer.evaluate()
     return (before.mean_loss - after.mean_loss) / factor
-
-
-LAWS = (
-    too_large_gradients_halve_it_on_all_ranks,
-    good_steps_double_it,
-    it_goes_on_from_a_snapshot,
-)

@@ -1,14 +1,15 @@
 """Values in 16 bits and their float32 masters: functions of a Comm."""
 
-from pathlib import Path
+import tempfile
 from typing import Any
 
 import numpy as np
-from helpers.training.pipelined import Options, contents, digits
+from helpers.training.pipelined import Options, contents, digits, tell
 
 import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
+from nnmpi.dtypes import HALVES
 from nnmpi.nn.store import values_of
 from nnmpi.run.report import Event, NullReport
 
@@ -26,7 +27,12 @@ def trainer_of(comm: Comm, layout: str, dtype: str = "float16", **options: Any) 
     return Trainer(config, data=digits(), comm=comm, callbacks=own)
 
 
-def values_are_the_rounding_of_masters(comm: Comm, layout: str, dtype: str) -> None:
+def values_are_the_rounding_of_masters(comm: Comm, name: str) -> None:
+    for dtype in HALVES:
+        _values_are_the_rounding_of_masters(comm, name, dtype)
+
+
+def _values_are_the_rounding_of_masters(comm: Comm, layout: str, dtype: str) -> None:
     """Before the first step and after the last one; masters have more digits."""
     with trainer_of(comm, layout, dtype) as trainer:
         for _ in range(2):
@@ -62,13 +68,13 @@ class Writes:
         self.masters = contents(trainer)
 
 
-def what_is_written_wins(comm: Comm, layout: str) -> None:
+def what_is_written_wins(comm: Comm, name: str) -> None:
     """Over masters, which have moved on from there; others keep all of their digits."""
     rate = 1e-3
     for in_place in (True, False):
         writes = Writes(in_place)
         options: Options = {"optimizer": "adam", "lr": rate, "lr_schedule": "constant"}
-        with trainer_of(comm, layout, callbacks=[writes], **options) as trainer:
+        with trainer_of(comm, name, callbacks=[writes], **options) as trainer:
             trainer.fit(NullReport())
             after, (first, *others) = contents(trainer), writes.masters
             assert (writes.masters[first] == 0.5).all()
@@ -80,16 +86,19 @@ def what_is_written_wins(comm: Comm, layout: str) -> None:
             assert (kept != kept.astype("float16").astype("float32")).mean() > 0.5, path
 
 
-def a_file_has_the_masters(comm: Comm, layout: str, path: Path) -> None:
+def a_file_has_the_masters(comm: Comm, name: str) -> None:
     """All of their digits, which a run that loads it has too."""
-    with trainer_of(comm, layout) as trainer:
-        trainer.fit(NullReport())
-        masters = contents(trainer)
-        trainer.save(str(path))
-    comm.barrier()
-    saved = nnmpi.load(str(path))
-    with trainer_of(comm, layout, load=str(path)) as trainer:
-        loaded = contents(trainer)
-    for name, array in masters.items():
-        np.testing.assert_array_equal(saved[name], array, strict=True)
-        np.testing.assert_array_equal(loaded[name], array, strict=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = tell(comm, f"{folder}/m.safetensors")
+        with trainer_of(comm, name) as trainer:
+            trainer.fit(NullReport())
+            masters = contents(trainer)
+            trainer.save(path)
+        comm.barrier()
+        saved = nnmpi.load(path)
+        with trainer_of(comm, name, load=path) as trainer:
+            loaded = contents(trainer)
+        comm.barrier()  # before the folder goes
+    for key, array in masters.items():
+        np.testing.assert_array_equal(saved[key], array, strict=True)
+        np.testing.assert_array_equal(loaded[key], array, strict=True)

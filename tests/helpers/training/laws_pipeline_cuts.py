@@ -210,12 +210,3 @@ def later_stages_take_integers(comm: Comm) -> None:
             for recompute in (False, True) if schedule == "1f1b" else (True,):
                 got = run(comm, build, given, micro_batches=3, recompute=recompute, **layout)
                 equals(comm, got, wanted)
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    cuts_cross_residual_connections,
-    pipelines_beside_each_other_cross_them_too,
-    verify_finds_no_difference_across_cuts,
-    cuts_part_what_runs_as_one_op,
-    later_stages_take_integers,
-]

@@ -1,13 +1,6 @@
-"""What training in a pipeline has to keep beside what every layout keeps: functions of a Comm.
-
-Each runs on all ranks at once. `test_pipelines.py` runs them on threads, `test_pipelines_mpi.py`
-over MPI.
-"""
-
-from collections.abc import Callable
+"""What training in a pipeline has to keep beside what every layout keeps: functions of a Comm."""
 
 import pytest
-from helpers.training import laws_pipeline_models as models
 from helpers.training.pipelined import (
     MLP,
     MODELS,
@@ -54,11 +47,3 @@ def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:
                     trainer.model.state_dict()
             if not trainer.step:
                 trainer.fit(NullReport())
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    the_order_of_micro_batches_gives_the_bits_of_one_rank,
-    parameters_of_other_stages_say_where_they_are,
-    models.any_model_recomputes_in_one_stage,
-    models.outputs_in_any_memory_are_sent,
-]

@@ -1,6 +1,5 @@
 """What recurrent layers have to keep, of padded sequences, on any number of ranks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,9 +75,3 @@ def batches_of_similar_length_train_as_on_one_rank(comm: Comm) -> None:
     for layout in LAYOUTS.get(comm.size, [{"dp": comm.size}]):
         options = {"bucket_by_length": True, **OPTIONS, **layout}
         equals(comm, run(comm, Tagger, sequences(), **options), reference_in_buckets())
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    padded_sequences_train_as_on_one_rank,
-    batches_of_similar_length_train_as_on_one_rank,
-]

@@ -1,8 +1,4 @@
-"""Training that goes on in another layout, from the model and the state of the optimizer.
-
-Each runs on all ranks at once. `test_optimizer_state.py` runs them on threads,
-`test_optimizer_state_mpi.py` over MPI.
-"""
+"""Training that goes on in another layout, from the model and the state of the optimizer."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -154,6 +150,3 @@ def the_same_layout_goes_on_with_the_same_bits(comm: Comm) -> None:
         again = go_on(comm, saved, HALF, **{**optimizer, **way})
         for a, b in ((again.model, whole.model), (again.optimizer, whole.optimizer)):
             assert all(a[name].tobytes() == b[name].tobytes() for name in b)
-
-
-LAWS = [training_goes_on_in_another_layout, the_same_layout_goes_on_with_the_same_bits]

@@ -1,8 +1,4 @@
-"""What a run keeps that goes on from a snapshot, in the same process: functions of a Comm.
-
-Each runs on all ranks at once. `test_snapshot.py` runs them on threads, `test_snapshot_mpi.py` over
-MPI.
-"""
+"""What a run keeps that goes on from a snapshot, in the same process: functions of a Comm."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -35,25 +31,24 @@ COMMON: Options = {
 
 
 class Row(NamedTuple):
-    """A layout, and the numbers of ranks that it is for."""
+    """A layout, and the numbers of ranks that it is for: 3 as processes, which take longer."""
 
     options: Options
-    ranks: tuple[int, ...] = (3,)
+    ranks: tuple[int, ...]
     snapshot_at: int = MIDDLE
 
 
 RING = {"allreduce": "ring"}
-ONE_AND_MORE = (1, 2, 3, 4)
 LAYOUTS: list[Row] = [
-    Row({"allreduce": "shared"}, ONE_AND_MORE),
-    Row({"allreduce": "shared", "bucket_mb": 0.001}),
-    Row(RING, ONE_AND_MORE),
-    Row({**RING, "zero": 1, "bucket_mb": 0.001}, (2, 3)),
+    Row({"allreduce": "shared"}, (1, 2, 3, 4)),
+    Row({"allreduce": "shared", "bucket_mb": 0.001}, (4,)),
+    Row(RING, (1, 2, 4)),
+    Row({**RING, "zero": 1, "bucket_mb": 0.001}, (2, 4)),
     Row({**RING, "zero": 2}, (3, 4)),
     Row({**RING, "zero": 3, "bucket_mb": 0.001}, (2, 3)),
-    Row({"reproducible": True, "slices": 8, "micro_batches": 1}, ONE_AND_MORE),
-    Row({"servers": 1}, (2, 3), EPOCH),
-    Row({"servers": 2}, (3, 4), EPOCH),
+    Row({"reproducible": True, "slices": 8, "micro_batches": 1}, (1, 2, 4)),
+    Row({"servers": 1}, (2, 4), EPOCH),
+    Row({"servers": 2}, (3,), EPOCH),
     Row({"pp": 2, "cut": "5"}, (2,)),
     Row({"pp": 2, "cut": "5", "schedule": "gpipe"}, (2,)),
     Row({"pp": 2, "cut": "5", "schedule": "zb-h1", "recompute": True}, (2,)),
@@ -66,7 +61,7 @@ LAYOUTS: list[Row] = [
     Row({"dp": 2, "pp": 2, "cut": "5", **RING, "zero": 1}, (4,)),
     Row({"dp": 2, "tp": 2, **RING, "zero": 2}, (4,)),
     Row({"pp": 2, "tp": 2, "cut": "5"}, (4,)),
-    Row({"dtype": "float16", "allreduce": "shared"}, (1, 2, 3)),
+    Row({"dtype": "float16", "allreduce": "shared"}, (1, 2, 4)),
     Row({"dtype": "bfloat16", **RING, "zero": 1, "bucket_mb": 0.001}, (2,)),
     Row({"dtype": "float16", **RING, "zero": 3, "bucket_mb": 0.001}, (3,)),
     Row({"dtype": "float16", "dp": 2, "pp": 2, "cut": "5"}, (4,)),
@@ -249,7 +244,7 @@ def one_rank_goes_on_for_all_and_all_for_one(comm: Comm) -> None:
     wanted = one_rank(optimizer)
     snapshot = taken_alone(optimizer)
     for row in rows(comm.size):
-        if same_rules(row, Row({})) and row.snapshot_at == MIDDLE:
+        if same_rules(row, Row({}, ())) and row.snapshot_at == MIDDLE:
             near(go_on(comm, snapshot, {**optimizer, **row.options}), wanted)
     alone = go_on(comm_self(), taken(comm, {**optimizer, **RING}), optimizer)
     near(alone, wanted)
@@ -295,13 +290,3 @@ def workers_keep_their_places(comm: Comm) -> None:
     options = {**OPTIMIZERS[0], "sync": "ssp", "staleness": 2}
     run(comm, options, act, EPOCH)
     assert len(places) == 1
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    the_same_ranks_go_on_with_the_same_bits,
-    other_layouts_go_on_as_one_rank_would,
-    one_rank_goes_on_for_all_and_all_for_one,
-    fewer_ranks_go_on,
-    reproducible_keeps_its_bits,
-    workers_keep_their_places,
-]

@@ -270,16 +270,3 @@ def statistics_join_rows_and_samples(comm: Comm) -> None:
         current_pass.reset(token)
     assert tracked == [2 * 4 * (3 * comm.size + 1)] * 2
     np.testing.assert_allclose(layer.running_var, twin.running_var, atol=CLOSE)
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    convolutions_equal_one_rank,
-    options_of_convolutions_equal_one_rank,
-    fused_convolutions_equal_one_rank,
-    pools_equal_one_rank,
-    gradients_are_differences,
-    any_cut_of_the_rows_is_taken,
-    backward_in_halves_has_the_same_bits,
-    training_equals_one_rank,
-    statistics_join_rows_and_samples,
-]

@@ -1,11 +1,10 @@
 """What a run keeps in every layout: how it ends, what it saves, what --verify sees; of a Comm.
 
-That every layout gives the values of one rank is in the table of conformance. Each law runs on all
-ranks at once. `test_training.py` runs them on threads, `test_training_mpi.py` over MPI.
+That every layout gives the values of one rank is in the table of conformance.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -231,16 +230,3 @@ def nothing_moves(trainer: Trainer) -> None:
 def a_loss_that_is_no_number_moves_nothing(comm: Comm) -> None:
     for options in ({"allreduce": "shared"}, {"allreduce": "ring"}, {"reproducible": True}):
         nothing_moves(Trainer(Config(batch_size=32, **options), Lost, clouds(), comm))
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    who_pushes_changes_no_bits,
-    recompute_changes_no_bits,
-    verify_finds_no_difference,
-    verify_finds_what_differs,
-    initial_values_are_those_of_one_rank,
-    what_one_layout_saves_another_loads,
-    all_stop_when_one_wants_to,
-    a_loss_that_is_no_number_ends_all_ranks_alike,
-    a_loss_that_is_no_number_moves_nothing,
-]

@@ -1,7 +1,6 @@
 """Who reads and writes parameters with ZeRO: a step, all ranks together, no rank alone.
 
-That every stage trains as one rank is in the table of conformance. Each runs on all ranks at
-once. `test_zero.py` runs them on threads, `test_zero_mpi.py` over MPI.
+That every stage trains as one rank is in the table of conformance.
 """
 
 import copy
@@ -218,14 +217,3 @@ def _read_and_copied(comm: Comm, **options: object) -> list[float]:
             fourth[...] = third
     trainer.close()
     return found
-
-
-LAWS: list[Callable[[Comm], None]] = [
-    an_operation_on_two_layers_is_refused,
-    a_rank_that_reads_alone_is_refused,
-    all_ranks_gather_what_each_then_reads,
-    no_step_begins_while_parameters_are_gathered,
-    ranks_that_read_in_different_orders_are_refused,
-    values_that_are_written_between_steps_are_trained,
-    values_stay_as_they_were_read,
-]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.slice_runs import RUNS, Trained, trained
+from helpers.training.laws_slices import RUNS, Trained, trained
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

@@ -3,7 +3,8 @@
 import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -293,5 +294,60 @@ def test_wrong_running_statistics_are_found() -> None:
         trainer = Trainer(Config(verify=True, batch_size=14, dtype="float64"), build, rows(), comm)
         with pytest.raises(VerifyError, match="step 3: buffers of the layout differ"):
             trainer.fit(Shifts(trainer.model))
+
+    threads.run(2, rank)
+
+
+def two_stages() -> nn.Sequential:
+    """Of the second stage's layers the first shares its weight with the last one before it."""
+    tied = nn.Linear(6, 6), nn.Linear(6, 6)
+    tied[1].weight = tied[0].weight
+    return nn.Sequential(nn.BatchNorm1d(6), *tied, nn.Tanh(), nn.Linear(6, 3))
+
+
+def shift(model: nn.Module) -> None:
+    model[4].bias.data += 1e-3
+
+
+def track(model: nn.Module) -> None:
+    model[0].running_mean += 1
+
+
+def untie(model: nn.Module) -> None:
+    row = model[2].weight.data[0]
+    row[...] = np.nextafter(row, row.dtype.type(9))
+
+
+class After(NullReport):
+    """Changes the model of a rank after the second step."""
+
+    def __init__(self, change: Callable[[], None]) -> None:
+        super().__init__()
+        self._change = change
+
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
+        if step == 2:
+            self._change()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("where", "spoil", "words"),
+    [
+        (1, shift, "parameters of the layout differ"),
+        (0, track, "buffers of the layout differ"),
+        (1, untie, "parameters are not the same on all ranks"),
+    ],
+)
+def test_what_one_stage_does_wrong_is_found(
+    where: int, spoil: Callable[[nn.Module], None], words: str, dtype: str
+) -> None:
+    config = Config(verify=True, pp=2, cut="2", batch_size=14, dtype=dtype)
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(config, two_stages, rows(), comm)
+        change = partial(spoil, trainer.model) if comm.rank == where else lambda: None
+        with pytest.raises(VerifyError, match=f"step 3: {words}"):
+            trainer.fit(After(change))
 
     threads.run(2, rank)

@@ -17,7 +17,6 @@ from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
 from nnmpi.data.loader import BatchSplit
 from nnmpi.kernels import progress_hook
-from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
@@ -26,8 +25,6 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import BLOCK, LocalStore, StoreSpec, squares
 from nnmpi.run.report import Event, NullReport
-from nnmpi.schedules.lowering import programs
-from nnmpi.schedules.pipeline import SCHEDULES
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:
@@ -50,27 +47,6 @@ def test_parts_make_up_the_batch(n: int, ranks: int, micro_batches: int) -> None
     assert min(map(len, whole)) > 0
     for parts in (whole, *zip(*shares, strict=True)):
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_a_step_as_a_program() -> None:
-    def program(micro_batches: int) -> str:
-        return " ".join(map(str, *programs(SCHEDULES["1f1b"], 1, micro_batches)))
-
-    assert program(1) == "F0 REDUCE B0 UPDATE"
-    assert program(3) == "F0 B0 F1 B1 F2 REDUCE B2 UPDATE"
-
-
-def test_a_mesh() -> None:
-    mesh = Mesh({"pp": 2, "dp": 3})
-    assert mesh.size == 6
-    assert mesh.coordinates(4) == {"pp": 1, "dp": 1}
-    assert mesh.group(4, "dp") == (3, 4, 5)
-    assert mesh.group(4, "pp") == (1, 4)
-    assert mesh.group(4, "pp", "dp") == (0, 1, 2, 3, 4, 5)
-    for sizes in ({}, {"dp": 3}):
-        assert Mesh.filled(3, sizes).axes == {"dp": 3, "cp": 1, "pp": 1, "tp": 1}
-    with refused("dp 2 does not fit 3 ranks", "mpirun -n 2"):
-        Mesh.filled(3, {"dp": 2})
 
 
 # ---- buckets
@@ -240,7 +216,7 @@ def test_auto_takes_a_ring_where_nodes_cut_groups_of_dp_unlike() -> None:
     assert [t["allreduce"] for t in ended] == ["shared"] * 6
 
 
-@pytest.mark.parametrize("name", ["shared", "hierarchical", "mpi"])
+@pytest.mark.parametrize("name", ["shared", "hierarchical", "mpi"], ids="by {}".format)
 def test_sums_by_nodes_are_refused_where_these_cut_groups_of_dp_unlike(name: str) -> None:
     def rank(comm: Comm) -> dict[str, Any]:
         return started(comm, dp=comm.size // 2, tp=2, allreduce=name)

@@ -1,6 +1,5 @@
 """The state of optimizers: by path, whole, from any layout into any other."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,6 @@ from nnmpi.nn.place import Place
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport
-
-
-@pytest.mark.parametrize("p", [1, pytest.param(3, marks=pytest.mark.long), 4])  # 2 over MPI
-@pytest.mark.parametrize("law", laws_resume.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), pytest.param(3, 2, marks=pytest.mark.long)])

@@ -1,4 +1,4 @@
-"""PipeDream over MPI: the command, and how it ends."""
+"""PipeDream over MPI: the command."""
 
 import json
 
@@ -14,10 +14,3 @@ def test_it_trains() -> None:
     *_, done = map(json.loads, ran.out.splitlines())
     assert (done["event"], done["steps"], done["weight_versions"]) == ("done", 8 * 45, 3)
     assert done["accuracy"] > 0.7
-
-
-def test_a_loss_or_gradient_that_is_not_finite_ends_the_job_by_name() -> None:
-    ran = run(3, *COMMAND, *PIPELINE, "--optimizer", "sgd", "--lr", "1e30")
-    assert ran.status == 1
-    assert ": stage " in ran.err
-    assert "e+29, and pipedream cannot skip a step; try a smaller --lr or" in ran.err

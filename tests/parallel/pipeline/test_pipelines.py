@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from helpers.training.laws_pipeline_cuts import LAWS as CUTS
 from helpers.training.laws_pipeline_models import Block
-from helpers.training.laws_pipelines import LAWS
 from helpers.training.pipelined import digits
 
 import nnmpi
@@ -13,18 +11,6 @@ from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
-
-
-@pytest.mark.parametrize("p", [1, 2, 4])  # 3 as processes of MPI
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
-
-
-@pytest.mark.parametrize("p", [1, pytest.param(2, marks=pytest.mark.long), 4])  # 3 over MPI
-@pytest.mark.parametrize("law", CUTS, ids=lambda law: law.__name__)
-def test_law_of_cuts(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
 
 
 def doubled(block: Block, x: Tensor) -> Tensor:

@@ -19,12 +19,6 @@ from nnmpi.parallel.standalone import halo, spatial
 from nnmpi.parallel.standalone.halo import Halo, ImageRows
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])  # 3 as processes of MPI
-@pytest.mark.parametrize("law", laws_spatial.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], size: int) -> None:
-    thread_ranks.run(size, law)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(
     "law",

@@ -1,10 +1,7 @@
 """Experts whose tokens are cut along positions: who sends what, and when they stay whole."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-from helpers.tensor import laws_experts
 from helpers.training.laws_language import MODELS, POSITIONS, tokens
 from helpers.training.pipelined import run
 
@@ -15,12 +12,6 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.experts import Router
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.shard import shard
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("law", laws_experts.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], size: int) -> None:
-    thread_ranks.run(size, law)
 
 
 def traced(model: nn.Module) -> Graph:

@@ -1,12 +1,10 @@
 """Sequence parallelism: what is whole between sharded layers is cut along positions."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.tensor import laws_sequence
 from helpers.training.laws_language import gpt, tokens
 from helpers.training.pipelined import run
 
@@ -23,13 +21,6 @@ from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("law", laws_sequence.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], size: int) -> None:
-    thread_ranks.run(size, law)
-
 
 # ---- the plan
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers.tensor import laws_summa
 
 import nnmpi
 from nnmpi import nn
@@ -20,13 +19,6 @@ from nnmpi.parallel.standalone.summa import (
     scatter_blocks,
     summa_linear,
 )
-
-
-@pytest.mark.parametrize("p", [1, 2, 4, 6])  # 3 as processes of MPI
-@pytest.mark.parametrize("law", laws_summa.LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
-
 
 # ---- gradients
 

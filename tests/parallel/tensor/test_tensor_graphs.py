@@ -39,12 +39,6 @@ def plan(model: nn.Module, *sample: int, ranks: int = 2, whole_output: bool = Fa
     return laws.words(shard(traced(model, *sample), ranks, whole_output))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("name", laws.MODELS)
-def test_a_sharded_graph_trains_as_one_rank(name: str, size: int) -> None:
-    thread_ranks.run(size, laws.trains_as_one_rank, name)
-
-
 PLANS = {
     "residual mlp": "column row column row column row",
     "residual cnn": "column row copy column channels row copy column channels row",

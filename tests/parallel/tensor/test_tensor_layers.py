@@ -14,18 +14,6 @@ from nnmpi.parallel.tensor.layers import RowLinear
 from nnmpi.parallel.tensor.parallelize import parallelize
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("name", laws.CASES)
-def test_a_sharded_model_equals_one_rank(name, size):
-    thread_ranks.run(size, laws.equals_one_rank, name)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
-def test_law(law, size):
-    thread_ranks.run(size, law)
-
-
 def test_groups_of_channels_stay_on_their_ranks_where_they_fit():
     def shards(comm):
         case = laws.CASES["a group on two ranks"]

@@ -1,41 +1,13 @@
-"""The cross-entropy over sharded classes: as over whole logits."""
+"""What the cross-entropy over sharded classes refuses."""
 
 import re
 
 import numpy as np
 import pytest
-from helpers.tensor import laws_tensor_loss as laws
 
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
-
-KINDS = ("plain", "ties", "large", "minus infinity", "nan")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_ordinary_loss(kind, reduction, size):
-    for dtype in ("float64", "float32"):
-        thread_ranks.run(size, laws.equals_the_ordinary_loss, kind, reduction, dtype)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("how", laws.OPTIONS)
-def test_equals_it_with_every_option(how, size):
-    for reduction in ("mean", "sum", "none"):
-        thread_ranks.run(size, laws.equals_the_ordinary_loss, "plain", reduction, "float64", how)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("kind", KINDS)
-def test_correct_predictions_are_those_of_argmax(kind, size):
-    thread_ranks.run(size, laws.evaluation_equals_argmax, kind)
-
-
-def test_logits_never_travel():
-    thread_ranks.run(3, laws.logits_never_travel)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,10 @@
 
 import numpy as np
 import pytest
-from helpers.tensor import laws_tensor_ops
 
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks
 from nnmpi.parallel.tensor import ops
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("law", laws_tensor_ops.LAWS, ids=lambda law: law.__name__)
-def test_law(law, size):
-    thread_ranks.run(size, law)
 
 
 def test_without_shared_memory_the_sum_goes_by_messages():

@@ -106,12 +106,9 @@ class Slow(nn.Linear):
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "a flag": (("--epoch", "3"), "unrecognized arguments: --epoch 3; did you mean --epochs?"),
-    "a number": (("--lr", "-1"), "lr -1.0 must be a number above 0"),
     "ranks": (("--dp", "4"), "dp 4 does not fit 2 ranks: start it with mpirun -n 4, or leave dp"),
     "a file": (("--load", "nowhere.safetensors"), "cannot load nowhere.safetensors"),
-    "a folder": (("--save", "no/where.safetensors"), "there is no directory no; make it first"),
     "a log": (("--log", "no/where.jsonl"), "cannot write log no/where.jsonl"),
-    "a config": (("--config", "no.toml"), "no.toml: No such file"),
 }
 
 

@@ -131,10 +131,7 @@ def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["nowhere", "--out", "t.npy"],
-            "nowhere cannot be read: No such file or directory; give a file of text",
-        ),
+        (["nowhere", "--out", "t.npy"], "give a file of text"),
         (["pipe", "--out", "t.npy"], "pipe is not a regular file; give a file of text"),
         (["/", "--out", "t.npy"], "/ is not a regular file"),
         (["text", "--out", "t"], "out t must end with .npy"),

@@ -1,0 +1,153 @@
+"""The table of laws: what holds on any ranks, and on which of them it is tried.
+
+A law is a function of a Comm that all ranks call at once. `tests/laws/test_laws.py` runs laws on
+ranks that are threads, `tests/laws/test_laws_mpi.py` on processes of MPI.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from inspect import isfunction, signature
+from types import ModuleType
+from typing import NamedTuple
+
+from helpers.comm import (
+    laws_agree,
+    laws_background,
+    laws_halves,
+    laws_memory,
+    laws_processes,
+    laws_refusals,
+    laws_sums,
+    laws_works,
+)
+from helpers.tensor import (
+    laws_experts,
+    laws_sequence,
+    laws_summa,
+    laws_tensor,
+    laws_tensor_graphs,
+    laws_tensor_layers,
+    laws_tensor_loss,
+    laws_tensor_ops,
+)
+from helpers.training import (
+    conformance,
+    laws_generation,
+    laws_goals,
+    laws_gpt2,
+    laws_layers,
+    laws_masters,
+    laws_pipeline_cuts,
+    laws_pipeline_models,
+    laws_pipelines,
+    laws_ported,
+    laws_recurrent,
+    laws_resume,
+    laws_server,
+    laws_slices,
+    laws_snapshot,
+    laws_spatial,
+    laws_training,
+    laws_zero,
+)
+from nnmpi.comm import Comm
+
+Law = Callable[[Comm], None]
+
+
+def of(*modules: ModuleType) -> dict[str, Law]:
+    """The laws of modules: their public functions that take a Comm alone and return nothing."""
+    return {
+        name: f
+        for module in modules
+        for name, f in vars(module).items()
+        if isfunction(f) and f.__module__ == module.__name__ and name[0] != "_" and is_law(f)
+    }
+
+
+def is_law(f: Callable[..., object]) -> bool:
+    parameters = signature(f).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return [p.annotation for p in needed] == [Comm] and signature(f).return_annotation is None
+
+
+def each(law: Callable[[Comm, str], None], names: Iterable[str]) -> dict[str, Law]:
+    """A law of a Comm and a name, for each name."""
+    return {f"{law.__name__} {name}": partial(law, name=name) for name in names}
+
+
+OF_COMM = of(
+    *(laws_sums, laws_works, laws_memory, laws_agree),
+    *(laws_halves, laws_refusals, laws_background),
+)
+OF_SHARDS = {
+    **of(laws_tensor_ops, laws_experts, laws_sequence, laws_tensor_loss),
+    **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
+}
+OF_SHARDED_MODELS = {
+    **of(laws_tensor_layers),
+    **each(laws_tensor_graphs.trains_as_one_rank, laws_tensor_graphs.MODELS),
+}
+OF_MASTERS = {
+    **each(laws_masters.values_are_the_rounding_of_masters, laws_masters.LAYOUTS),
+    **each(laws_masters.what_is_written_wins, laws_masters.LAYOUTS),
+    **each(laws_masters.a_file_has_the_masters, laws_masters.LAYOUTS),
+}
+FAMILIES = conformance.FAMILIES
+
+
+class Row(NamedTuple):
+    """Laws, and the numbers of ranks by how they are run: `all` is what --all adds."""
+
+    laws: dict[str, Law]
+    threads: tuple[int, ...] = ()
+    threads_all: tuple[int, ...] = ()
+    mpi: tuple[int, ...] = ()
+    mpi_all: tuple[int, ...] = ()
+    mpich: tuple[int, ...] = ()
+    quick: tuple[int, ...] = ()
+
+
+TABLE = {
+    "comm": Row(OF_COMM, (1, 2, 3, 5, 8), mpi=(1, 2, 3, 4), mpi_all=(8,), mpich=(3,), quick=(2,)),
+    "processes": Row(of(laws_processes), mpi=(2, 3, 4), quick=(2,)),
+    "training": Row(of(laws_training), (1, 4), threads_all=(3,), mpi=(2,)),
+    "layers": Row(of(laws_layers), (2, 3)),
+    "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi=(2,)),
+    "zero": Row(of(laws_zero), (1, 3), threads_all=(4,), mpi=(2,), quick=(2,)),
+    "resume": Row(of(laws_resume), (1, 4), threads_all=(3,), mpi=(2,)),
+    "gpt2": Row(of(laws_gpt2, laws_generation), (1, 2, 3, 4), mpi=(2,)),
+    "pipelines": Row(of(laws_pipelines, laws_pipeline_models), (1, 2, 4), mpi=(3,)),
+    "goals": Row(each(laws_goals.gives_the_same_bits, laws_goals.GOALS), (2, 3)),
+    "loops and hooks": Row(of(laws_goals, laws_ported), (2,)),
+    "masters": Row(OF_MASTERS, (2,)),
+    "cuts": Row(of(laws_pipeline_cuts), (1, 4), threads_all=(2,), mpi=(3,)),
+    "snapshot": Row(of(laws_snapshot), (1, 4), threads_all=(2,), mpi=(3,)),
+    "slices": Row(of(laws_slices), mpi=(2, 3)),
+    "server": Row(of(laws_server), mpi=(4,)),
+    "shards": Row(OF_SHARDS, (1, 2, 3, 4), mpi=(3,)),
+    "sharded models": Row(OF_SHARDED_MODELS, (1, 2, 3), mpi=(3,)),
+    "tensor parallel": Row(of(laws_tensor), (1, 2, 4), mpi=(3,)),
+    "summa": Row(of(laws_summa), (1, 2, 4, 6), mpi=(3,)),
+    "spatial": Row(of(laws_spatial), (1, 2, 4), mpi=(3,)),
+    "conformance": Row(
+        each(conformance.family_trains_as_one_rank, FAMILIES),
+        mpi=conformance.RANKS_OVER_MPI,
+        mpich=(2,),
+    ),
+    "conformance of a device": Row(
+        each(conformance.family_trains_on_device, FAMILIES), mpi=(2, 4), mpi_all=(3,)
+    ),
+}
+"""On threads laws hold on more numbers of ranks; over MPI it counts that ranks are processes. The
+table of conformance on threads has a test a row: test_conformance.py, test_strict_conformance.py.
+"""
+
+
+def table(column: str, ranks: int | None = None) -> Iterator[tuple[str, Law, int]]:
+    """The names, laws and numbers of ranks in a column, or those of one number of ranks."""
+    for row_name, row in TABLE.items():
+        for size in row._asdict()[column]:
+            if ranks in (None, size):
+                for name, law in row.laws.items():
+                    yield f"{row_name}: {name}", law, size
