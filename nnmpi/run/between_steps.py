@@ -174,7 +174,7 @@ class BetweenSteps(Resumable):
     @property
     def _first_has_all(self) -> bool:
         """Whether the first rank can write the model now without a message."""
-        whole = self.arrangement.store.is_whole_between_steps or self._rests
+        whole = self.arrangement.store.is_whole or self._rests
         return whole and self.strategy.entries.parts.writer_has_all
 
     def _write(self, path: str | None) -> None:
