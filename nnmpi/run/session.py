@@ -206,7 +206,7 @@ class Session:
     @property
     def first_has_all(self) -> bool:
         """Whether the first rank can write the model now without a message."""
-        whole = self.arrangement.store.is_whole_between_steps or self.rests
+        whole = self.arrangement.store.is_whole or self.rests
         return whole and self.strategy.entries.parts.writer_has_all
 
     def write(self, path: str | None) -> None:

@@ -197,10 +197,6 @@ class Arrangement:
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.sharding.sequences.here(at["cp"])
 
-    def crossing(self, stage: int) -> tuple[int, ...]:
-        """The edges that stages from this one on need of those before, or of the inputs."""
-        return self.division.stages[stage].takes
-
     def replicas(self, rank: int) -> tuple[int, ...]:
         """The ranks that sum gradients with this one: those along dp and cp."""
         return self.mesh.group(rank, *REPLICAS)

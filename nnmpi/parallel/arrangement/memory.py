@@ -88,7 +88,7 @@ def window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
     return one if is_first else memory_of_sums(n, dtype, 2) - one
 
 
-def windows_of_sums(
+def sum_windows(
     a: Arrangement, rank: int, name: str, sums: Iterable[tuple[tuple[int, ...], int]]
 ) -> int:
     """Memory through which a node sums what is elsewhere: by an all-reduce of this name, over a
@@ -108,7 +108,7 @@ def _windows_along_tp(a: Arrangement, rank: int, batch: int) -> int:
         return 0
     tp = a.mesh.group(rank, "tp")
     sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
-    return windows_of_sums(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(a, n)))
+    return sum_windows(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(a, n)))
 
 
 # ---- activations, until their backward pass, from the graph
@@ -153,7 +153,7 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
         besides += _of_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
-    memories -= {graph.edges[e].memory for e in a.crossing(stage)}
+    memories -= {graph.edges[e].memory for e in a.division.stages[stage].takes}
     made = sum(a.local_bytes(e, samples, at) for e in memories)
     return entering(a, stage, samples, rank) + made + besides
 
@@ -197,7 +197,7 @@ def _of_loss(a: Arrangement, samples: int, at: At) -> float:
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What comes into a stage: what is left of a micro-batch that is computed again."""
     at = a.mesh.coordinates(rank)
-    return sum(a.local_bytes(e, samples, at) for e in a.crossing(stage))
+    return sum(a.local_bytes(e, samples, at) for e in a.division.stages[stage].takes)
 
 
 def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:

@@ -31,13 +31,7 @@ from nnmpi.collectives.step import bounds, cut
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
-from nnmpi.parallel.arrangement.memory import (
-    Memory,
-    running_sums,
-    scratch,
-    window,
-    windows_of_sums,
-)
+from nnmpi.parallel.arrangement.memory import Memory, running_sums, scratch, sum_windows, window
 from nnmpi.parallel.arrangement.program import SLOTS, gathered
 from nnmpi.parallel.arrangement.sent import FLOAT64, Sent, all_reduced, carried_out, doubled
 from nnmpi.parallel.arrangement.traffic import moments
@@ -63,7 +57,7 @@ class StoreKind(NamedTuple):
     buckets     whether gradients are summed bucket by bucket
     scalars     whether scalars travel in front of the gradients
     scatters    whether each backward pass scatters gradients among the replicas
-    is_whole_between_steps    whether a rank alone can read the parameters then
+    is_whole    whether a rank alone can read the parameters between steps
     """
 
     name: str
@@ -76,7 +70,7 @@ class StoreKind(NamedTuple):
     buckets: bool = True
     scalars: bool = True
     scatters: bool = False
-    is_whole_between_steps: bool = True
+    is_whole: bool = True
 
 
 def asked_kind(config: Config) -> StoreKind:
@@ -104,7 +98,7 @@ def _copy(a: Arrangement, rank: int) -> Memory:
 def _windows(a: Arrangement, rank: int) -> int:
     """The windows through which the buckets of a rank are summed."""
     sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.model_on(rank).buckets)
-    return windows_of_sums(a, rank, a.algorithm, sums)
+    return sum_windows(a, rank, a.algorithm, sums)
 
 
 def _on_node(a: Arrangement, rank: int) -> Memory:
@@ -241,7 +235,7 @@ _zero = partial(
     sends=_scattered_sums,
     updaters=Arrangement.summed_over,
     scalars=False,
-    is_whole_between_steps=False,
+    is_whole=False,
 )
 _of_strategy = partial(StoreKind, buckets=False)
 
@@ -258,9 +252,7 @@ STORE_KINDS: dict[str, StoreKind] = {
         _zero("zero 3", _sharded_parameters, gathers=_gathers_at_use, zero=3, scatters=True),
         _of_strategy("versions", _versions, strategy="pipedream", scalars=False),
         _of_strategy("slices", _slices, _along_the_tree, strategy="reproducible"),
-        _of_strategy(
-            "served", _served, strategy="server", scalars=False, is_whole_between_steps=False
-        ),
+        _of_strategy("served", _served, strategy="server", scalars=False, is_whole=False),
     )
 }
 """By name."""

@@ -93,10 +93,11 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Activations to the next stage, and their gradients to the one before."""
-    at, last = a.mesh.coordinates(rank), len(a.stages) - 1
+    at, stages = a.mesh.coordinates(rank), a.division.stages
+    last = len(stages) - 1
     for s in a.model_on(rank).stages:
-        ahead = a.crossing(s + 1) if s < last else ()
-        back = [e for e in a.crossing(s) if a.graph.edges[e].requires_grad] if s > 0 else []
+        ahead = stages[s + 1].takes if s < last else ()
+        back = [e for e in stages[s].takes if a.graph.edges[e].requires_grad and s > 0]
         for n in micro:
             yield from (Sent(a.local_bytes(e, n, at), 1) for e in (*ahead, *back))
             if a.strategy == "pipedream":
