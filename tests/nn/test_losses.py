@@ -22,18 +22,14 @@ CLASSES = {"weight": WEIGHT, "ignore_index": 1}
 CASES: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
     "plain": ("CrossEntropyLoss", {}, SCORES, LABELS % 4),
     "ignored": ("CrossEntropyLoss", {}, SCORES, LABELS),
-    "huge": ("CrossEntropyLoss", {"label_smoothing": 0.2}, 1000 * SCORES, LABELS),
-    "pixels": ("CrossEntropyLoss", {}, IMAGES, PIXELS),
     "all": ("CrossEntropyLoss", {**CLASSES, "label_smoothing": 0.1}, IMAGES, PIXELS),
     "nll": ("NLLLoss", {}, SCORES, LABELS % 4),
     "nll of pixels": ("NLLLoss", CLASSES, IMAGES, PIXELS),
     "squares": ("MSELoss", {}, SCORES, NUMBERS),
     "absolute": ("L1Loss", {}, SCORES, NUMBERS),
     "smooth": ("SmoothL1Loss", {}, SCORES, NUMBERS),
-    "less smooth": ("SmoothL1Loss", {"beta": 0.4}, SCORES, NUMBERS),
     "not smooth": ("SmoothL1Loss", {"beta": 0}, SCORES, NUMBERS),
     "bce": ("BCELoss", {}, PARTS, PARTS[::-1]),
-    "weighted bce": ("BCELoss", {"weight": WEIGHT}, PARTS, np.round(PARTS[::-1])),
     "logits": ("BCEWithLogitsLoss", {}, 1000 * SCORES, np.round(PARTS)),
     "weighted logits": ("BCEWithLogitsLoss", {"pos_weight": WEIGHT}, SCORES, PARTS),
     "twice": ("BCEWithLogitsLoss", {"pos_weight": 3 * WEIGHT, "weight": WEIGHT}, SCORES, PARTS),
@@ -112,18 +108,6 @@ def test_evaluation_leaves_ignored_labels_out() -> None:
     assert nn.CrossEntropyLoss(ignore_index=0).evaluate(scores, [0, 1, 2])[1:] == (2, 2)
     images = np.stack([np.eye(3), 1 - np.eye(3)])
     assert nn.CrossEntropyLoss().evaluate(images, [[0, 1, 2], [1, 2, 2]])[1:] == (4, 6)
-
-
-def test_evaluation_checks_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, check = [], ClassLoss.checked
-
-    def counted(self: ClassLoss, *args: Any) -> Any:
-        calls.append(args)
-        return check(self, *args)
-
-    monkeypatch.setattr(ClassLoss, "checked", counted)
-    nn.CrossEntropyLoss().evaluate(SCORES, [0] * 6)
-    assert len(calls) == 1
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
