@@ -110,6 +110,18 @@ def test_evaluation_leaves_ignored_labels_out() -> None:
     assert nn.CrossEntropyLoss().evaluate(images, [[0, 1, 2], [1, 2, 2]])[1:] == (4, 6)
 
 
+def test_evaluation_checks_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, check = [], ClassLoss.checked
+
+    def counted(self: ClassLoss, *args: Any) -> Any:
+        calls.append(args)
+        return check(self, *args)
+
+    monkeypatch.setattr(ClassLoss, "checked", counted)
+    nn.CrossEntropyLoss().evaluate(SCORES, [0] * 6)
+    assert len(calls) == 1
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "word": (lambda: nn.CrossEntropyLoss("sum"), ("'sum'", "CrossEntropyLoss(reduction='sum')")),
     "scores": (lambda: nn.CrossEntropyLoss(SCORES), ("(6, 4)", "CrossEntropyLoss()(scores, labe")),
