@@ -39,7 +39,7 @@ AXES = (
     Axis("tp", same_loss=True, cuts="layers"),
 )
 """What ranks along an axis do is in tables by these names: how a model is cut for them
-(`run/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
+(`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
 `parallel/arrangement/arrangement.py`) and what they send (`TRAFFIC`, in `traffic.py` there)."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)

@@ -147,6 +147,3 @@ def write_files(folder: Path) -> None:
     whole = (folder / "iris.safetensors").read_bytes()
     (folder / "half.safetensors").write_bytes(whole[: len(whole) // 2])
     (folder / "foreign.safetensors").write_text("PK this is another kind of file")
-    (folder / "broken.toml").write_text("lr = [")
-    (folder / "unknown.toml").write_text("[training]\nbatchsize = 3")
-    (folder / "bad.toml").write_text("epochs = 0")

@@ -92,18 +92,6 @@ def test_a_cluster_that_does_not_start_is_reported(
     assert "need root" in capsys.readouterr().out
 
 
-def test_recompute_formula(module: Import) -> None:
-    model = module("lib.pipeline.model")
-    assert model.recompute_speed(1) == 1
-    assert model.recompute_speed(4) == 0.8
-
-
-def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
-    runs = module("lib.runs")
-    case = runs.Case("pipeline", "mlp", 64, 4, pp=2, schedule="zb-h1", cut="3", small=True)
-    assert runs.Case.of(case.text) == case
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)  # two jobs, and a process for each count
 def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,6 @@ HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 def bench(module: Import) -> Any:
     return module("lib.sharding.bench").Bench(3, 0.1, True, 60, {"cores": 2})
-
-
-def test_parameters_are_those_of_the_model(module: Import) -> None:
-    b = bench(module)
-    widths = (8, *[64] * 13, 10)
-    assert b.parameters(b.case("deep")) == sum((k + 1) * o for k, o in pairwise(widths))
 
 
 def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Import) -> None:
@@ -80,14 +73,6 @@ def test_ratios_are_medians_over_rounds(module: Import, monkeypatch: pytest.Monk
     assert "ratio" not in first
     assert (second["ratio_low"], second["ratio"], second["ratio_high"]) == (1.25, 1.5, 1.75)
     assert (second["against"], second["goal"]) == ("dp 2, ring", 1.5)
-
-
-def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
-    runs, layers = module("lib.runs"), module("lib.sharding.layers")
-    case = runs.Case("sharding", "mlp", 64, dp=2, zero=3, bucket_mb=16.0, small=True)
-    assert runs.Case.of(case.text) == case
-    image = layers.LayerCase("image", (64, 32), 2)
-    assert layers.LayerCase.of(image.text) == image
 
 
 @pytest.mark.long

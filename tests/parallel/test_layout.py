@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from helpers.datafiles import refused
-from nnmpi.run.cutting import SET_UPS
+from nnmpi.run.setup.cutting import SET_UPS
 
 import nnmpi
 from nnmpi import Config, nn
