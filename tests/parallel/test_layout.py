@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from helpers.datafiles import refused
-from nnmpi.run.setup.cutting import SET_UPS
 
 import nnmpi
 from nnmpi import Config, nn
@@ -17,6 +16,7 @@ from nnmpi.parallel.arrangement.traffic import TRAFFIC
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport
+from nnmpi.run.setup.cutting import SET_UPS
 
 
 def groups(comm: Comm, config: Config) -> tuple[Any, ...]:
