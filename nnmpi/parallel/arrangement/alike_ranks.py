@@ -35,7 +35,7 @@ class AlikeRanks(NamedTuple):
 
 
 def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
-    """All ranks, in steps over batches of so many samples."""
+    """All ranks in such groups, with what they do in steps over batches of so many samples."""
     found: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a):
         one = _figures(a, ranks, batch)
