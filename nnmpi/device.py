@@ -35,7 +35,7 @@ def nccl(on: Backend) -> Any:
         ) from None
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A place in a stream of copies."""
 
     @property
@@ -81,16 +81,16 @@ class SideStream:
         """What comes next comes after all that was computed so far."""
         self._stream.wait_event(self._recorded(self._kernels))
 
-    def lead(self, event: Event | None = None) -> None:
+    def lead(self, event: StreamEvent | None = None) -> None:
         """What is computed from now on comes after all that is here, or after this event."""
         self._kernels.wait_event(event or self.event())
 
-    def event(self) -> Event:
+    def event(self) -> StreamEvent:
         """What is done when all is done that was asked for so far."""
         return self._recorded(self._stream)
 
-    def _recorded(self, stream: Any) -> Event:
-        event: Event = self._cuda.Event(disable_timing=True)
+    def _recorded(self, stream: Any) -> StreamEvent:
+        event: StreamEvent = self._cuda.Event(disable_timing=True)
         event.record(stream)  # type: ignore[attr-defined]  # which only this class does
         return event
 

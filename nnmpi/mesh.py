@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 
-class Axis(NamedTuple):
+class MeshAxis(NamedTuple):
     """A way of being parallel: a row of `AXES`.
 
     name        also of the option that says how many ranks there are along it
@@ -33,10 +33,10 @@ class Axis(NamedTuple):
 
 
 AXES = (
-    Axis("dp", replicas=True, batch=True),
-    Axis("cp", replicas=True, before="dp", cuts="sequences"),
-    Axis("pp"),
-    Axis("tp", same_loss=True, cuts="layers"),
+    MeshAxis("dp", replicas=True, batch=True),
+    MeshAxis("cp", replicas=True, before="dp", cuts="sequences"),
+    MeshAxis("pp"),
+    MeshAxis("tp", same_loss=True, cuts="layers"),
 )
 """What ranks along an axis do is in tables by these names: how a model is cut for them
 (`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in

@@ -11,11 +11,11 @@ from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 
 
-class Size(int):
+class ElementCount(int):
     """The number of elements, NumPy's t.size; called as PyTorch's t.size() it is the shape, and as
     t.size(0) the length of an axis."""
 
-    def __new__(cls, shape: tuple[int, ...]) -> "Size":
+    def __new__(cls, shape: tuple[int, ...]) -> "ElementCount":
         size = super().__new__(cls, prod(shape))
         size._shape = shape
         return size

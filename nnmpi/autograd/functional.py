@@ -11,7 +11,7 @@ from nnmpi.autograd.ops import activations, elementwise, logic, resample, shape
 from nnmpi.autograd.ops import einsum as einsum_op
 from nnmpi.autograd.ops import softmax as softmax_op
 from nnmpi.autograd.ops.activations import gelu_form
-from nnmpi.autograd.ops.reduce import Axis
+from nnmpi.autograd.ops.reduce import Dims
 from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.backend import CPU, Backend
 from nnmpi.kernels import Result
@@ -174,7 +174,7 @@ def flatten(t: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return as_tensors(t)[0].flatten(start_dim, end_dim)
 
 
-def squeeze(t: Any, axis: Axis = None, *, dim: Axis = None) -> Tensor:
+def squeeze(t: Any, axis: Dims = None, *, dim: Dims = None) -> Tensor:
     """t without the axes of length 1: all of these, or those in `axis` that have it."""
     return as_tensors(t)[0].squeeze(axis, dim=dim)
 

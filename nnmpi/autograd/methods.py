@@ -10,28 +10,28 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nnmpi.autograd.arguments import axis_of, keeps_axes, one_of
-from nnmpi.autograd.ops.reduce import Axis
+from nnmpi.autograd.ops.reduce import Dims
 from nnmpi.kernels import Result
 
 T = TypeVar("T")
-Op = Callable[..., Result]
+OpFunction = Callable[..., Result]
 Apply = Callable[..., T]
 Method = Callable[..., T]
 
 
-def _named(method: Method[T], op: Op) -> Method[T]:
+def _named(method: Method[T], op: OpFunction) -> Method[T]:
     """The method under the name of the op, which Python's messages about arguments show."""
     method.__name__, method.__doc__ = op.__name__, op.__doc__
     method.__qualname__ = f"Tensor.{op.__name__}"
     return method
 
 
-def unary(apply: Apply[T], op: Op) -> Method[T]:
+def unary(apply: Apply[T], op: OpFunction) -> Method[T]:
     """An operator of one operand."""
     return lambda self: apply(op, self)
 
 
-def operator(apply: Apply[T], op: Op) -> Method[T]:
+def operator(apply: Apply[T], op: OpFunction) -> Method[T]:
     """An operator; None is left to Python, which compares identities, and refuses arithmetic."""
 
     def method(self: T, other: Any) -> T:
@@ -40,12 +40,12 @@ def operator(apply: Apply[T], op: Op) -> Method[T]:
     return method
 
 
-def binary(apply: Apply[T], op: Op) -> tuple[Method[T], Method[T]]:
+def binary(apply: Apply[T], op: OpFunction) -> tuple[Method[T], Method[T]]:
     """An operator and its reflection."""
     return operator(apply, op), lambda self, other: apply(op, other, self)
 
 
-def in_place(apply: Apply[T], op: Op) -> Method[T]:
+def in_place(apply: Apply[T], op: OpFunction) -> Method[T]:
     """An operator that writes into its left operand."""
 
     def method(self: Any, other: Any) -> T:
@@ -62,15 +62,15 @@ def in_place(apply: Apply[T], op: Op) -> Method[T]:
     return method
 
 
-def reduction(apply: Apply[T], op: Op) -> Method[T]:
+def reduction(apply: Apply[T], op: OpFunction) -> Method[T]:
     """t.sum(), t.sum(1), t.sum(axis=(0, 2), keepdims=True), t.sum(dim=1, keepdim=True)."""
 
     def method(
         self: T,
-        axis: Axis = None,
+        axis: Dims = None,
         keepdims: bool | None = None,
         *,
-        dim: Axis = None,
+        dim: Dims = None,
         keepdim: bool | None = None,
     ) -> T:
         return apply(op, self, axis=axis_of(axis, dim), keepdims=keeps_axes(keepdims, keepdim))
@@ -78,16 +78,16 @@ def reduction(apply: Apply[T], op: Op) -> Method[T]:
     return _named(method, op)
 
 
-def spread(apply: Apply[T], op: Op) -> Method[T]:
+def spread(apply: Apply[T], op: OpFunction) -> Method[T]:
     """t.var(), t.var(1), t.var(1, ddof=1), t.var(dim=1, correction=1)."""
 
     def method(
         self: T,
-        axis: Axis = None,
+        axis: Dims = None,
         *,
         ddof: float | None = None,
         keepdims: bool | None = None,
-        dim: Axis = None,
+        dim: Dims = None,
         correction: float | None = None,
         keepdim: bool | None = None,
     ) -> T:

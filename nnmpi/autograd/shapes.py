@@ -22,7 +22,7 @@ class Shaped:
         """A tensor with the axes from start_dim to end_dim as one; all of them by default."""
         return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
 
-    def squeeze(self, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Self:
+    def squeeze(self, axis: reduce.Dims = None, *, dim: reduce.Dims = None) -> Self:
         """A tensor without the axes of length 1: all of these, or those in `axis` that have it."""
         return self.reshape(shape.squeezed(self.shape, axis_of(axis, dim)))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import methods, replacements, tape
-from nnmpi.autograd.arguments import Size, axis_of, constant, flat, index_of
+from nnmpi.autograd.arguments import ElementCount, axis_of, constant, flat, index_of
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.shapes import Shaped
@@ -104,9 +104,9 @@ class Tensor(Shaped):
         return int(self.operand.ndim)
 
     @property
-    def size(self) -> Size:
+    def size(self) -> ElementCount:
         """The number of elements; t.size() is the shape, t.size(0) the length of an axis."""
-        return Size(self.shape)
+        return ElementCount(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:

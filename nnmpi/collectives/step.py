@@ -62,14 +62,14 @@ class Algorithm(NamedTuple):
             yield step
 
 
-def cut(n: int, chunks: int, i: int) -> int:
+def chunk_start(n: int, chunks: int, i: int) -> int:
     """The first element of chunk i of n elements; chunk sizes differ by at most one."""
     return n * i // chunks
 
 
 def bounds(n: int, chunks: int) -> tuple[int, ...]:
     """The first element of each chunk of n elements, and n itself at the end."""
-    return tuple(cut(n, chunks, i) for i in range(chunks + 1))
+    return tuple(chunk_start(n, chunks, i) for i in range(chunks + 1))
 
 
 def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:

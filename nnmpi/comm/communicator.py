@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi import user_code
 from nnmpi.collectives.algorithms import rooted
-from nnmpi.collectives.step import Algorithm, cut
+from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
@@ -134,7 +134,7 @@ class Comm:
 
     def chunk(self, n: int) -> slice:
         """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
-        return slice(cut(n, self.size, self.rank), cut(n, self.size, self.rank + 1))
+        return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
         """Carries out an algorithm of yours; `nnmpi.collectives.verify.verify` proves it first.

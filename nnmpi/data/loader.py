@@ -65,7 +65,7 @@ class Load(NamedTuple):
     divisor: float
 
 
-Cut = Callable[[np.ndarray], Sequence[np.ndarray]]
+BatchCut = Callable[[np.ndarray], Sequence[np.ndarray]]
 """Maps the rows of a global batch to the rows of each micro-batch that this rank computes."""
 
 
@@ -170,7 +170,7 @@ class Loader:
         return prefetch(batches, self.prefetch) if self.prefetch else batches
 
     def loads(
-        self, epoch: int, cut: Cut, first: int = 0, want: Fields = X_AND_Y
+        self, epoch: int, cut: BatchCut, first: int = 0, want: Fields = X_AND_Y
     ) -> Generator[Load, None, None]:
         """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
         batches = islice(self.batches(epoch), first, None)

@@ -31,10 +31,10 @@ Where Winograd does not apply or is slower, im2col is used instead, and on a GPU
 MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
 
 
-Method = Winograd | Im2col | Cudnn
+ConvMethod = Winograd | Im2col | Cudnn
 
 
-class Shape(NamedTuple):
+class ConvShape(NamedTuple):
     """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional.
 
     `keep`: keep what the backward pass needs.
@@ -53,7 +53,7 @@ class Shape(NamedTuple):
         return rows.outputs(height) // f, columns.outputs(width) // f
 
 
-def sides_of(f: Shape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
+def sides_of(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
     """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
     sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype == "float32" else ()
     p = f.windows[0].before
@@ -61,7 +61,7 @@ def sides_of(f: Shape, channels: int, outputs: Sequence[int], dtype: Any) -> tup
     return sides if fits and channels >= MIN_CHANNELS else ()
 
 
-def method_of(x: Array, w: Array, f: Shape) -> tuple[Method, int]:
+def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
     """The algorithm for x (N, H, W, C) and w (kh, kw, C / groups, O), and its images per chunk."""
     N, H, W, C = x.shape
     O = w.shape[3]
@@ -81,7 +81,7 @@ def method_of(x: Array, w: Array, f: Shape) -> tuple[Method, int]:
     return im2col(x, w, f)
 
 
-def im2col(x: Array, w: Array, f: Shape) -> tuple[Im2col, int]:
+def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
     """The algorithm and its images per chunk, without Winograd."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
@@ -101,7 +101,7 @@ def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
     return -(-N // -(-N // most)) if N else 1
 
 
-def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
+def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
     if on_host_in_16_bits(x):
         return in_float32(partial(conv2d, f=f), x, w, b)
@@ -137,7 +137,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
 
 
 def conv_transpose2d(
-    x: Array, w: Array, b: Array | None, f: Shape, size: tuple[int, int]
+    x: Array, w: Array, b: Array | None, f: ConvShape, size: tuple[int, int]
 ) -> Result:
     """x (N, C, h, w) and w (C, O / groups, kh, kw) to y (N, O, *size), channels last in memory.
 
@@ -180,7 +180,7 @@ def conv_transpose2d(
     return Result(y.transpose(0, 3, 1, 2), _vjps_of(method), prepare)
 
 
-def _gradients(method: Method, x: Array, O: int, needs: Sequence[bool]) -> epilogue.Gradients:
+def _gradients(method: ConvMethod, x: Array, O: int, needs: Sequence[bool]) -> epilogue.Gradients:
     """Room for the gradients of x (N, H, W, C), w and b."""
     xp = xp_of(x)
     return epilogue.Gradients(
@@ -190,7 +190,7 @@ def _gradients(method: Method, x: Array, O: int, needs: Sequence[bool]) -> epilo
     )
 
 
-def _vjps_of(method: Method) -> tuple[Vjp, Vjp, Vjp]:
+def _vjps_of(method: ConvMethod) -> tuple[Vjp, Vjp, Vjp]:
     """The vjps of x, w and b from `Gradients`."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:

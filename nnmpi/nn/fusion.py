@@ -13,7 +13,7 @@ from nnmpi.nn.layers.conv import Conv2d
 from nnmpi.nn.layers.pooling import MaxPool2d
 from nnmpi.nn.module import Module
 
-Step = Callable[[Tensor], Tensor]
+FusedStep = Callable[[Tensor], Tensor]
 
 FUSED = (
     (Conv2d, ReLU, MaxPool2d),
@@ -47,7 +47,7 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
         i += taken
 
 
-def steps_of(layers: list[Module]) -> Iterator[Step]:
+def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
     """One function for each group of layers, and for small linear layers behind each other."""
     run = list[Sequence[Module]]()
     for group in groups(layers):
@@ -60,7 +60,7 @@ def steps_of(layers: list[Module]) -> Iterator[Step]:
     yield from _steps_of_linears(run)
 
 
-def _step_of(group: Sequence[Module]) -> Step:
+def _step_of(group: Sequence[Module]) -> FusedStep:
     layer, *rest = group
     if not rest:
         return layer
@@ -76,7 +76,7 @@ SMALL = 1 << 14
 """Linear layers with so many weights together run as one op: calls take longer than products."""
 
 
-def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[Step]:
+def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
     """Groups of a Linear and perhaps a ReLU each."""
     linears = [group[0] for group in run]
     weights = sum(layer.in_features * layer.out_features for layer in linears)
@@ -87,7 +87,7 @@ def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[Step]:
         yield from steps
 
 
-def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[Step]) -> Step:
+def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
     """Linear layers and their ReLUs as one op, if at the time of the call none of them has hooks,
     no recorder wants to see them one by one, and their weights are where they stay."""
     layers = [m for group in run for m in group]
@@ -115,7 +115,7 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[Step]) -> Step:
     return step
 
 
-def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
+def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
     """A convolution and its max-pool: one op if the window is 2x2 at the time of the call."""
     fused = partial(forward, pool=True)
 
@@ -128,7 +128,7 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
     return step
 
 
-def _unless_hooked(fused: Step, layer: Module, rest: Sequence[Module]) -> Step:
+def _unless_hooked(fused: FusedStep, layer: Module, rest: Sequence[Module]) -> FusedStep:
     """Layers as one op, if none of them has hooks at the time of the call."""
     second, last = rest[0], rest[-1]
 

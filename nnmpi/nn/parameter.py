@@ -6,7 +6,7 @@ Rules:
   gathers, PipeDream rotates, `close` moves. Ops take `operand`; `data`, for users, is a copy where
   the memory will hold other values.
 - While `has_grad` is False the memory of the gradient holds anything. The first contribution
-  overwrites it, so no step writes zeros; who reads `slot` asks first, or fills it.
+  overwrites it, so no step writes zeros; who reads `grad_memory` asks first, or fills it.
 - `seed` is None as soon as values are not those that were drawn. Whatever writes values has to see
   to that, or a later seed would be accepted and change nothing.
 - A new attribute needs a slot, a line in `_declare`, since `drawn` does without `__init__`, and one
@@ -41,13 +41,13 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
 
 def memory_order(p: Parameter, values: Array) -> Array:
     """Values of the shape of p in one row, in the order in which p has them in memory."""
-    row: Array = values.transpose(p.layout).reshape(-1)
+    row: Array = values.transpose(p.memory_axes).reshape(-1)
     return row
 
 
-def in_shape(row: Array, shape: Sequence[int], layout: Sequence[int]) -> Array:
-    """A view of this shape of values in one row, whose axes are in memory in the order `layout`."""
-    return row.reshape([shape[k] for k in layout]).transpose(inverse(layout))
+def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Array:
+    """A view of this shape of values in one row, whose axes in memory are `memory_axes`."""
+    return row.reshape([shape[k] for k in memory_axes]).transpose(inverse(memory_axes))
 
 
 def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
@@ -56,7 +56,7 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
         if set_to_none:
             p.has_grad = False
         elif p.has_grad:
-            p.slot[...] = 0
+            p.grad_memory[...] = 0
 
 
 class Parameter(Tensor):
@@ -85,7 +85,7 @@ class Parameter(Tensor):
         "has_grad",
         "index",
         "init",
-        "layout",
+        "memory_axes",
         "room",
         "seed",
         "store",
@@ -105,7 +105,7 @@ class Parameter(Tensor):
         cls,
         where: tuple[int, ...] | Place,
         init: Init | None,
-        layout: tuple[int, ...] | None = None,
+        memory_axes: tuple[int, ...] | None = None,
     ) -> Parameter:
         """A parameter whose values are drawn when they are first needed.
 
@@ -114,13 +114,15 @@ class Parameter(Tensor):
         place = where if isinstance(where, Place) else Place.of_whole("", where)
         place.check()
         p = cls.__new__(cls)
-        p._declare(place, init, layout)
+        p._declare(place, init, memory_axes)
         return p
 
-    def _declare(self, place: Place, init: Init | None, layout: tuple[int, ...] | None) -> None:
+    def _declare(
+        self, place: Place, init: Init | None, memory_axes: tuple[int, ...] | None
+    ) -> None:
         self.node, self.storage, self.requires_grad = None, Storage(), True
         self._place, self._shape, self.init = place, place.local_shape, init
-        self.layout = tuple(range(len(self._shape))) if layout is None else layout
+        self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
         self.room = place.size
         self._parent: Any = None  # the module, whose file imports this one
         self._name, self.index, self.has_grad = "", 0, False
@@ -135,16 +137,16 @@ class Parameter(Tensor):
         `Module.__setstate__` sets the parent again.
         """
         return (
-            (self._place, self.init, self.layout),
+            (self._place, self.init, self.memory_axes),
             (self.requires_grad, self.seed, self.room),
-            (self.data.transpose(self.layout), self.grad),
+            (self.data.transpose(self.memory_axes), self.grad),
         )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         declared, trained, (memory, grad) = state
         self._declare(*declared)
         self.requires_grad, self.seed, self.room = trained
-        self.move(SingleStore(memory.transpose(inverse(self.layout))), 0)
+        self.move(SingleStore(memory.transpose(inverse(self.memory_axes))), 0)
         self.grad = grad
 
     def move(self, store: Store, index: int) -> None:
@@ -179,10 +181,10 @@ class Parameter(Tensor):
         was not set, also on the number of modules before it.
         """
         self.seed, values = self._initial()
-        memory = values.transpose(self.layout)
+        memory = values.transpose(self.memory_axes)
         own_dtype, own_backend = self.drawn_as
         array = (on or own_backend).asarray(np.asarray(memory, dtype or own_dtype, order="C"))
-        self.move(SingleStore(array.transpose(inverse(self.layout))), 0)
+        self.move(SingleStore(array.transpose(inverse(self.memory_axes))), 0)
 
     def _initial(self) -> tuple[int, np.ndarray]:
         """The seed, and the initial values of the part that is here."""
@@ -247,14 +249,14 @@ class Parameter(Tensor):
     @property
     def grad(self) -> Array | None:
         """The gradient, or None if none has arrived since it was last cleared."""
-        return self.slot if self.has_grad else None
+        return self.grad_memory if self.has_grad else None
 
     @grad.setter
     def grad(self, value: Array | None) -> None:
         if value is not None:
-            slot = self.slot
-            if value is not slot:
-                slot[...] = self._fitting("grad", value)
+            target = self.grad_memory
+            if value is not target:
+                target[...] = self._fitting("grad", value)
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
@@ -270,9 +272,9 @@ class Parameter(Tensor):
         return array
 
     @property
-    def slot(self) -> Array:
+    def grad_memory(self) -> Array:
         """The memory of the gradient, whatever it holds while `has_grad` is False."""
-        return (self.store or self._drawn_store()).slot(self.index)
+        return (self.store or self._drawn_store()).grad_memory(self.index)
 
     def _drawn_store(self) -> Store:
         """The store, after the values were drawn if there is none."""
@@ -300,11 +302,11 @@ class Parameter(Tensor):
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Write the first contribution to the gradient; add later ones."""
-        slot = (self.store or self._drawn_store()).slot(self.index)
+        target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
-            slot += vjp(g, None)
+            target += vjp(g, None)
             return
-        new = vjp(g, slot)
-        if new is not slot:
-            slot[...] = new
+        new = vjp(g, target)
+        if new is not target:
+            target[...] = new
         self.has_grad = True

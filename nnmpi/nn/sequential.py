@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 from nnmpi.autograd import Tensor
 from nnmpi.kernels import progress_hook
 from nnmpi.nn.containers import NumberedLayers
-from nnmpi.nn.fusion import Step, steps_of
+from nnmpi.nn.fusion import FusedStep, steps_of
 from nnmpi.nn.module import Module
 
 
@@ -26,7 +26,7 @@ class Sequential(NumberedLayers):
     separate layers.
     """
 
-    _steps: tuple[Callable[..., Tensor], list[Step]] | None = None
+    _steps: tuple[Callable[..., Tensor], list[FusedStep]] | None = None
     """The functions to call: the first takes what the Sequential is called with."""
 
     def __init__(self, *layers: Module) -> None:

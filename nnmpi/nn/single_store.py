@@ -24,7 +24,7 @@ class Store(Protocol):
     def value(self, i: int) -> Array:
         """The values of parameter i."""
 
-    def slot(self, i: int) -> Array:
+    def grad_memory(self, i: int) -> Array:
         """The memory of the gradient of parameter i."""
 
     def refresh(self, i: int, made: int) -> None:
@@ -51,7 +51,7 @@ class SingleStore(Store):
     def value(self, i: int) -> Array:
         return self._value
 
-    def slot(self, i: int) -> Array:
+    def grad_memory(self, i: int) -> Array:
         if self._slot is None:
             self._slot = backend.xp_of(self._value).empty_like(self._value)
         return self._slot

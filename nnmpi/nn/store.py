@@ -77,21 +77,21 @@ class FlatStore(Store):
         self.flat = self.on.xp.zeros(self.length, self.dtype)
         self.values = self.views(self.flat)
         self.flat_grad = self.on.xp.zeros(self.length, self.dtype)
-        self.slots = self.views(self.flat_grad)
+        self.grad_memories = self.views(self.flat_grad)
 
     def take(self, i: int, p: Parameter) -> None:
         """Copies the values of p and its gradient, if any, from the store that it is in."""
         self.values[i][...] = self.on.asarray(p.data)
         if p.grad is not None:
-            self.slots[i][...] = self.on.asarray(p.grad)
+            self.grad_memories[i][...] = self.on.asarray(p.grad)
 
     def value(self, i: int) -> Array:
         """The values of parameter i."""
         return self.values[i]
 
-    def slot(self, i: int) -> Array:
+    def grad_memory(self, i: int) -> Array:
         """The memory of the gradient of parameter i."""
-        return self.slots[i]
+        return self.grad_memories[i]
 
     def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
         """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
@@ -153,7 +153,7 @@ class FlatStore(Store):
 
     def gradient_bytes(self) -> int:
         """The memory of gradients; memory that a node shares counts on its first rank only."""
-        return sum(slot.nbytes for slot in self.slots)
+        return sum(memory.nbytes for memory in self.grad_memories)
 
     def slot_bytes(self) -> int:
         """The memory in which values or gradients are for a while only."""
@@ -166,8 +166,8 @@ class FlatStore(Store):
 
     @staticmethod
     def view(flat: Array, p: Parameter, start: int) -> Array:
-        """A view of the shape of p; the order of the axes in memory is `p.layout`."""
-        return in_shape(flat[start : start + p.size], p.shape, p.layout)
+        """A view of the shape of p; the order of the axes in memory is `p.memory_axes`."""
+        return in_shape(flat[start : start + p.size], p.shape, p.memory_axes)
 
 
 def stores_of(parameters: Iterable[Parameter]) -> list[FlatStore]:

@@ -136,11 +136,11 @@ class Zeros(SingleStore):
     and zeros are read. In a matrix one zero stands for each row: products with it cost little."""
 
     def __init__(self, p: Parameter, dtype: np.dtype[Any]) -> None:
-        shape = [p.shape[k] for k in p.layout]
+        shape = [p.shape[k] for k in p.memory_axes]
         memory = np.zeros(shape[:1] if p.ndim == 2 else shape, dtype)
         if p.ndim == 2:
             memory = as_strided(memory, shape, (dtype.itemsize, 0))
-        super().__init__(memory.transpose(inverse(p.layout)))
+        super().__init__(memory.transpose(inverse(p.memory_axes)))
 
     def written(self, i: int) -> None:
         tell(WRITES)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nnmpi.optim.optimizer import Optimizer
-from nnmpi.optim.schedule import Schedule, step_decay
+from nnmpi.optim.schedule import LRSchedule, step_decay
 
 
 class LambdaLR:
     """The rate of each group is its first one times lr_lambda(steps): one function, or one each."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Schedule | Sequence[Schedule]) -> None:
+    def __init__(self, optimizer: Optimizer, lr_lambda: LRSchedule | Sequence[LRSchedule]) -> None:
         groups = optimizer.param_groups
         self.lr_lambdas = [lr_lambda] * len(groups) if callable(lr_lambda) else [*lr_lambda]
         if len(self.lr_lambdas) != len(groups):
@@ -48,7 +48,7 @@ class LambdaLR:
         self.last_epoch, self.base_lrs = state["last_epoch"], [*state["base_lrs"]]
 
 
-def _of(factor: Callable[..., Schedule]) -> Callable[..., LambdaLR]:
+def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
     """A scheduler by a function from the first rate and its options to the factor of the rate."""
 
     def scheduler(optimizer: Optimizer, *args: Any, **options: Any) -> LambdaLR:
@@ -60,17 +60,17 @@ def _of(factor: Callable[..., Schedule]) -> Callable[..., LambdaLR]:
 
 def _linear(
     lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
-) -> Schedule:
+) -> LRSchedule:
     slope = (end_factor - start_factor) / total_iters
     return lambda t: start_factor + slope * min(t, total_iters)
 
 
-def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:
+def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> LRSchedule:
     floor = eta_min / lr if lr else 0.0
     return lambda t: floor + (1 - floor) * (1 + math.cos(math.pi * t / T_max)) / 2
 
 
-def _milestones(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
+def _milestones(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> LRSchedule:
     at = sorted(milestones)
     return lambda t: gamma ** bisect_right(at, t)
 

@@ -176,7 +176,7 @@ class Optimizer:
                     "ranks: call Trainer.optimizer_state_dict() on all of them"
                 )
             for name in self.sums:
-                values = in_shape(self.row(name, i), p.shape, p.layout)
+                values = in_shape(self.row(name, i), p.shape, p.memory_axes)
                 found[states.name_of(place, name)] = np.array(values, order="C")
             found[states.name_of(place, states.STEP)] = np.array(self.steps[i])
         return found

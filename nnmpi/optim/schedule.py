@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 
 from nnmpi import terms
 
-Schedule = Callable[[int], float]
+LRSchedule = Callable[[int], float]
 
 
-def constant() -> Schedule:
+def constant() -> LRSchedule:
     """A constant rate."""
     return lambda t: 1.0
 
 
-def step_decay(every: int, factor: float = 0.1) -> Schedule:
+def step_decay(every: int, factor: float = 0.1) -> LRSchedule:
     """The rate times `factor` after each `every` steps; inf on overflow."""
     if every < 1 or not 0 < factor < math.inf:
         raise ValueError(
@@ -29,14 +29,14 @@ def step_decay(every: int, factor: float = 0.1) -> Schedule:
     return power
 
 
-def cosine(total: int, floor: float = 0.0) -> Schedule:
+def cosine(total: int, floor: float = 0.0) -> LRSchedule:
     """Half a cosine from 1 down to `floor` over `total` steps, then `floor`."""
     if total < 1:
         raise ValueError(f"cosine: total={total} steps must be 1 or more")
     return lambda t: floor + (1 - floor) * (1 + math.cos(math.pi * min(t / total, 1.0))) / 2
 
 
-def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
+def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
     """A linear rise over `steps` steps, starting at 1/steps, and `then` from there on."""
     if steps < 0:
         raise ValueError(f"warm_up: steps={steps} must not be negative")
@@ -44,14 +44,14 @@ def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
     return lambda t: (t + 1) / steps if t < steps else after(t - steps)
 
 
-def parse(spec: str, total: int) -> Schedule:
+def parse(spec: str, total: int) -> LRSchedule:
     """The schedule of `--lr-schedule SPEC` (see nnmpi.terms); cosine ends at step `total`."""
     rate = terms.rate(spec)
     then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
     return warm_up(rate.warmup, then) if rate.warmup else then
 
 
-BY_NAME: Mapping[str, Callable[[terms.Rate, int], Schedule]] = {
+BY_NAME: Mapping[str, Callable[[terms.Rate, int], LRSchedule]] = {
     "constant": lambda rate, total: constant(),
     "cosine": lambda rate, total: cosine(total),
     "step": lambda rate, total: step_decay(rate.every, rate.factor),

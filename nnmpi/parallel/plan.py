@@ -12,12 +12,12 @@ from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import ReferenceUpdate, Verified
-from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
-from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
+from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
+from nnmpi.parallel.replicas.replicas import replicas
 from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, synchronous
 
 
@@ -58,7 +58,7 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         return strategy
     # --verify: beside it the same on one rank
     single = build(Layout.of_one_rank(), spec.twin)
-    held = [p for p in spec.parameters if strategy.entries.parts.has(p)]
+    held = [p for p in spec.parameters if strategy.entries.table.has(p)]
     update = None if spec.arrangement.dtype == "float64" else ReferenceUpdate(spec, held)
     models = spec.task.model, spec.twin.task.model
     return Verified(strategy, single, models, update, spec.control)

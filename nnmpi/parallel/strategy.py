@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Load, Loader
-from nnmpi.data.loader import BatchSplit, Cut
+from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
@@ -131,7 +131,7 @@ class Strategy(Protocol):
 
 # ---- ranks that all compute
 
-Steps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
+MakeSteps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
 """A step for each batch from a state on, of an epoch of so many; see `Executor.steps`."""
 
 Evaluate: TypeAlias = Callable[[Generator[Load, None, None], int, Outputs], None]
@@ -141,7 +141,7 @@ Evaluate: TypeAlias = Callable[[Generator[Load, None, None], int, Outputs], None
 class Evaluation(NamedTuple):
     """Which samples of a test batch this rank evaluates, and the ranks that add up their sums."""
 
-    cut: Cut
+    cut: BatchCut
     comm: Comm
     counts: bool = True  # of ranks with the same sums, one counts them
 
@@ -156,7 +156,7 @@ class StrategyParts(NamedTuple):
     """In what strategies differ; `sync` and `batch_stats` are those of steps made together."""
 
     store: LocalStore
-    cut: Cut  # of a training batch, into the micro-batches that this rank computes
+    cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
     evaluation: Evaluation
     check: Callable[[Loader], None]  # refuses batches that cannot be cut
     describe: Mapping[str, Any]
@@ -175,7 +175,7 @@ class ExecutorStrategy:
     def __init__(
         self,
         parts: StrategyParts,
-        steps: Steps,
+        steps: MakeSteps,
         evaluate: Evaluate,
         optimizer: Optimizer,
         layout: Layout,

@@ -28,7 +28,7 @@ PIECE = 1 << 22
 MOST_BUFFERS = 1024
 """Keys of staging memory that is kept."""
 
-Span: TypeAlias = tuple[int, int]
+Stretch: TypeAlias = tuple[int, int]
 
 
 class Transfer(Protocol):
@@ -101,7 +101,7 @@ class Transfers(tuple[Work, ...]):
             work.wait()
 
 
-Start: TypeAlias = Callable[[Staging, Span], Work]
+Start: TypeAlias = Callable[[Staging, Stretch], Work]
 """Starts the work of a piece: numbers `span` of an array."""
 
 
@@ -170,7 +170,7 @@ class StagedComm:
         ends = self._ends(parts, row.size)
         own = ends[self.rank], ends[self.rank + 1]
 
-        def start(staging: Staging, span: Span) -> Work:
+        def start(staging: Staging, span: Stretch) -> Work:
             within = _parts_within(ends, span)
             return self._comm.start_reduce_scatter(staging.host, algorithm, within, staging)
 
@@ -206,7 +206,7 @@ class StagedComm:
     # ---- pieces
 
     def _summed(self, row: Array, algorithm: str, is_kept: bool = True) -> list[Piece]:
-        def start(staging: Staging, span: Span) -> Work:
+        def start(staging: Staging, span: Stretch) -> Work:
             return self._comm.start(staging.host, algorithm, staging)
 
         return self._started(row, start, is_kept=is_kept)
@@ -217,7 +217,7 @@ class StagedComm:
         ends = self._ends(parts, row.size)
         own = ends[self.rank], ends[self.rank + 1]
 
-        def start(staging: Staging, span: Span) -> Work:
+        def start(staging: Staging, span: Stretch) -> Work:
             within = _parts_within(ends, span)
             return self._comm.start_all_gather(staging.host, algorithm, within, staging)
 
@@ -227,8 +227,8 @@ class StagedComm:
         self,
         row: Array,
         start: Start,
-        comes: Callable[[Span], slice] = lambda span: ALL,
-        goes: Callable[[Span], slice] = lambda span: ALL,
+        comes: Callable[[Stretch], slice] = lambda span: ALL,
+        goes: Callable[[Stretch], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
         """Starts the works of all pieces of a row."""
@@ -274,20 +274,20 @@ def one_row(array: Array, call: str) -> Array:
     return array.reshape(-1)
 
 
-def _spans(row: Array) -> Iterator[Span]:
+def _spans(row: Array) -> Iterator[Stretch]:
     """The pieces of a row; one of nothing, which other ranks wait for too."""
     numbers = PIECE // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield lo, min(lo + numbers, row.size)
 
 
-def _within(part: Span, span: Span) -> slice:
+def _within(part: Stretch, span: Stretch) -> slice:
     """What of a part is in a piece, whose first number is number 0."""
     lo, hi = max(part[0], span[0]), min(part[1], span[1])
     return slice(lo - span[0], max(lo, hi) - span[0])
 
 
-def _parts_within(ends: Sequence[int], span: Span) -> list[int]:
+def _parts_within(ends: Sequence[int], span: Stretch) -> list[int]:
     """How much of each rank's part is in a piece."""
     parts = (_within(part, span) for part in pairwise(ends))
     return [part.stop - part.start for part in parts]

@@ -43,7 +43,7 @@ DATA = "give all ranks the same samples in the same order"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
-Item: TypeAlias = tuple[str, Any, str]
+Compared: TypeAlias = tuple[str, Any, str]
 """What must be the same on all ranks: its name, its value as far as the repr tells, the remedy."""
 
 
@@ -143,7 +143,7 @@ def check_graph(comm: Comm, graph: Graph) -> None:
     check_same(comm, items)
 
 
-def check_same(comm: Comm, items: Sequence[Item]) -> None:
+def check_same(comm: Comm, items: Sequence[Compared]) -> None:
     """Raises on all ranks if an item differs between them. Every rank calls it."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
@@ -187,7 +187,7 @@ def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
             )
 
 
-def _option_items(config: Config) -> Iterator[Item]:
+def _option_items(config: Config) -> Iterator[Compared]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)

@@ -235,7 +235,7 @@ class Fit:
         session = self._session
         together = session.arrangement.steps_together
         if session.config.check_copies and self._comm.size > 1 and together:
-            parts = session.strategy.entries.parts
+            parts = session.strategy.entries.table
             consistency.check_copies(parts, self._run.state.step, buffers)
 
     def _check_finite(self, what: str, value: float, step: int) -> None:

@@ -6,7 +6,7 @@ It knows neither the Trainer nor a session: what asks it in a step belongs to ne
 from enum import Enum, auto
 
 from nnmpi.metrics import Sums
-from nnmpi.optim.schedule import Schedule
+from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
@@ -57,7 +57,7 @@ class RunState:
         """The schedule of the learning rate holds from the first step of the span to its last."""
         self.span, (start, self.total_steps) = span, span or (0, self._setup.steps)
         factor = self._setup.schedule(self.total_steps - start)
-        self.lr_factor: Schedule = factor
+        self.lr_factor: LRSchedule = factor
         if start:
             self.lr_factor = lambda step: factor(max(step - start, 0))
 

@@ -207,7 +207,7 @@ class Session:
     def first_has_all(self) -> bool:
         """Whether the first rank can write the model now without a message."""
         whole = self.arrangement.store.is_whole or self.rests
-        return whole and self.strategy.entries.parts.writer_has_all
+        return whole and self.strategy.entries.table.writer_has_all
 
     def write(self, path: str | None) -> None:
         """Writes the model to a file, on the first rank."""

@@ -14,7 +14,7 @@ from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.nn.store import stores_of
-from nnmpi.optim.schedule import Schedule
+from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
@@ -93,7 +93,7 @@ class Trainer:
         metrics: Mapping[str, Metric] = NO_METRICS,
         callbacks: Sequence[object] = (),
         optimizer: MakeOptimizer | None = None,
-        schedule: Schedule | None = None,
+        schedule: LRSchedule | None = None,
     ) -> None:
         comm = job() if comm is None else comm
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)

@@ -107,7 +107,7 @@ def spoil(model: nn.Module) -> list[Any]:
     """The parameters, with NaN in their gradient buffers, so that elements not written show."""
     parameters = [*model.parameters()]
     for p in parameters:
-        p.slot[...] = np.nan
+        p.grad_memory[...] = np.nan
         p.grad = None
     return parameters
 

@@ -174,7 +174,7 @@ def test_other_arrays_are_left_to_other_methods(
     on = backend.CPU if where == "host" else DEVICE
     n, dtype = (0, "float32") if dtype == "empty" else (2, dtype)
     x, w = on.xp.ones((n, 5, 5, 4), dtype), on.xp.ones((3, 3, 4, 8), dtype)
-    method, _ = conv.method_of(x, w, conv.Shape(conv_windows()))
+    method, _ = conv.method_of(x, w, conv.ConvShape(conv_windows()))
     assert not isinstance(method, Cudnn)
 
 

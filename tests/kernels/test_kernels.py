@@ -31,10 +31,10 @@ class Options(NamedTuple):
     pool: bool = False
     algorithm: str = "auto"
 
-    def shape(self, w: np.ndarray) -> conv.Shape:
+    def shape(self, w: np.ndarray) -> conv.ConvShape:
         """What the kernel is given."""
         both = windows(w.shape[2:], self.stride, self.padding)
-        return conv.Shape(both, 1, self.relu, self.pool, self.algorithm)
+        return conv.ConvShape(both, 1, self.relu, self.pool, self.algorithm)
 
 
 class Problem(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from nnmpi import backend
 from nnmpi.autograd.ops import conv
 from nnmpi.kernels import Result
-from nnmpi.kernels.conv import Shape, method_of
+from nnmpi.kernels.conv import ConvShape, method_of
 from nnmpi.kernels.depthwise import Depthwise
 from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.window import Window, windows
@@ -111,7 +111,7 @@ def test_each_kind_of_groups_has_its_method() -> None:
     kinds = {(1, 12): Im2col, (2, 12): Im2col, (12, 12): Depthwise, (1, 1): Im2col}
     for (groups, channels), kind in kinds.items():
         x, w = np.zeros((2, 5, 5, channels)), np.zeros((3, 3, channels // groups, 12))
-        assert type(method_of(x, w, Shape(both, groups))[0]) is kind
+        assert type(method_of(x, w, ConvShape(both, groups))[0]) is kind
 
 
 def test_same_pads_one_more_behind_where_the_kernel_is_even() -> None:

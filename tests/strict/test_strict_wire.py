@@ -234,7 +234,7 @@ def test_a_buffer_that_moves_between_steps_is_noticed(monkeypatch: pytest.Monkey
         begin(store)
         kept.append(store.flat_grad)  # so that its address is not taken again
         store.flat_grad = store.flat_grad.copy()
-        store.slots = store.views(store.flat_grad)
+        store.grad_memories = store.views(store.flat_grad)
 
     monkeypatch.setattr(LocalStore, "begin", moved)
     with pytest.raises(AssertionError, match="memory that was reserved has moved"):

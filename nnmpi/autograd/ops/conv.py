@@ -25,7 +25,7 @@ def conv2d(
     keep: bool = True,
 ) -> Result:
     """x (N, C, H, W) by w (O, C / groups, kh, kw), + b (O), then optional 2x2 max-pool and ReLU."""
-    shape = conv.Shape(
+    shape = conv.ConvShape(
         windows(w.shape[2:], stride, padding, dilation), groups, relu, pool, algorithm, keep
     )
     x = like_weight(x, w)
@@ -33,7 +33,7 @@ def conv2d(
     return conv.conv2d(x, w, b, shape)
 
 
-def check_conv2d(shape: Sequence[int], dtype: Any, w: Array, f: conv.Shape) -> None:
+def check_conv2d(shape: Sequence[int], dtype: Any, w: Array, f: conv.ConvShape) -> None:
     """Raises ValueError unless images (N, C, H, W) of this shape can be convolved with w."""
     _check_input("conv2d", shape, dtype, w, w.shape[1] * f.groups, "H, W")
     if min(f.outputs(*shape[2:])) < 1:
@@ -64,7 +64,7 @@ def conv1d(
             f"kernel of {along[1].span}"
         )
     return _on_one_row(
-        conv.conv2d(x[:, :, None], w[:, :, None], b, conv.Shape(along, groups, keep=keep))
+        conv.conv2d(x[:, :, None], w[:, :, None], b, conv.ConvShape(along, groups, keep=keep))
     )
 
 
@@ -148,7 +148,7 @@ def conv_transpose2d(
         window._replace(after=window.after - extra)
         for window, extra in zip(back, pair(output_padding), strict=True)
     )
-    shape = conv.Shape((rows, columns), groups, algorithm="im2col")
+    shape = conv.ConvShape((rows, columns), groups, algorithm="im2col")
     return conv.conv_transpose2d(x, w, b, shape, (sizes[0], sizes[1]))
 
 

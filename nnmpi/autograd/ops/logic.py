@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from nnmpi.autograd.ops.elementwise import broadcasting
-from nnmpi.autograd.ops.reduce import Axis, check_not_empty, existing
+from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 
@@ -58,12 +58,12 @@ def _check_bits(symbol: str, v: Array) -> None:
         )
 
 
-def any(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """Whether an element over `axis` is not 0."""
     return Result(xp_of(a).any(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
-def all(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """Whether no element over `axis` is 0."""
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
 

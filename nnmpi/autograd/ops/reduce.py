@@ -9,20 +9,20 @@ from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
 from nnmpi.kernels.halves import averaged, summed
 
-Axis = int | tuple[int, ...] | None
+Dims = int | tuple[int, ...] | None
 
 
-def _given(axis: Axis, a: Array) -> Sequence[int]:
+def _given(axis: Dims, a: Array) -> Sequence[int]:
     """The axes that are reduced, as they were given."""
     return range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
-def _axes(axis: Axis, a: Array) -> list[int]:
+def _axes(axis: Dims, a: Array) -> list[int]:
     """The axes that are reduced, counted from 0."""
     return [k % a.ndim for k in _given(axis, a)]
 
 
-def _kept(a: Array, axis: Axis) -> tuple[int, ...]:
+def _kept(a: Array, axis: Dims) -> tuple[int, ...]:
     """The shape of `a` with the axes that are reduced at length 1."""
     axes = _axes(axis, a)
     return tuple(1 if k in axes else n for k, n in enumerate(a.shape))
@@ -33,7 +33,7 @@ def existing(axis: Any, a: Array) -> Any:
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 
-def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     return Result(
@@ -42,7 +42,7 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     )
 
 
-def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
@@ -50,7 +50,7 @@ def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)) * share, a.shape),))
 
 
-def _squares(a: Array, axis: Axis, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
+def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
     """The differences from the mean, the sum of their squares, and its divisor n - ddof >= 0."""
     d = a - a.mean(axis=axis, keepdims=True, dtype=wide(a.dtype))
     total = (d * d).sum(axis=axis, keepdims=keepdims)
@@ -58,14 +58,14 @@ def _squares(a: Array, axis: Axis, ddof: float, keepdims: bool) -> tuple[Array, 
     return d, total, n - ddof if n > ddof else 0
 
 
-def var(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Result:
+def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
     d, total, divisor = _squares(a, axis, ddof, keepdims)
     return Result(total / divisor, (lambda g, out: d * (g.reshape(_kept(a, axis)) * 2 / divisor),))
 
 
-def std(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Result:
+def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The square root of the variance; its gradient is 0 where it is 0."""
     xp, axis = xp_of(a), existing(axis, a)
     d, total, divisor = _squares(a, axis, ddof, keepdims)
@@ -78,7 +78,7 @@ def std(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False)
     return Result(y, (vjp,))
 
 
-def prod(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The product over `axis`; its gradient is the product of the other elements, zeros or not."""
     xp, axis = xp_of(a), existing(axis, a)
     y = a.prod(axis=axis, keepdims=keepdims)
@@ -91,7 +91,7 @@ def prod(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     return Result(y, (vjp,))
 
 
-def _as_rows(a: Array, axis: Axis) -> tuple[Array, Any]:
+def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
     """a as a matrix, whose rows run over `axis`, and a function from such a matrix to a's shape."""
     reduced = _axes(axis, a)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
@@ -121,7 +121,7 @@ def cumsum(a: Array, *, axis: int) -> Result:
     return Result(xp.cumsum(a, axis=axis), (vjp,))
 
 
-def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
+def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
     """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
@@ -134,17 +134,17 @@ def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
     return Result(y, (vjp,))
 
 
-def check_not_empty(name: str, a: Array, axis: Axis) -> None:
+def check_not_empty(name: str, a: Array, axis: Dims) -> None:
     """Refuses to take one of no elements; an axis that is missing is left to NumPy's error."""
     if not a.size and 0 in [a.shape[k] for k in _given(axis, a) if -a.ndim <= k < a.ndim]:
         raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 
 
-def max(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def max(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The largest element over `axis`."""
     return _extreme("amax", a, axis, keepdims)
 
 
-def min(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+def min(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The smallest element over `axis`."""
     return _extreme("amin", a, axis, keepdims)

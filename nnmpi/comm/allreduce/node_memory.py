@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
-from nnmpi.collectives.step import Algorithm, cut
+from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress import InOrder, Steps
@@ -105,7 +105,7 @@ class SharedReduction:
     def slice(self, start: int, stop: int) -> slice:
         """Which of the elements start to stop - 1 this rank adds up."""
         n, p, r = stop - start, self._node.size, self._node.rank
-        return slice(start + cut(n, p, r), start + cut(n, p, r + 1))
+        return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:
         """Adds up elements start to stop - 1, after the sums that were started before.

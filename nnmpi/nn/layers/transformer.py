@@ -113,7 +113,7 @@ def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
     """A copy of a layer; weights that are not drawn yet will be drawn by their path in the model,
     from its seed."""
     undrawn = {id(p): p for p in layer.parameters() if not p.is_drawn}
-    memo = {key: Parameter.drawn(p.shape, p.init, p.layout) for key, p in undrawn.items()}
+    memo = {key: Parameter.drawn(p.shape, p.init, p.memory_axes) for key, p in undrawn.items()}
     for key, p in undrawn.items():
         memo[key].requires_grad = p.requires_grad
     return copy.deepcopy(layer, memo)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives.step import cut
+from nnmpi.collectives.step import chunk_start
 from nnmpi.config import Config
 from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
@@ -224,7 +224,7 @@ class Arrangement:
         for bucket in self.model_on(rank).buckets:
             ranks = self.store.updaters(self, rank, bucket)
             n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
-            yield bucket.start + cut(n, p, r), bucket.start + cut(n, p, r + 1)
+            yield bucket.start + chunk_start(n, p, r), bucket.start + chunk_start(n, p, r + 1)
 
     # ---- activations
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnmpi.kernels.conv import Shape, sides_of
+from nnmpi.kernels.conv import ConvShape, sides_of
 from nnmpi.kernels.im2col import NARROW
 from nnmpi.kernels.window import windows
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -34,6 +34,6 @@ def _algorithm(a: Arrangement, k: int, channels: int) -> tuple[bool, bool]:
     """Whether a convolution of so many input channels is Winograd's, and whether it is narrow."""
     node, options = a.graph.nodes[k], a.graph.nodes[k].settings
     sizes = (options[name] for name in ("kernel_size", "stride", "padding", "dilation"))
-    shape = Shape(windows(*sizes), options["groups"], algorithm=options["algorithm"])
+    shape = ConvShape(windows(*sizes), options["groups"], algorithm=options["algorithm"])
     outputs = a.graph.edges[node.outputs[0]].sample[1:]
     return bool(sides_of(shape, channels, outputs, a.updated_dtype)), channels <= NARROW

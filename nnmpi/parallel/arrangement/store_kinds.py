@@ -27,7 +27,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
-from nnmpi.collectives.step import bounds, cut
+from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
@@ -164,7 +164,7 @@ def _served(a: Arrangement, rank: int) -> Memory:
     whole, n, k = _copy(a, rank).parameters, _numbers(a, rank), rank - a.mesh.size
     if k < 0:
         return Memory(whole, whole, 0)
-    own = cut(n, a.servers, k + 1) - cut(n, a.servers, k)
+    own = chunk_start(n, a.servers, k + 1) - chunk_start(n, a.servers, k)
     return Memory(whole, own * a.dtype.itemsize, running_sums(a, own))
 
 

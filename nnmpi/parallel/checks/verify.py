@@ -95,7 +95,7 @@ def summed_gradient(p: Parameter) -> Array:
     """The gradient of p after a step; the ranks of dp call it for all parameters in one order."""
     if isinstance(p.store, LocalStore):
         return p.store.whole_gradient(p.index)
-    return p.slot
+    return p.grad_memory
 
 
 def _widened(values: Array) -> Array:
@@ -226,7 +226,7 @@ class Verified:
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
         """Each tensor that this rank has a part of, and the whole one of the single rank."""
         whole = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        held = self.entries.parts.held
+        held = self.entries.table.held
         for (place, tensor), is_held in zip(self._models[0].tensors(), held, strict=True):
             if is_held:
                 yield place, tensor, whole[place.path]
@@ -276,7 +276,7 @@ class Verified:
     ) -> Comparison:
         """What all ranks have found, from what this one has."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
-        unequal = first_difference(self.entries.parts) is not None
+        unequal = first_difference(self.entries.table) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
         # a gradient may just fit float16 in one of the two; the scale of the other is then halved
         one_skipped = self._alone > (MOST_ALONE if self._dtype == "float16" else 0)

@@ -27,7 +27,7 @@ from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.parts import WRITER, PartTable, Read, TensorRange, Tensors, everything
+from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, TensorRange, everything
 
 
 class Entry(NamedTuple):
@@ -55,15 +55,15 @@ class Item(NamedTuple):
 class Entries:
     """Entries in the order of a state dict. Every rank makes it, and iterates to the end."""
 
-    def __init__(self, parts: PartTable, items: Sequence[Item]) -> None:
-        parts.check()
-        self.parts, self._items = parts, items
+    def __init__(self, table: PartTable, items: Sequence[Item]) -> None:
+        table.check()
+        self.table, self._items = table, items
 
     @classmethod
     def of_model(cls, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> Self:
         """The parameters and buffers, of which each rank of `comm` has some (see PartTable)."""
-        parts = PartTable.of_model(model, comm, held)
-        both = list(zip(parts.tensors, parts.held, strict=True))
+        table = PartTable.of_model(model, comm, held)
+        both = list(zip(table.tensors, table.held, strict=True))
         here = (t for (_, t), is_held in both if is_held and isinstance(t, Parameter))
         like = next(here, None)  # each rank has some parameters, and all of a model have one type
         items, seen = list[Item](), set[int]()
@@ -73,9 +73,9 @@ class Entries:
             dtype = np.dtype(str(typed.dtype))
             dtype = np.dtype(wide(dtype)) if is_parameter else dtype
             first = is_parameter and id(tensor) not in seen
-            items.append(Item(place, i, dtype, partial(_numbers, parts.tensors), first))
+            items.append(Item(place, i, dtype, partial(_numbers, table.tensors), first))
             seen.add(id(tensor))
-        return cls(parts, items)
+        return cls(table, items)
 
     @classmethod
     def of_optimizer(cls, optimizer: Optimizer, model: Module, comm: Comm) -> Self:
@@ -104,13 +104,13 @@ class Entries:
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry on the writer; nothing on other ranks."""
-        for entry in self._read(self.parts.on_writer):
-            if self.parts.comm.rank == WRITER:
+        for entry in self._read(self.table.on_writer):
+            if self.table.comm.rank == WRITER:
                 yield entry
 
     def on_all_ranks(self) -> Iterator[Entry]:
         """Every entry on every rank."""
-        return self._read(self.parts.on_all_ranks)
+        return self._read(self.table.on_all_ranks)
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """(path, type, whole shape) of every entry."""
@@ -122,17 +122,17 @@ class Entries:
         for entry in self:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
-        return gather_objects(self.parts.comm, digest.hexdigest())[WRITER]
+        return gather_objects(self.table.comm, digest.hexdigest())[WRITER]
 
     def _read(self, whole: Callable[[int, np.dtype[Any], Read], Any]) -> Iterator[Entry]:
         """Each entry, as `whole` puts it together."""
-        self.parts.refresh()
+        self.table.refresh()
         for place, i, dtype, read, in_digest in self._items:
-            value = np.array(self.parts.steps[i]) if read is None else whole(i, dtype, read)
+            value = np.array(self.table.steps[i]) if read is None else whole(i, dtype, read)
             yield Entry(place, value, in_digest)
 
 
-def _numbers(tensors: Tensors, one: TensorRange) -> np.ndarray:
+def _numbers(tensors: Placed, one: TensorRange) -> np.ndarray:
     """The numbers of a holding of this rank, on the host."""
     _, tensor = tensors[one.i]
     if not isinstance(tensor, Parameter):
@@ -163,21 +163,21 @@ def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], co
     optimizer.take(values, [p.place for p in optimizer.parameters])
 
 
-def first_difference(parts: PartTable, buffers: bool | None = None) -> tuple[str, int] | None:
+def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str, int] | None:
     """The first tensor whose part here differs from that of the first rank with a copy of it.
 
     Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
     """
-    parts.refresh()
+    table.refresh()
     own = dict[int, bytes]()
-    for i, ((_, tensor), is_held) in enumerate(zip(parts.tensors, parts.held, strict=True)):
+    for i, ((_, tensor), is_held) in enumerate(zip(table.tensors, table.held, strict=True)):
         if is_held and buffers in (None, not isinstance(tensor, Parameter)):
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
             own[i] = hashlib.blake2b(data, digest_size=8).digest()
-    of_all = gather_objects(parts.comm, own)
+    of_all = gather_objects(table.comm, own)
     for i, digest in own.items():
-        first = parts.first_copy(i)
+        first = table.first_copy(i)
         if of_all[first][i] != digest:
-            return parts.tensors[i][0].path, first
+            return table.tensors[i][0].path, first
     return None

@@ -26,7 +26,7 @@ from nnmpi.parallel.agreement import gather_objects
 WRITER = 0
 """The rank on which tensors are put together."""
 
-Tensors: TypeAlias = Sequence[tuple[Place, Any]]
+Placed: TypeAlias = Sequence[tuple[Place, Any]]
 """Parameters and buffers with their places."""
 
 
@@ -53,7 +53,7 @@ def everything(path: str) -> bool:
     return True
 
 
-def which_held(tensors: Tensors, held: Callable[[str], bool]) -> list[bool]:
+def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
     """Whether this rank has a part of each of `Module.tensors()`.
 
     A tensor under several names is held if one of them is.
@@ -103,7 +103,7 @@ class PartTable:
     steps   how often each tensor was updated
     """
 
-    def __init__(self, comm: Comm, tensors: Tensors, own: Iterable[TensorRange]) -> None:
+    def __init__(self, comm: Comm, tensors: Placed, own: Iterable[TensorRange]) -> None:
         self.comm, self.tensors = comm, [*tensors]
         self._model: Module | None = None
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
@@ -216,7 +216,7 @@ class PartTable:
 
 def memory_axes(tensor: Any) -> tuple[int, ...]:
     """The axes of a parameter or a buffer in the order of memory."""
-    return tensor.layout if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
+    return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
 
 
 def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:

@@ -78,7 +78,7 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
     for lo, hi, _ in optimizer.own_stretches(j):
         own = np.array(backend.to_host(p.store.numbers(p.index, lo, hi)))
         sums = {name: row[lo:hi].copy() for name, row in rows.items()}
-        yield SavedRange(place, p.layout, lo, hi, own, optimizer.steps[j], sums)
+        yield SavedRange(place, p.memory_axes, lo, hi, own, optimizer.steps[j], sums)
 
 
 def _not_trained(place: Place, tensor: Any) -> SavedRange:

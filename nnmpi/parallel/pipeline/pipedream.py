@@ -29,10 +29,10 @@ from nnmpi.data import Batch, Load
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.parallel.replicas.batch_size_check import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
 from nnmpi.parallel.step.executor import NO_SYNC, StepPlan, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs

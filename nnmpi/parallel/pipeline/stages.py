@@ -169,6 +169,6 @@ class OnAnotherRank:
     def _refuse(self, *arguments: int) -> NoReturn:
         raise ValueError(f"{self._where}: read it there, or from a file of --save")
 
-    value = slot = refresh = written = _refuse
+    value = grad_memory = refresh = written = _refuse
     dtype: Any = property(_refuse)
     rotates: Any = property(_refuse)

@@ -16,13 +16,13 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
-from nnmpi.data.loader import BatchSplit, Cut
+from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.checks.slow_ranks import slowed
-from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
+from nnmpi.parallel.replicas.batch_stats import Synced
+from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
@@ -68,7 +68,7 @@ class ServerClient(ServerStrategy):
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
         self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
-        self._cut: Cut = split if self._synchronous else _non_empty(split)
+        self._cut: BatchCut = split if self._synchronous else _non_empty(split)
         self._channel = RequestChannel(layout, self._store, self._slices)
         self._batches: Batches | None = None
         if self._next_steps:
@@ -90,7 +90,7 @@ class ServerClient(ServerStrategy):
         self, batches: Batches, loader: Loader, start: StepState
     ) -> Generator[StepResult, None, None]:
         progress = EpochProgress(start, len(loader), self.layout.workers)
-        reply = self._channel.ask(Request(Purpose.START))
+        reply = self._channel.ask(WorkerRequest(Purpose.START))
         while reply.go:
             state, load = next(batches)
             if not self._synchronous:
@@ -99,7 +99,7 @@ class ServerClient(ServerStrategy):
             if reply.go:
                 yield from progress.results(reply.totals)
         stop = reply.stop or self._control.stop()
-        reply = self._channel.ask(Request(Purpose.DONE, stop=stop))
+        reply = self._channel.ask(WorkerRequest(Purpose.DONE, stop=stop))
         if not self._synchronous:
             average_buffers(self.layout.axis["dp"], self._task.model)
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
@@ -124,7 +124,9 @@ class ServerClient(ServerStrategy):
             squares = 0.0 if self._synchronous else float(xp.dot(gradient, gradient))
         stop = stop or self._control.stop()
         began = self._recorder.now()
-        reply = self._channel.ask(Request(Purpose.PUSH, samples, divisor, loss, stop, squares))
+        reply = self._channel.ask(
+            WorkerRequest(Purpose.PUSH, samples, divisor, loss, stop, squares)
+        )
         self._recorder.add("exchange", began)
         return reply
 
@@ -149,7 +151,7 @@ class ServerClient(ServerStrategy):
             self._batches = None
 
 
-def _endless(loader: Loader, start: StepState, cut: Cut) -> Batches:
+def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
     """The batches of all epochs from `start` on, each with the state before its step."""
     state = start
     while True:
@@ -159,7 +161,7 @@ def _endless(loader: Loader, start: StepState, cut: Cut) -> Batches:
                 state = state.next(len(loader))
 
 
-def _non_empty(cut: Cut) -> Cut:
+def _non_empty(cut: BatchCut) -> BatchCut:
     """Only the parts with samples: a worker by itself can compute nothing on the others."""
     return lambda rows: [part for part in cut(rows) if len(part)]
 

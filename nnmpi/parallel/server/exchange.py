@@ -32,7 +32,7 @@ class Purpose(IntEnum):
     DONE = 2  # the end of the epoch; the reply comes when all workers have asked for it
 
 
-class Request(NamedTuple):
+class WorkerRequest(NamedTuple):
     """What a worker sends to each server; with a PUSH, a gradient follows."""
 
     purpose: float
@@ -88,10 +88,10 @@ class RequestChannel:
         self._comm, self._wire, self._store = layout.all, wire_of(layout.all, store.on), store
         self._servers = range(layout.workers, layout.all.size)
         self._slices = slices
-        self._request = np.zeros(len(Request._fields) + len(store.parameters))
+        self._request = np.zeros(len(WorkerRequest._fields) + len(store.parameters))
         self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
-    def ask(self, request: Request) -> Reply:
+    def ask(self, request: WorkerRequest) -> Reply:
         """Sends the request to all servers; returns when all of their parameters are here."""
         comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
@@ -119,7 +119,7 @@ class ReplyChannel:
         self, comm: Comm, worker: int, store: LocalStore, own: slice, copies: bool
     ) -> None:
         self._comm, self._wire, self._worker = comm, wire_of(comm, store.on), worker
-        self._head = np.zeros(len(Request._fields) + len(store.parameters))
+        self._head = np.zeros(len(WorkerRequest._fields) + len(store.parameters))
         self._reply = np.zeros(2 + len(Totals._fields))
         self._parameters = store.flat[own]
         zeros_like = store.on.xp.zeros_like
@@ -130,14 +130,14 @@ class ReplyChannel:
         self._sending: list[Transfer] = []
 
     @property
-    def request(self) -> Request:
+    def request(self) -> WorkerRequest:
         """The head of the request."""
-        return Request(*self._head[: len(Request._fields)].tolist())
+        return WorkerRequest(*self._head[: len(WorkerRequest._fields)].tolist())
 
     @property
     def used(self) -> Array:
         """For each parameter, 1 if it has a gradient, else 0."""
-        return self._head[len(Request._fields) :]
+        return self._head[len(WorkerRequest._fields) :]
 
     def listen(self) -> None:
         """Starts to receive a request."""

@@ -7,14 +7,14 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
-from nnmpi.collectives.step import cut
+from nnmpi.collectives.step import chunk_start
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.replicas.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
@@ -39,7 +39,7 @@ class ServerStrategy:
         self._next_steps = () if self._synchronous else spec.next_steps
         trained = [p for p in spec.task.model.parameters() if p.requires_grad]
         n = spans_of([p.room for p in trained])[-1][1]
-        ends = [cut(n, layout.servers, k) for k in range(layout.servers + 1)]
+        ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
         self._slices = [slice(*both) for both in pairwise(ends)]  # that servers update
         own = self._slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
         dtype, on = trained[0].data.dtype, spec.task.on

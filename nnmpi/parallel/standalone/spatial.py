@@ -30,7 +30,7 @@ from nnmpi.kernels.window import Windows, pair, windows
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.passes import BatchStats
 from nnmpi.nn.sequential import forget_steps, only_runs_layers
-from nnmpi.parallel.data.batch_stats import Synced
+from nnmpi.parallel.replicas.batch_stats import Synced
 from nnmpi.parallel.rewriting import become
 from nnmpi.parallel.standalone.halo import Halo, ImageRows, gather_rows
 from nnmpi.parallel.tensor.ops import copy, reduce
@@ -53,7 +53,7 @@ class SpatialConv2d(Spatial, nn.Conv2d):
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         x = as_tensor(x)
         both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
-        shape = conv.Shape(both, self.groups, relu, pool, self.algorithm, bool(recording.get()))
+        shape = conv.ConvShape(both, self.groups, relu, pool, self.algorithm, bool(recording.get()))
         rows = ImageRows.of("SpatialConv2d", x, self.comm)
         check_conv2d(rows.shape, x.dtype, self.weight, shape)
         return apply(
@@ -207,7 +207,7 @@ def _check_windows(what: str, layer: nn.Module) -> None:
 # ---- ops
 
 
-def conv2d(x: Array, w: Array, b: Array | None, *, halo: Halo, shape: conv.Shape) -> Result:
+def conv2d(x: Array, w: Array, b: Array | None, *, halo: Halo, shape: conv.ConvShape) -> Result:
     """This rank's rows of the convolution, then optional 2x2 max-pool and ReLU; w, b are whole."""
     xl, columns = x.transpose(0, 2, 3, 1), shape.windows[1]
     (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape

@@ -26,7 +26,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.backend import Array, xp_of
-from nnmpi.collectives.step import bounds, cut
+from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn import Linear, Module, init
@@ -77,7 +77,10 @@ def cut_into_panels(size: int, q: int, r: int, width: int) -> list[Panel]:
     edges = sorted({*bounds(size, q), *bounds(size, r)})
     n = max(1, -(-size // width))
     return [
-        tuple((a + cut(b - a, n, s), a + cut(b - a, n, s + 1)) for a, b in pairwise(edges))
+        tuple(
+            (a + chunk_start(b - a, n, s), a + chunk_start(b - a, n, s + 1))
+            for a, b in pairwise(edges)
+        )
         for s in range(n)
     ]
 

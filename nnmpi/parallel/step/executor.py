@@ -12,7 +12,7 @@ What differs between strategies is given to it (the rules of this folder are in 
 
     ports      stages of the model, each with a source for its input and a sink for its output, and
                what starts sends and receives  (channels.py)
-    sync       how gradients are summed over dp        (data/gradient_sync.py and others)
+    sync       how gradients are summed over dp        (replicas/gradient_sync.py and others)
     update     what is done with the sums              (update.py)
     program    which operations a step consists of     (schedules/)
     evaluation   the same of an evaluation

@@ -13,7 +13,7 @@ from nnmpi.metrics import ACCURACY, Metric, Share, Sums
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import gather_objects
 
-AllReduce: TypeAlias = Callable[[np.ndarray], object]
+SumOfRow: TypeAlias = Callable[[np.ndarray], object]
 
 Row: TypeAlias = list[np.ndarray]
 """Sums over samples (see Objective.evaluate)."""
@@ -100,7 +100,7 @@ class Objective:
             row[len(row) - len(found) :] = found
         return row
 
-    def sums(self, row: Row, comm: Comm, all_reduce: AllReduce) -> Sums:
+    def sums(self, row: Row, comm: Comm, all_reduce: SumOfRow) -> Sums:
         """What the rows of all ranks say together; every rank calls it.
 
         Ranks that have evaluated nothing do not know the shapes of metrics.

@@ -1,4 +1,4 @@
-"""The gradients of ZeRO: WholeGradients of stage 1, GradientSlots of stages 2 and 3.
+"""The gradients of ZeRO: WholeGradients of ZeRO 1, GradientSlots of ZeRO 2 and 3.
 
 A slot has the gradients of a bucket until they are summed:
 
@@ -33,14 +33,14 @@ class WholeGradients:
     def __init__(self, store: LocalStore) -> None:
         self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
         self.flat = store.on.xp.zeros(store.length, store.dtype)
-        self._slots = store.views(self.flat)
+        self._memories = store.views(self.flat)
 
     def begin(self) -> None:
         """Starts a step."""
 
-    def slot(self, i: int) -> Array:
+    def grad_memory(self, i: int) -> Array:
         """The memory of this rank's gradient of parameter i."""
-        return self._slots[i]
+        return self._memories[i]
 
     def own(self, shard: Shard) -> Array:
         """The memory of the sums of a shard."""
@@ -66,7 +66,7 @@ class WholeGradients:
         start, stop, comm = self._buckets.all[self._buckets.of[i]]
         if comm is self._wire:
             comm.all_gather(self.flat[start:stop], GATHER)
-        return self._slots[i]
+        return self._memories[i]
 
 
 class ScatteredSum(NamedTuple):
@@ -104,7 +104,7 @@ class GradientSlots:
         self._open.clear()
         self._has_sum.clear()
 
-    def slot(self, i: int) -> Array:
+    def grad_memory(self, i: int) -> Array:
         """The memory of this rank's gradient of parameter i, in a slot of its bucket."""
         b = self._of[i]
         slot = self._open.get(b)

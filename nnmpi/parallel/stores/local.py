@@ -200,7 +200,7 @@ class LocalStore(FlatStore):
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""
-        return self.unscaled(self.slots[i])
+        return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
         """The gradient, as the optimizer reads it, for sums of any shape."""
@@ -221,7 +221,7 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
     """Writes zeros where there is no gradient."""
     for p in parameters:
         if not p.has_grad:
-            p.slot[...] = 0
+            p.grad_memory[...] = 0
 
 
 def squares(g: Array) -> Array:

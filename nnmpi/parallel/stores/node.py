@@ -39,7 +39,7 @@ class NodeStore(LocalStore):
         self.shards = shards_of(sorted((s.start, s.stop) for s in own))
         self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)
-        self.flat, (self.flat_grad, self.slots) = self._parameters.array, self._mine
+        self.flat, (self.flat_grad, self.grad_memories) = self._parameters.array, self._mine
         self.values = self.views(self.flat)
         self.allocate_masters()
 
@@ -53,7 +53,7 @@ class NodeStore(LocalStore):
     def begin(self) -> None:
         if self._is_apart:
             raise ValueError("leave trainer.gathered_parameters() before the next step")
-        self.flat_grad, self.slots = self._mine
+        self.flat_grad, self.grad_memories = self._mine
         super().begin()
 
     @contextmanager
@@ -79,7 +79,7 @@ class NodeStore(LocalStore):
         return self._window.start(start, stop)
 
     def show_sums(self) -> None:
-        self.flat_grad, self.slots = self._total
+        self.flat_grad, self.grad_memories = self._total
 
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """Each rank adds up what it owns; only the first node counts, since all hold the same."""

@@ -18,7 +18,7 @@ class SliceStore(LocalStore):
 
     def __init__(self, spec: StoreSpec, most: int) -> None:
         super().__init__(spec)
-        self.buffers = [(self.flat_grad, self.slots)]
+        self.buffers = [(self.flat_grad, self.grad_memories)]
         self._height, self._most = 0, most
 
     def gradient_bytes(self) -> int:
@@ -45,4 +45,4 @@ class SliceStore(LocalStore):
     def _show(self, height: int) -> None:
         self._height = height
         if height:
-            self.flat_grad, self.slots = self.buffers[height - 1]
+            self.flat_grad, self.grad_memories = self.buffers[height - 1]

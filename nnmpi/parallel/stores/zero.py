@@ -33,7 +33,7 @@ from nnmpi.parallel.stores.weight_slots import WeightSlots
 from nnmpi.parallel.wire import wire_of
 
 Values: TypeAlias = GatheredValues | WeightSlots
-Gradients: TypeAlias = WholeGradients | GradientSlots
+GradBuffers: TypeAlias = WholeGradients | GradientSlots
 
 
 class ZeroStore(LocalStore):
@@ -43,12 +43,12 @@ class ZeroStore(LocalStore):
     `gathers` has the same ranks as dp.
     """
 
-    def __init__(self, values: type[Values], gradients: type[Gradients], spec: StoreSpec) -> None:
+    def __init__(self, values: type[Values], gradients: type[GradBuffers], spec: StoreSpec) -> None:
         for p in spec.parameters:
             p.grad = None
         for store in stores_of(spec.parameters):
             if {*store.parameters} <= {*spec.parameters}:  # no gradients while values move
-                store.flat_grad, store.slots = store.on.xp.zeros(0, store.dtype), []
+                store.flat_grad, store.grad_memories = store.on.xp.zeros(0, store.dtype), []
         self._values_of, self._gradients_of = values, gradients
         self._is_reading, self._has_sums, self._whole = False, False, list[Array]()
         super().__init__(spec)
@@ -138,13 +138,13 @@ class ZeroStore(LocalStore):
 
     # ---- gradients
 
-    def slot(self, i: int) -> Array:
+    def grad_memory(self, i: int) -> Array:
         if self._has_sums:
             raise ValueError(
                 f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
                 f"{self.dp.size} ranks; all of them get it by store.whole_gradient({i})"
             )
-        return self._gradients.slot(i)
+        return self._gradients.grad_memory(i)
 
     def shard_gradient(self, shard: Shard) -> Array:
         return self._gradients.own(shard)

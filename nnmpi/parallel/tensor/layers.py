@@ -186,11 +186,11 @@ class ShardedEmbedding(Sharded, Embedding):
 # ---- ops
 
 
-Op = Callable[..., Result]
+OpFunction = Callable[..., Result]
 
 
 def column(
-    x: Array, w: Array, b: Array | None, *, of: Op, side: Side, axis: int, **options: Any
+    x: Array, w: Array, b: Array | None, *, of: OpFunction, side: Side, axis: int, **options: Any
 ) -> Result:
     """Some outputs of an op: w and b are those of these outputs, x is whole on all ranks."""
     result = of(x, w, b, **options)
@@ -233,7 +233,7 @@ def row(
     w: Array,
     b: Array | None,
     *,
-    of: Op,
+    of: OpFunction,
     side: Side,
     axis: int,
     relu: bool = False,

@@ -69,14 +69,14 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
     part = list(whole(place.shape))
     part[axis] = own(bounds, comm)
     place = place._replace(part=tuple(part))
-    new = Parameter.drawn(place, p.init, p.layout)
+    new = Parameter.drawn(place, p.init, p.memory_axes)
     new.requires_grad = p.requires_grad
     widest = max(stop - start for start, stop in pairwise(bounds))
     new.room = place.size // max(new.shape[axis], 1) * widest
     if p.is_drawn:
         values = p.data[place.slices]
-        memory = xp_of(values).array(values.transpose(p.layout), order="C")
-        new.move(SingleStore(memory.transpose(inverse(p.layout))), 0)
+        memory = xp_of(values).array(values.transpose(p.memory_axes), order="C")
+        new.move(SingleStore(memory.transpose(inverse(p.memory_axes))), 0)
         new.seed = p.seed
     return new
 
@@ -182,7 +182,7 @@ def copy(x: Tensor, comm: Comm) -> Tensor:
 
     x has the same values on all ranks.
     """
-    order = x.layout if isinstance(x, Parameter) else memory_order(x.ndim)
+    order = x.memory_axes if isinstance(x, Parameter) else memory_order(x.ndim)
     return apply(_copy, x, comm=comm, order=order)
 
 

@@ -24,41 +24,41 @@ from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, Ro
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER
-from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Settings, Way
+from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Options, Way
 
 # ---- where positions go
 
-PositionRule = Callable[[Settings, int, int], int | None]
+PositionRule = Callable[[Options, int, int], int | None]
 """The axis of the positions in the output, from the settings of a layer, and the number of axes and
 the axis of the positions in its input; None if the layer mixes positions."""
 
 
-def mixed(settings: Settings, axes: int, axis: int) -> int | None:
+def mixed(settings: Options, axes: int, axis: int) -> int | None:
     """What is computed for a position may depend on others."""
     return None
 
 
-def same_axis(settings: Settings, axes: int, axis: int) -> int | None:
+def same_axis(settings: Options, axes: int, axis: int) -> int | None:
     """Each number is treated alone."""
     return axis
 
 
-def channels_last(settings: Settings, axes: int, axis: int) -> int | None:
+def channels_last(settings: Options, axes: int, axis: int) -> int | None:
     """The numbers along the last axis are treated together."""
     return axis if axis < axes - 1 else None
 
 
-def before_normalized(settings: Settings, axes: int, axis: int) -> int | None:
+def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
     """The numbers along the last axes, those of `normalized_shape`, are treated together."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
-def channels_to_front(settings: Settings, axes: int, axis: int) -> int | None:
+def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
     """The last axis becomes the second one."""
     return axis + 1 if axis < axes - 1 else None
 
 
-def of_sequences(settings: Settings, axes: int, axis: int) -> int | None:
+def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
     """The input is (N, T, C)."""
     return axis if (axes, axis) == (3, 1) else None
 
@@ -77,56 +77,56 @@ class LayerRule(NamedTuple):
     positions: PositionRule = mixed
 
 
-def _normalizes_positions(settings: Settings) -> bool:
+def _normalizes_positions(settings: Options) -> bool:
     """Whether each position of (N, T, C) is normalised alone."""
     return before_normalized(settings, 3, 1) is not None
 
 
-def _has_one_group(settings: Settings) -> bool:
+def _has_one_group(settings: Options) -> bool:
     return bool(settings["groups"] == 1)
 
 
-def _has_groups(settings: Settings) -> bool:
+def _has_groups(settings: Options) -> bool:
     return not _has_one_group(settings)
 
 
-def _group_of_inputs(settings: Settings, sample: tuple[int, ...]) -> int:
+def _group_of_inputs(settings: Options, sample: tuple[int, ...]) -> int:
     return int(settings["in_channels"] // settings["groups"])
 
 
-def _groups_of_convolution(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
+def _groups_of_convolution(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
     return tuple(b * settings["out_channels"] // settings["in_channels"] for b in bounds)
 
 
-def _group_of_norm(settings: Settings, sample: tuple[int, ...]) -> int:
+def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
     return int(settings["num_channels"] // settings["num_groups"])
 
 
-def _of_positions(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
+def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """The bounds; None if the sample is features, of (N, C)."""
     return bounds if len(sample) > 1 else None
 
 
-def _head(settings: Settings, sample: tuple[int, ...]) -> int:
+def _head(settings: Options, sample: tuple[int, ...]) -> int:
     """The query, the key and the value of a head."""
     return int(sample[-1] // settings["num_heads"])
 
 
-def _of_values(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
+def _of_values(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
     """The output has the size of the values, a third of the input."""
     return tuple(b // 3 for b in bounds)
 
 
-def _joins_all_axes(settings: Settings) -> bool:
+def _joins_all_axes(settings: Options) -> bool:
     return (settings["start_dim"], settings["end_dim"]) == (1, -1)
 
 
-def _flattened(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
+def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """Each channel becomes several features in a row."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 
-def _has_many_slopes(settings: Settings) -> bool:
+def _has_many_slopes(settings: Options) -> bool:
     """Whether each channel has its own slope; of one for all, ranks would have parts of a sum."""
     return bool(settings["num_parameters"] > 1)
 

@@ -27,7 +27,7 @@ from nnmpi.nn import Module
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import COPY, PATTERNS, POSITIONS, SUM_OUTPUT, Along, Pattern
 
-Settings = Mapping[str, Any]
+Options = Mapping[str, Any]
 """The plain attributes of a layer."""
 
 NONE: Mapping[str, int] = {}
@@ -47,17 +47,17 @@ TERMS = AxisCut((), 0)
 """Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
 
 
-def always(settings: Settings) -> bool:
+def always(settings: Options) -> bool:
     """Whatever the settings are."""
     return True
 
 
-def same(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
+def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """The bounds of an output that has the channels of the input."""
     return bounds
 
 
-def one(settings: Settings, sample: tuple[int, ...]) -> int:
+def one(settings: Options, sample: tuple[int, ...]) -> int:
     """Each channel may be alone."""
     return 1
 
@@ -86,9 +86,9 @@ class Way(NamedTuple):
     output: Along = None
     parameters: Mapping[str, int] = NONE
     sizes: tuple[str, ...] = ()
-    fits: Callable[[Settings], bool] = always
-    block: Callable[[Settings, tuple[int, ...]], int] = one
-    behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
+    fits: Callable[[Options], bool] = always
+    block: Callable[[Options, tuple[int, ...]], int] = one
+    behind: Callable[[Options, tuple[int, ...], Bounds], Bounds | None] = same
     named: Pattern | None = None
     inputs: int = 1
     part: type[Module] | None = None

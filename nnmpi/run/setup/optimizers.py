@@ -24,8 +24,8 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
 
 
 def schedule_of(
-    config: Config, function: schedule.Schedule | None, steps: int
-) -> schedule.Schedule:
+    config: Config, function: schedule.LRSchedule | None, steps: int
+) -> schedule.LRSchedule:
     """The factor of the learning rates by step."""
     if function is None:
         return schedule.parse(config.lr_schedule, steps)

@@ -65,7 +65,7 @@ class Setup(NamedTuple):
     train: Loader
     test: Loader
     steps: int
-    schedule: Callable[[int], schedule.Schedule]  # of a run of so many steps
+    schedule: Callable[[int], schedule.LRSchedule]  # of a run of so many steps
     make_optimizer: MakeOptimizer
     own: Mapping[str, str]
 
@@ -78,7 +78,7 @@ def set_up(
     loss: Any = None,
     metrics: Mapping[str, Metric] = NO_METRICS,
     optimizer: MakeOptimizer | None = None,
-    own_schedule: schedule.Schedule | None = None,
+    own_schedule: schedule.LRSchedule | None = None,
 ) -> Setup:
     """Checks the config and loads the data. Every rank calls it."""
     if build is not None:

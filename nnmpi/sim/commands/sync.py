@@ -26,7 +26,7 @@ STALENESS = 3  # of ssp, if none is given
 MOST = 100_000  # gradients: a simulation takes a few seconds
 
 
-class Gradient(NamedTuple):
+class WorkerStep(NamedTuple):
     """A step of a worker, from when it pulled until it pushed.
 
     staleness: gradients of others that the server has applied in between
@@ -41,16 +41,16 @@ class Gradient(NamedTuple):
 
 def simulate(
     bound: float, duration: Callable[[int, int], float], p: int, gradients: int
-) -> list[Gradient]:
+) -> list[WorkerStep]:
     """An epoch of p workers in the order of their pushes; a step takes duration(worker, step)."""
     clocks, pulled, began, waiting = [0] * p, [0] * p, [0.0] * p, set[int]()
     busy, left = [(duration(w, 0), w) for w in range(p)], gradients - p
     heapq.heapify(busy)
-    done: list[Gradient] = []
+    done: list[WorkerStep] = []
     while busy:
         now, pushing = heapq.heappop(busy)
         start, stale = began[pushing], len(done) - pulled[pushing]
-        done.append(Gradient(pushing, clocks[pushing], start, now, stale))
+        done.append(WorkerStep(pushing, clocks[pushing], start, now, stale))
         clocks[pushing] += 1
         waiting.add(pushing)
         for w in sorted(waiting):

@@ -5,7 +5,7 @@ from helpers.comm.brought import Array, by_hand, gathered, lengths, part, rough,
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.algorithms import ALGORITHMS, levels
-from nnmpi.collectives.step import cut
+from nnmpi.collectives.step import chunk_start
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.arguments import accumulator
@@ -147,7 +147,7 @@ def messages_and_bytes_by_peer(comm: Comm) -> None:
             sent, received = np.zeros((2, p), int), np.zeros((2, p), int)
             for s in algorithm.steps(r, p):
                 for peer, range_, row in ((s.to, s.send, sent), (s.source, s.recv, received)):
-                    lo, hi = (cut(n, algorithm.chunks(p), int(i)) for i in range_)
+                    lo, hi = (chunk_start(n, algorithm.chunks(p), int(i)) for i in range_)
                     if peer >= 0 and hi > lo:
                         row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
             for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):

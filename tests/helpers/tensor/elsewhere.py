@@ -13,7 +13,7 @@ class Elsewhere:
     def value(self, i: int) -> NoReturn:
         raise ValueError("this parameter is on another rank")
 
-    slot = value
+    grad_memory = value
 
 
 def keep(model: nn.Module, held: Callable[[str], bool]) -> None:

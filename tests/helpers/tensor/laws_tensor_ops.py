@@ -4,14 +4,14 @@ import numpy as np
 
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tanh
-from nnmpi.collectives.step import cut
+from nnmpi.collectives.step import chunk_start
 from nnmpi.comm import Comm
 from nnmpi.nn import Conv2d
 from nnmpi.parallel.tensor import ops
 
 
 def even(n: int, size: int) -> tuple[int, ...]:
-    return tuple(cut(n, size, r) for r in range(size + 1))
+    return tuple(chunk_start(n, size, r) for r in range(size + 1))
 
 
 def uneven(n: int, size: int) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:
                 if id(p) in held:
                     assert p.data.size == p.grad.size if p.has_grad else p.data.size
                     continue
-                for read in (lambda p=p: p.data, lambda p=p: p.slot):
+                for read in (lambda p=p: p.data, lambda p=p: p.grad_memory):
                     with pytest.raises(ValueError, match=rf"{path} is in a stage of rank \d along"):
                         read()
             if layout["pp"] > 1:

@@ -73,7 +73,7 @@ def everywhere(trainer: Trainer) -> State:
 def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:
     """The same steps from there in a layout."""
     trainer = trainer_of(comm, **options)
-    tensors = zip(trainer.model.tensors(), trainer.strategy.entries.parts.held, strict=True)
+    tensors = zip(trainer.model.tensors(), trainer.strategy.entries.table.held, strict=True)
     with trainer.gathered_parameters():
         for (place, tensor), is_held in tensors:
             if is_held:  # a stage of a pipeline has no memory for the others

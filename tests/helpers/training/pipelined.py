@@ -82,7 +82,7 @@ def run(
     plain: Options = {"dtype": "float64", "epochs": 2, "batch_size": 24}
     trainer, heard = Trainer(Config(**plain | options), build, given or digits(), comm), Heard()
     trainer.fit(heard)
-    assert first_difference(trainer.strategy.entries.parts) is None
+    assert first_difference(trainer.strategy.entries.table) is None
     return Ran(heard.events, heard.losses, contents(trainer))
 
 

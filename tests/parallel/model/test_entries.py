@@ -67,7 +67,7 @@ def test_the_writer_gets_each_tensor_whole_and_in_order(ranks: int) -> None:
     def rank(comm: Comm) -> tuple[dict[str, np.ndarray], str, bool, Any]:
         entries = Entries.of_model(model(comm), comm)
         found = {entry.place.path: entry.value for entry in entries}
-        return found, entries.sha256(), entries.parts.writer_has_all, entries.index()
+        return found, entries.sha256(), entries.table.writer_has_all, entries.index()
 
     (first, *others) = threads.run(ranks, rank)
     equal(first[0])
@@ -132,10 +132,10 @@ def test_what_a_rank_does_not_hold_is_never_read() -> None:
         for entry in entries.on_all_ranks():
             wanted = whole[entry.place.path]
             np.testing.assert_array_equal(entry.value, wanted, entry.place.path, strict=True)
-        assert first_difference(entries.parts) is None
+        assert first_difference(entries.table) is None
         if comm.rank == 1:
             made[4].weight.data[0] += 1
-        assert first_difference(entries.parts) == (("0.weight", 0) if comm.rank == 1 else None)
+        assert first_difference(entries.table) == (("0.weight", 0) if comm.rank == 1 else None)
         made[4].weight.data[...] = whole["0.weight"]
         return [entry.place.path for entry in entries], entries.sha256()
 

@@ -21,7 +21,7 @@ from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.arrangement.flat_buffer import USED, scalar_count
-from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import BLOCK, LocalStore, StoreSpec, squares
 from nnmpi.run.report import Event, NullReport
@@ -105,7 +105,7 @@ def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
         sync.ready(p)
     assert not started
     sync.finish()
-    assert parameters[3].slot.tolist() == [0.0] * 3
+    assert parameters[3].grad_memory.tolist() == [0.0] * 3
     assert store.flat_grad[USED : USED + 4].tolist() == [1, 1, 1, 0]
 
 

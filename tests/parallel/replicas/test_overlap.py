@@ -16,8 +16,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress import Work
-from nnmpi.parallel.data.gradient_sync import BucketedSync
-from nnmpi.parallel.data.scattered_sync import ScatteredSync
+from nnmpi.parallel.replicas.gradient_sync import BucketedSync
+from nnmpi.parallel.replicas.scattered_sync import ScatteredSync
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.run.report import NullReport
 

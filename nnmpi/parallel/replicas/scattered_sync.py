@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from nnmpi.parallel.arrangement.flat_buffer import USED
-from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.recorder import Recorder
+from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.wire import Wire
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnmpi.data import Loader
-from nnmpi.data.loader import BatchSplit, Cut
+from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import over_rows
 from nnmpi.parallel.strategy import AgreedError
@@ -20,7 +20,7 @@ class OneSampleError(AgreedError, ValueError):
 
 
 def check_parts(
-    model: Module, loader: Loader, batches: float, cuts: Sequence[Cut], cut_into: str, remedy: str
+    model: Module, loader: Loader, batches: float, cuts: Sequence[BatchCut], into: str, remedy: str
 ) -> None:
     """Raises OneSampleError, on all ranks alike, if a part of the first `batches` has one sample.
 
@@ -31,7 +31,7 @@ def check_parts(
         return
     for n in _sizes(loader, batches):
         if any(len(part) == 1 for cut in cuts for part in cut(np.arange(n))):
-            how = f" is cut into {cut_into}, and one of these parts has 1; use {remedy}"
+            how = f" is cut into {into}, and one of these parts has 1; use {remedy}"
             raise OneSampleError(
                 f"{layers[0]} needs more than one sample: of {len(loader.split.y)} in batches of "
                 f"{loader.batch_size}, a batch of {n}"
