@@ -11,12 +11,6 @@ from helpers.mpijob import ROOT
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.*?) \| (.*?) \| ((?:`nnmpi/[\w/.]+`(?:, )?)+) \|$", PAGE, re.M)
 
-LEFT = (
-    *("Axis", "Block", "Cut", "Event", "Gradient", "Item", "Op", "Owned", "Positions", "Request"),
-    *("Rows", "Schedule", "Scores", "Settings", "Shape", "Side", "Size", "Source", "Span", "Step"),
-)
-"""Names that still mean several things."""
-
 
 def names_of_types() -> Iterator[tuple[str, str, bool]]:
     """(name, file, whether it is a class) of each class, and of each type alias of a module."""
@@ -36,7 +30,7 @@ def test_no_two_classes_and_no_class_and_alias_have_one_name() -> None:
     found = defaultdict[str, list[tuple[str, bool]]](list)
     for name, file, is_class in names_of_types():
         found[name].append((file, is_class))
-    several = {name: there for name, there in found.items() if len(there) > 1 and name not in LEFT}
+    several = {name: there for name, there in found.items() if len(there) > 1}
     assert not {name: there for name, there in several.items() if any(one for _, one in there)}
 
 
