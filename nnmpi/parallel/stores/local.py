@@ -31,7 +31,7 @@ class StoreSpec(NamedTuple):
     """What any store is made from.
 
     dp        the ranks that have the same parameters
-    scalars   the numbers in front of the gradients, with padding; 0: scalars are summed apart
+    scalars   how many scalars are in front of the gradients; 0: they are summed apart
     scaler    the loss scale of parameters in 16 bits, which have masters
     """
 
