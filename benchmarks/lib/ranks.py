@@ -305,7 +305,7 @@ def sent(text: str) -> tuple[Sent, Sent]:
     with no_shared_memory():
         trainer = Case.of(text).trainer()
         counted = sent_by(Case.of(text).steps(trainer))
-        said = traffic(trainer.arrangement, trainer.comm.rank, trainer.config.batch_size)
+        said = traffic(trainer.arrangement, trainer.comm.rank, trainer.config.batch_size).values()
         total = [sum(one.bytes for one in said), sum(one.messages for one in said)]
         return counted, Sent(*mean(total))
 
