@@ -12,8 +12,8 @@ import numpy as np
 
 from nnmpi.data.files import check_regular, reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
-from nnmpi.nested import parsed
 from nnmpi.quoting import quoted, shown
+from nnmpi.user_files import parsed
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE

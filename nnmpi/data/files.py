@@ -11,19 +11,21 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
+from numpy.lib import format as npy
 
 from nnmpi.cgroup import memory_limit
-from nnmpi.nested import parsed
 from nnmpi.quoting import shown
+from nnmpi.user_files import parsed
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
 BYTES = np.dtype("uint8")
 CHUNK = 1 << 20
 JSON_BYTES = 16 << 20  # of a file of JSON, at most
 DEFLATE = 1032  # bytes that one byte of deflate stands for, at most
+NPY_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class RefusedError(ValueError):
@@ -74,6 +76,21 @@ class Bounded:
             raise ValueError(f"a header in it announces {size:,} bytes of names")
         data: bytes = self._stream.read(size)
         return data
+
+
+def read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran's order, and type of an array as numpy.save writes it.
+
+    Version 3 of the format is for names of columns, not Latin.
+    """
+    bounded = cast("IO[bytes]", Bounded(stream))
+    version = npy.read_magic(bounded)
+    if version not in NPY_HEADERS:
+        raise ValueError(f"it has version {version} of the format, not 1 or 2")
+    try:
+        return NPY_HEADERS[version](bounded)
+    except MemoryError:
+        raise ValueError("its header has too many brackets or operators") from None
 
 
 def read_array(

@@ -10,13 +10,12 @@ import weakref
 from collections.abc import Iterable
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from nnmpi.data.dataset import Dataset, DatasetRequest
-from nnmpi.data.files import Bounded, RefusedError, check_regular, reading
+from nnmpi.data.files import RefusedError, check_regular, read_npy_header, reading
 from nnmpi.data.windows import About, in_windows
 from nnmpi.quoting import shown
 
@@ -98,7 +97,7 @@ class StoredTokens:
 def stored(path: Path) -> tuple[StoredTokens, About]:
     """The tokens of a file, and what they are."""
     with path.open("rb") as file:
-        shape, _, dtype = _header(file)
+        shape, _, dtype = read_npy_header(file)
         begin, size = file.tell(), os.fstat(file.fileno()).st_size
         if dtype.kind != "u" or len(shape) != 1:
             raise RefusedError(
@@ -111,12 +110,3 @@ def stored(path: Path) -> tuple[StoredTokens, About]:
         file.seek(end)
         about = About.read(file.read(LONGEST))
     return StoredTokens(OpenFile(path), begin, shape, dtype), about
-
-
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    bounded = cast("IO[bytes]", Bounded(file))
-    version = npy.read_magic(bounded)
-    if version != (1, 0):
-        raise ValueError(f"it has version {version} of the format, not (1, 0)")
-    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = npy.read_array_header_1_0(bounded)
-    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnmpi.data.dataset import Dataset, Language, Split
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.nested import parsed
+from nnmpi.user_files import parsed
 
 HELD_OUT = 10
 
