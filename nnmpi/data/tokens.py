@@ -68,14 +68,11 @@ class StoredTokens:
         """These tokens in rows."""
         return StoredTokens(self._file, self._begin, (n, T), self.dtype)
 
-    def __getitem__(self, index: Any) -> "StoredTokens | np.ndarray":
-        """Of tokens a stretch, which is not read; of rows those with these numbers."""
-        if len(self.shape) == 1:
-            taken = range(len(self))[index]
-            begin = self._begin + taken.start * self._row
-            return StoredTokens(self._file, begin, (len(taken),), self.dtype)
-        rows = np.arange(len(self))[index]
-        return self.take(rows.ravel()).reshape(*rows.shape, self.shape[1])
+    def __getitem__(self, stretch: slice) -> "StoredTokens":
+        """A stretch of tokens, which is not read."""
+        taken = range(len(self))[stretch]
+        begin = self._begin + taken.start * self._row
+        return StoredTokens(self._file, begin, (len(taken),), self.dtype)
 
     def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
         """These rows; those behind one another are read at once."""

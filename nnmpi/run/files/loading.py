@@ -43,10 +43,7 @@ class Loaded(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        file: str,
-        sources: Mapping[str, StoredTensor],
-        places: Sequence[Place],
+        cls, file: str, sources: Mapping[str, StoredTensor], places: Sequence[Place]
     ) -> "Loaded":
         here = {place.path: place.shape for place in places}
         both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
