@@ -101,18 +101,17 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
         target = followed(path)
     except OSError as error:
         raise NotSavedError(f"{cannot}: {error.strerror}; name another file") from None
-    if not target.parent.is_dir():
-        raise NotSavedError(
-            f"{cannot}: there is no directory {shown(target.parent)}; make it first"
-        )
-    if path.is_dir():
-        raise NotSavedError(f"{cannot}: it is a directory; name a file in it")
-    if path.exists() and not path.is_file():
-        raise NotSavedError(f"{cannot}: it is a device or a pipe; name a file")
-    if not os.access(target.parent, os.W_OK):
-        raise NotSavedError(
-            f"{cannot}: no permission to write in {shown(target.parent)}; name another place"
-        )
+    folder, why = target.parent, ""
+    if not folder.is_dir():
+        why = f"there is no directory {shown(folder)}; make it first"
+    elif path.is_dir():
+        why = "it is a directory; name a file in it"
+    elif path.exists() and not path.is_file():
+        why = "it is a device or a pipe; name a file"
+    elif not os.access(folder, os.W_OK):
+        why = f"no permission to write in {shown(folder)}; name another place"
+    if why:
+        raise NotSavedError(f"{cannot}: {why}")
 
 
 def check_not_read_only(path: str | os.PathLike[str], what: str) -> None:

@@ -126,11 +126,9 @@ def _verdict(family: PlanFamily, found: list[Record]) -> list[str]:
     best = [f"{what}: {min(found, key=itemgetter(key))['layout']}" for what, key in goals.items()]
     point = found[0]["two_dimensions_receive_least_from_ranks"]
     others = ", ".join([*family.lines, "1xP", "Px1"])
-    where = (
-        f"from {point:,} ranks on (powers of two)"
-        if point
-        else f"not up to {gemm.MOST_RANKS:,} ranks"
-    )
+    where = f"not up to {gemm.MOST_RANKS:,} ranks"
+    if point:
+        where = f"from {point:,} ranks on (powers of two)"
     return [
         "; ".join(best),
         f"where 2-D wins: {where}, a grid of two dimensions receives less than {others}",

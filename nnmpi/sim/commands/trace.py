@@ -124,10 +124,8 @@ def _event(event: dict[str, Any], ranks: int) -> Span:
     Raises KeyError, TypeError, ValueError or OverflowError if it is not one of nnmpi.
     """
     args, kind = event["args"], str(event["cat"])
-    rank, stage = (
-        _below(ranks, event["pid"], "rank"),
-        _below(LARGEST, args.get("stage", 0), "stage"),
-    )
+    rank = _below(ranks, event["pid"], "rank")
+    stage = _below(LARGEST, args.get("stage", 0), "stage")
     micro = _below(LARGEST, args["micro"], "micro-batch") if "micro" in args else -1
     start, duration = float(event["ts"]), float(event["dur"])
     if not (abs(start) < LATEST and 0 <= duration < LATEST):
