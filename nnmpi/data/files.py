@@ -47,21 +47,22 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 
 
-def check_regular(path: Path, remedy: str) -> None:
-    """Raises RefusedError for a pipe, which would wait for who writes into it, and for a device."""
-    if not stat.S_ISREG(path.stat().st_mode):
+def check_regular(path: Path, remedy: str, most: float = math.inf) -> None:
+    """Raises RefusedError for a pipe, which would wait for who writes into it, for a device, and
+    for a file of more than `most` bytes."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
         raise RefusedError(f"{shown(path)} is not a regular file; {remedy}")
+    if facts.st_size > most:
+        size = f"more than {most:,} bytes ({facts.st_size:,})"
+        raise RefusedError(f"{shown(path)} has {size}; {remedy}")
 
 
 def read_json(path: Path, remedy: str) -> Any:
     """What a file of JSON says; raises RefusedError if it is none, no regular file, or too long."""
     with reading(path, remedy):
-        check_regular(path, remedy)
-        with path.open("rb") as file:
-            content = file.read(JSON_BYTES + 1)
-        if len(content) > JSON_BYTES:
-            raise ValueError(f"it has more than {JSON_BYTES:,} bytes")
-        return parsed(json.loads, content)
+        check_regular(path, remedy, JSON_BYTES)
+        return parsed(json.loads, path.read_bytes())
 
 
 class Bounded:
