@@ -30,6 +30,18 @@ class NotSavedError(ValueError):
 
 
 @contextmanager
+def refusing(
+    path: str | os.PathLike[str], what: str = "save", remedy: str = "name another place"
+) -> Iterator[None]:
+    """Raises NotSavedError in the place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise NotSavedError(f"cannot {what} {shown(path)}: {reason}; {remedy}") from None
+
+
+@contextmanager
 def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
     """A new file that replaces `path` when it is complete; a failure leaves an old file.
 
@@ -97,10 +109,8 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
     path, cannot = Path(path), f"cannot {what} {shown(path)}"
     check_not_read_only(path, what)
-    try:
+    with refusing(path, what, "name another file"):
         target = followed(path)
-    except OSError as error:
-        raise NotSavedError(f"{cannot}: {error.strerror}; name another file") from None
     folder, why = target.parent, ""
     if not folder.is_dir():
         why = f"there is no directory {shown(folder)}; make it first"

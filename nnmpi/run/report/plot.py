@@ -11,6 +11,7 @@ import numpy as np
 
 from nnmpi import cli
 from nnmpi.quoting import shown
+from nnmpi.run.files.atomic import refusing
 from nnmpi.run.report.messages import Event
 from nnmpi.user_files import content, parsed
 
@@ -87,12 +88,8 @@ def plot(
     tasks = {run.task for run in runs}
     title = _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
     figure.suptitle(title, size=16, x=0.01, ha="left")
-    try:
+    with refusing(out, "write", "name another file"):
         figure.savefig(out, dpi=120)
-    except OSError as error:
-        raise ValueError(
-            f"cannot write {shown(out)}: {error.strerror}; name another file"
-        ) from None
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
