@@ -127,11 +127,10 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
 def check_not_read_only(path: str | os.PathLike[str], what: str) -> None:
     """Raises NotSavedError if `path` is a file that nobody may write, not even root."""
     cannot = f"cannot {what} {shown(path)}"
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:  # the usual case
-        return
-    except OSError as error:
-        raise NotSavedError(f"{cannot}: {error.strerror}; name another place") from None
+    with refusing(path, what):
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:  # the usual case
+            return
     if stat.S_ISREG(mode) and not (mode & 0o222 and os.access(path, os.W_OK)):
         raise NotSavedError(f"{cannot}: the file is read-only; chmod u+w it, or name another file")
