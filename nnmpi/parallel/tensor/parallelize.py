@@ -93,7 +93,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 def refuse_parts(model: Module) -> None:
     """Raises ValueError for a layer that is a part already."""
     for path, layer in model.named_modules():
-        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("way"), Way)
+        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("_way"), Way)
         is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
         if is_part and not layer._modules:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
@@ -109,7 +109,7 @@ def _part(
     """What takes the place of a layer: its input is cut so, and parameters and buffers as `cuts`
     says."""
     new: Any = copy(layer)
-    new.way = at.way
+    new._way = at.way
     start, stop = own(at.bounds, comm)
     for name in at.way.sizes:
         if name != "part":
@@ -138,19 +138,19 @@ def _part(
 class _Exchanging(Sharded):
     """The base of the sharded form of somebody's own layer: its `forward`, between two sums."""
 
-    way: Way
+    _way: Way
     gather_output: bool
 
     def forward(self, x: Tensor) -> Tensor:
-        if SUM_GRADIENT in self.way.pattern.sends:
+        if SUM_GRADIENT in self._way.pattern.sends:
             x = ops.copy(x, self.comm)
         y: Tensor = super().forward(x)
-        if self.way.sums_output:
+        if self._way.sums_output:
             y = ops.reduce(y, self.comm)
         if not self.gather_output:
             return y
-        assert isinstance(self.way.output, int)
-        axis = self.way.output + (self.way.output >= 0)  # of the tensor, whose first is of samples
+        assert isinstance(self._way.output, int)
+        axis = self._way.output + (self._way.output >= 0)  # of the tensor, whose first is of samples
         return ops.gather(y, self.comm, self.bounds, axis)
 
 
