@@ -20,7 +20,7 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
-from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
+from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.choices import variables_of
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
@@ -86,7 +86,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         new[layer] = _part(layer, at, sharding.edges.get(node.inputs[0]), cuts, comm)
     replace(model, new)
     for call in sharding.branches.calls.values():
-        onto_ranks(modules[call.path], call, comm)
+        become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
     _tie(model, graph)
 
 
@@ -150,7 +150,7 @@ class _Exchanging(Sharded):
         if not self.gather_output:
             return y
         assert isinstance(self._way.output, int)
-        axis = self._way.output + (self._way.output >= 0)  # of the tensor, whose first is of samples
+        axis = self._way.output + (self._way.output >= 0)  # of the tensor, not of a sample
         return ops.gather(y, self.comm, self.bounds, axis)
 
 
