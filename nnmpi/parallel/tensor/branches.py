@@ -29,6 +29,7 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
+from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
 
 
@@ -258,8 +259,7 @@ def joined_on_ranks(
 def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
     """Zeros in the shape of an edge, in its order of memory."""
     shape, order = edge.shape(samples), memory_order(len(edge.axes))
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(back)
+    return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(inverse(order))
 
 
 def _all_gathered(
