@@ -50,8 +50,7 @@ class NodeChoice(NamedTuple):
     @property
     def words(self) -> str:
         """The name of the choice, for messages."""
-        of_positions = " of positions" * self.way.joins_positions
-        return "gathered " * self.gathers + self.way.pattern.how + of_positions
+        return "gathered " * self.gathers + self.way.name
 
 
 def choices(

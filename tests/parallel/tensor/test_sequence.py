@@ -37,7 +37,7 @@ def of_gpt(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
 
 def test_the_plan_of_a_block() -> None:
     graph, found = of_gpt(2, sequence=True)
-    forms = {layer.path: layer.way.pattern.name for layer in found.layers}
+    forms = {layer.path: layer.way.name for layer in found.layers}
     assert forms["wte"] == "rows of positions"
     block = {path[4:]: form for path, form in forms.items() if path.startswith("h.0.")}
     assert block == {
