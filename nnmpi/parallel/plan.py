@@ -17,7 +17,7 @@ from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
-from nnmpi.parallel.replicas.replicas import replicas
+from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, synchronous
 
 
@@ -35,7 +35,7 @@ STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
     "reproducible": partial(_synchronous, reproducible.reproducible),
     "pipedream": pipedream.pipedream,
-    "pipeline": partial(_synchronous, replicas),
+    "pipeline": partial(_synchronous, pipelined),
     "replicas": partial(_synchronous, replicas),
 }
 """By the names that arrangements give them."""

@@ -40,6 +40,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, StoreKind, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
@@ -251,13 +252,7 @@ def gathered_together(
 ) -> list[tuple[HeldVariable, ...]]:
     """Groups of parameters: those of one module are in one group, and one of several modules joins
     these. An op uses parameters of one module, so what it needs is there when their bucket is."""
-    groups: list[tuple[set[str], list[int]]] = []
-    for k, held in enumerate(variables):
-        modules = {name.rpartition(".")[0] for name in graph.variables[held.variable].names}
-        members = [k]
-        for group in [group for group in groups if group[0] & modules]:
-            groups.remove(group)
-            modules, members = modules | group[0], members + group[1]
-        groups.append((modules, members))
-    in_order = sorted(sorted(members) for _, members in groups)
+    names = (graph.variables[held.variable].names for held in variables)
+    modules = [{name.rpartition(".")[0] for name in several} for several in names]
+    in_order = sorted(sorted(members) for members in overlapping(modules))
     return [tuple(variables[k] for k in members) for members in in_order]

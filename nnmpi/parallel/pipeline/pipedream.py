@@ -218,7 +218,7 @@ class OverlappingSteps:
         self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
         self._executor.start(self._batches.load(0), StepPlan.of([], {}))
         for micro in range(min(self._count, count) if self._vertical else 0):
-            self._store.keep(micro, self._store.newest)
+            self._store.retain(micro, self._store.newest)
         ops = stream(self._count, self._number, lambda: self._last)
         state, micro = start, 0
         while micro <= self._last:
@@ -247,7 +247,7 @@ class OverlappingSteps:
         wish = self._signals.wish(self._control.stop(), micro)
         self._executor.begin(self._batches.load(micro))
         if not self._vertical:
-            store.keep(micro, store.newest)
+            store.retain(micro, store.newest)
         with store.version_of(micro):
             do(op)
         if self._number == self._count - 1:
@@ -275,7 +275,7 @@ class OverlappingSteps:
             self._optimizer.step(self._control.lr_factor(step))
         following = micro + self._count  # the first stage starts on it after this update
         if self._vertical and following <= self._last:
-            store.keep(following, store.newest)
+            store.retain(following, store.newest)
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
     def _check_finite(self, what: str, value: float, step: int) -> None:

@@ -25,7 +25,7 @@ from nnmpi.parallel.wire import wire_of
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of data parallelism, between the stages of a pipeline too; every rank calls it."""
+    """The parts of data parallelism; every rank calls it."""
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     progress = arrangement.progress[layout.all.rank]
@@ -38,24 +38,27 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
-    described = facts if p > 1 else {}
-    evaluation = Evaluation(BatchSplit(1, dp.size, dp.rank), replicas)
-    if arrangement.strategy == "pipeline":
-        described["schedule"], described["micro_batches"] = config.schedule, config.micro_batches
-        described |= spec.part.facts
-        evaluation = Evaluation.of_stages(config, layout)
     return StrategyParts(
         store=store,
         cut=BatchSplit(config.micro_batches, dp.size, dp.rank),
-        evaluation=evaluation,
+        evaluation=Evaluation(BatchSplit(1, dp.size, dp.rank), replicas),
         check=lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps(), config.micro_batches
         ),
-        describe=described,
+        describe=facts if p > 1 else {},
         sync=sync,
         batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
         comms=[*stats, *tied.values()],
         progress=replicas.progress_thread if progress == "thread" else nullcontext,
+    )
+
+
+def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
+    """The parts of data parallelism between the stages of a pipeline; every rank calls it."""
+    config, parts = spec.arrangement.config, replicas(layout, spec)
+    facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
+    return parts._replace(
+        describe={**parts.describe, **facts}, evaluation=Evaluation.of_stages(config, layout)
     )
 
 

@@ -18,7 +18,7 @@ from nnmpi.nn.store import FlatStore, Shard, ShardArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.masters import Masters
+from nnmpi.parallel.stores.masters import Masters, NoMasters
 from nnmpi.parallel.wire import Transfer
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
@@ -42,37 +42,6 @@ class StoreSpec(NamedTuple):
     scalars: int = 0
     buckets: Buckets = NO_BUCKETS
     scaler: Scaler | None = None
-
-
-class NoMasters:
-    """The optimizer updates the values themselves, by the gradients as they were summed."""
-
-    array: Array | None = None
-    scratch_bytes, factor = 0, 1.0
-
-    def begin(self, flat: Array) -> None:
-        """A step begins."""
-
-    def round_to(self, flat: Array) -> None:
-        """All updates are made."""
-
-    def of(self, shard: Shard, values: Array) -> Array:
-        """What the optimizer is to update, where a shard has these values."""
-        return values
-
-    def updated(self, shard: Shard, values: Array) -> Array:
-        """The memory that the optimizer updates for a shard, whose values are in `values`."""
-        return values
-
-    def owned(self, store: FlatStore, shards: Iterable[Shard]) -> Iterator[ShardArrays]:
-        """(shard, what the optimizer updates, the gradient by which it does)."""
-        for shard in shards:
-            yield shard, store.shard_values(shard), store.shard_gradient(shard)
-
-    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
-        """Multiplies all gradients that the optimizer reads."""
-        for gradient in gradients:
-            gradient *= factor
 
 
 class LocalStore(FlatStore):

@@ -43,6 +43,37 @@ def merged(masters: Array, values: Array) -> Array:
     return backend.xp_of(values).where(same, masters, values.astype(MASTER))
 
 
+class NoMasters:
+    """The optimizer updates the values themselves, by the gradients as they were summed."""
+
+    array: Array | None = None
+    scratch_bytes, factor = 0, 1.0
+
+    def begin(self, flat: Array) -> None:
+        """A step begins."""
+
+    def round_to(self, flat: Array) -> None:
+        """All updates are made."""
+
+    def of(self, shard: Shard, values: Array) -> Array:
+        """What the optimizer is to update, where a shard has these values."""
+        return values
+
+    def updated(self, shard: Shard, values: Array) -> Array:
+        """The memory that the optimizer updates for a shard, whose values are in `values`."""
+        return values
+
+    def owned(self, store: FlatStore, shards: Iterable[Shard]) -> Iterator[ShardArrays]:
+        """(shard, what the optimizer updates, the gradient by which it does)."""
+        for shard in shards:
+            yield shard, store.shard_values(shard), store.shard_gradient(shard)
+
+    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
+        """Multiplies all gradients that the optimizer reads."""
+        for gradient in gradients:
+            gradient *= factor
+
+
 class Masters:
     """The masters of the shards of this rank, packed.
 

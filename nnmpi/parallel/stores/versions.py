@@ -40,7 +40,7 @@ class VersionStore(LocalStore):
         """The buffers of weights that were made so far."""
         return len(self._weights) + len(self._free)
 
-    def keep(self, micro: int, version: int) -> None:
+    def retain(self, micro: int, version: int) -> None:
         """A micro-batch uses this version, now or later."""
         self._used[micro] = version
 

@@ -13,7 +13,7 @@ so far, of equal ones to that with the fewest branches, then to the first. Branc
 parameters go to one rank. Where there are more ranks than branches, the others only join.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
-from nnmpi.parallel.rewriting import become
+from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
 
 
@@ -151,18 +151,23 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
                 )
 
 
-def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
-    """The rank of each branch, of which these are the numbers of parameters and the parameters."""
-    groups: list[tuple[set[int], list[int]]] = []
-    for i, own in enumerate(used):
-        own, members = {*own}, [i]
+def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
+    """The indices of sets, those together that have something in common, or with others have."""
+    groups: list[tuple[Set[Any], list[int]]] = []
+    for i, own in enumerate(sets):
+        members = [i]
         for group in [group for group in groups if group[0] & own]:
             groups.remove(group)
             own, members = own | group[0], group[1] + members
         groups.append((own, members))
+    return [members for _, members in groups]
+
+
+def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
+    """The rank of each branch, of which these are the numbers of parameters and the parameters."""
+    groups = overlapping(used)
     load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
-    groups.sort(key=lambda group: (-sum(sizes[i] for i in group[1]), group[1]))
-    for _, members in groups:
+    for members in sorted(groups, key=lambda group: (-sum(sizes[i] for i in group), group)):
         r = min(range(ranks), key=lambda r: (load[r], count[r], r))
         load[r] += sum(sizes[i] for i in members)
         count[r] += len(members)
@@ -254,8 +259,7 @@ def joined_on_ranks(
 def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
     """Zeros in the shape of an edge, in its order of memory."""
     shape, order = edge.shape(samples), memory_order(len(edge.axes))
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(back)
+    return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(inverse(order))
 
 
 def _all_gathered(
@@ -271,8 +275,3 @@ def _all_gathered(
         found.append(buffer[at[owner] : at[owner] + prod(shape)].reshape(shape))
         at[owner] += prod(shape)
     return found
-
-
-def onto_ranks(layer: Module, call: BranchCall, comm: Comm) -> None:
-    """Lets a Branches compute only what this rank has of it."""
-    become(layer, BranchesOnRanks, {"comm": comm, "call": call})

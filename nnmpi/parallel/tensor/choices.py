@@ -50,7 +50,7 @@ class NodeChoice(NamedTuple):
     @property
     def words(self) -> str:
         """The name of the choice, for messages."""
-        return "gathered " * self.gathers + self.way.pattern.name
+        return "gathered " * self.gathers + self.way.name
 
 
 def choices(
@@ -251,7 +251,7 @@ def _cuts(
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
     what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
-    if (way.input is POSITIONS) != (way.output is POSITIONS):
+    if way.joins_positions:
         raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
     for name, v in variables_of(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)

@@ -11,6 +11,7 @@ scatter     own part along an axis      all-gather        whole channels become 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import TypeVar
@@ -23,7 +24,7 @@ from nnmpi.kernels import Result
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.place import whole
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.recorder import current_recorder, record_wait
 from nnmpi.parallel.wire import wire_for
 
 SHORT = 8192
@@ -119,10 +120,7 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
     buffer = xp.empty((bounds[-1], *mine.shape[1:]), part.dtype)
     buffer[slice(*own(bounds, comm))] = mine
-    recorder = current_recorder.get()
-    began = recorder.now()
-    wire_for(comm, buffer).all_gather(buffer, parts=lengths)
-    recorder.add("tensor", began)
+    record_wait("tensor", partial(wire_for(comm, buffer).all_gather, buffer, parts=lengths))
     whole = xp.moveaxis(buffer, 0, axis)
     order = memory_order(whole.ndim)
     return xp.ascontiguousarray(whole.transpose(order)).transpose(inverse(order))
@@ -137,10 +135,9 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
     buffer = xp.ascontiguousarray(xp.moveaxis(array, axis, 0))
     rest = prod(buffer.shape[1:])
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
-    recorder = current_recorder.get()
-    began = recorder.now()
-    wire_for(comm, buffer).start_reduce_scatter(buffer.reshape(-1), "ring", lengths).wait()
-    recorder.add("tensor", began)
+    wire = wire_for(comm, buffer)
+    row = buffer.reshape(-1)
+    record_wait("tensor", lambda: wire.start_reduce_scatter(row, "ring", lengths).wait())
     return xp.moveaxis(buffer[slice(*own(bounds, comm))], 0, axis).copy(order="C")
 
 

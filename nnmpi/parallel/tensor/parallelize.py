@@ -20,7 +20,7 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
-from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
+from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.choices import variables_of
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
@@ -86,14 +86,14 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         new[layer] = _part(layer, at, sharding.edges.get(node.inputs[0]), cuts, comm)
     replace(model, new)
     for call in sharding.branches.calls.values():
-        onto_ranks(modules[call.path], call, comm)
+        become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
     _tie(model, graph)
 
 
 def refuse_parts(model: Module) -> None:
     """Raises ValueError for a layer that is a part already."""
     for path, layer in model.named_modules():
-        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("way"), Way)
+        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("_way"), Way)
         is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
         if is_part and not layer._modules:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
@@ -109,7 +109,7 @@ def _part(
     """What takes the place of a layer: its input is cut so, and parameters and buffers as `cuts`
     says."""
     new: Any = copy(layer)
-    new.way = at.way
+    new._way = at.way
     start, stop = own(at.bounds, comm)
     for name in at.way.sizes:
         if name != "part":
@@ -138,19 +138,19 @@ def _part(
 class _Exchanging(Sharded):
     """The base of the sharded form of somebody's own layer: its `forward`, between two sums."""
 
-    way: Way
+    _way: Way
     gather_output: bool
 
     def forward(self, x: Tensor) -> Tensor:
-        if SUM_GRADIENT in self.way.pattern.sends:
+        if SUM_GRADIENT in self._way.pattern.sends:
             x = ops.copy(x, self.comm)
         y: Tensor = super().forward(x)
-        if self.way.sums_output:
+        if self._way.sums_output:
             y = ops.reduce(y, self.comm)
         if not self.gather_output:
             return y
-        assert isinstance(self.way.output, int)
-        axis = self.way.output + (self.way.output >= 0)  # of the tensor, whose first is of samples
+        assert isinstance(self._way.output, int)
+        axis = self._way.output + (self._way.output >= 0)  # of the tensor, not of a sample
         return ops.gather(y, self.comm, self.bounds, axis)
 
 

@@ -84,21 +84,14 @@ class LayerMessage(NamedTuple):
 class Pattern(NamedTuple):
     """What a way is called, and what ranks send for it.
 
-    how           its name
-    sends         the messages, in the order in which they are told
-    divides       whether it cuts what is not cut in its input: channels, or rows of a table
-    of_positions  whether one side is cut along positions, and the other one along channels
+    how      its name
+    sends    the messages, in the order in which they are told
+    divides  whether it cuts what is not cut in its input: channels, or rows of a table
     """
 
     how: str
     sends: tuple[Message, ...] = ()
     divides: bool = False
-    of_positions: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name of the way, and whether one side of it is cut along positions."""
-        return self.how + " of positions" * self.of_positions
 
 
 F, I, W = (frozenset({kind}) for kind in (Kind.F, Kind.I, Kind.W))
@@ -138,9 +131,9 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
     (..., None): Pattern("row", (SUM_OUTPUT,)),
     (None, None): Pattern("rows", (SUM_OUTPUT, SUM_GRADIENT), divides=True),
     (..., ...): Pattern("channels"),
-    (POSITIONS, ...): Pattern("column", (GATHER_INPUT, SCATTER_GRADIENT), True, True),
-    (..., POSITIONS): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT), False, True),
-    (None, POSITIONS): Pattern("rows", (SCATTER_OUTPUT, GATHER_GRADIENT), True, True),
+    (POSITIONS, ...): Pattern("column", (GATHER_INPUT, SCATTER_GRADIENT), divides=True),
+    (..., POSITIONS): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT)),
+    (None, POSITIONS): Pattern("rows", (SCATTER_OUTPUT, GATHER_GRADIENT), divides=True),
     (POSITIONS, POSITIONS): Pattern("positions"),
 }
 """The pattern of a way that names none, by its input and output; ...: cut along some axis."""

@@ -108,6 +108,16 @@ class Way(NamedTuple):
         return POSITIONS in (self.input, self.output)
 
     @property
+    def joins_positions(self) -> bool:
+        """Whether one side is cut along positions, and the other one is not."""
+        return (self.input is POSITIONS) != (self.output is POSITIONS)
+
+    @property
+    def name(self) -> str:
+        """The name of its pattern, and whether one side is cut along positions."""
+        return self.pattern.how + " of positions" * self.joins_positions
+
+    @property
     def sums_output(self) -> bool:
         """Whether each rank has a term of the output, and all of them get the sum."""
         return SUM_OUTPUT in self.pattern.sends

@@ -15,6 +15,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.memory import activations, of_stage
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.tensor.shard import shard
 
 
@@ -64,6 +66,11 @@ def test_the_all_reduce_of_auto(
     found = arranged(ranks, nodes, **options)
     assert (found.algorithm, found.store.name) == (algorithm, store)
     assert found.has_to_be_measured == (algorithm == "auto")
+
+
+def test_each_kind_of_store_of_replicas_has_one_that_makes_it() -> None:
+    assert {*STORES} == {name for name, kind in STORE_KINDS.items() if not kind.strategy}
+    assert all(kind.name == name for name, kind in STORE_KINDS.items())
 
 
 def test_what_was_measured_enters_as_a_value() -> None:

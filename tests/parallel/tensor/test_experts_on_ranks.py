@@ -20,9 +20,7 @@ def traced(model: nn.Module) -> Graph:
 
 
 def forms(graph: Graph, sequence: bool) -> dict[str, str]:
-    return {
-        layer.path: layer.way.pattern.name for layer in shard(graph, 2, sequence=sequence).layers
-    }
+    return {layer.path: layer.way.name for layer in shard(graph, 2, sequence=sequence).layers}
 
 
 def test_the_plan_of_experts() -> None:

@@ -37,7 +37,7 @@ def of_gpt(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
 
 def test_the_plan_of_a_block() -> None:
     graph, found = of_gpt(2, sequence=True)
-    forms = {layer.path: layer.way.pattern.name for layer in found.layers}
+    forms = {layer.path: layer.way.name for layer in found.layers}
     assert forms["wte"] == "rows of positions"
     block = {path[4:]: form for path, form in forms.items() if path.startswith("h.0.")}
     assert block == {
@@ -104,7 +104,7 @@ def test_activations_are_divided_by_the_ranks(tp: int) -> None:
 
 def test_it_sends_as_much_and_gathers_the_input_of_columns_again() -> None:
     """Rings, whose all-reduce is a reduce-scatter and an all-gather."""
-    plain, cut = (traffic(arranged(2, s), 0, 64).tp.bytes for s in (False, True))
+    plain, cut = (traffic(arranged(2, s), 0, 64)["tp"].bytes for s in (False, True))
     columns, numbers = 5, 64 * 32 * 64  # two of each block, and the head
     again, terms = columns * numbers // 2 * 4, 2 * 64 * 2 * 5 + 2 * 64 * 2
     assert cut - plain == pytest.approx(again, abs=8 * terms)

@@ -72,7 +72,7 @@ def test_the_plan_sends_the_least() -> None:
     config, criterion = Config(model="mlp:64-1024-1024-10", tp=2), objectives.criterion(None)
     model = mlp(64, 1024, 1024, 10)
     on_paper = arranged(config, model, data.blank("digits", None, 0), criterion, separate)
-    assert traffic(on_paper, 0, 3).tp.bytes == 3 * 3092 * 4 / 2
+    assert traffic(on_paper, 0, 3)["tp"].bytes == 3 * 3092 * 4 / 2
     assert plan(mlp(64, 300, 200, 10), 64) == "column row column"
 
 
