@@ -74,7 +74,7 @@ class Fit:
     def _check_ready(self, epochs: int | None) -> None:
         """Raises ValueError unless there is a run to make, of what the optimizer has."""
         run, made, total = self._run, self._run.state.step, self._run.total_steps
-        session = self._session
+        session, model = self._session, self._session.model
         if session.is_closed:
             raise ValueError(
                 f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
@@ -93,7 +93,7 @@ class Fit:
                 "make the Trainer with more epochs or steps, or call fit(epochs=N)"
             )
         # by paths, which all ranks have, also where the parameters are elsewhere
-        now = {path for path, p in session.model.named_parameters() if p.requires_grad}
+        now = {path for path, p in model.named_parameters() if p.requires_grad}
         trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
         if now - trained or (not made and session.settings.trains_others):
             raise ValueError(
@@ -252,6 +252,11 @@ class Fit:
     def _tell(self, occasion: str, event: Event) -> None:
         self._tell_all(occasion, event)
         self._pace.resume()
+        if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":
+            raise ValueError(
+                f"{occasion} of a callback has closed this Trainer, whose run goes on: call "
+                "trainer.stop() there, and close() after fit"
+            )
 
     # ---- the file of --save
 

@@ -45,10 +45,6 @@ class RunState:
         self.first = self.runs = self.sessions = 0
         self.loaded: Loaded | None = None
         self.set_span(None)
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """No step is under way, whatever has ended the run before."""
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.stopping = False  # all ranks have agreed to stop
         self.stop_requested = False  # on this rank
@@ -64,6 +60,7 @@ class RunState:
     def begin(self, epochs: int | None) -> None:
         """A run begins: of so many epochs from the next one on, or what is left of it."""
         self.runs, self.first = self.runs + 1, self.state.step
+        self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         if epochs is not None:
             self.set_span((self.first, self.first + epochs * len(self._setup.train)))
             self.state = StepState(self.first, self.epochs, 0)

@@ -267,6 +267,10 @@ class Session:
         self.close()
 
 
+class NoModelError(AttributeError, ValueError):
+    """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
+
+
 class NoSession:
     """What a Trainer has after a restore that failed."""
 
@@ -278,8 +282,8 @@ class NoSession:
     end = close
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"this Trainer has no {name} since its last restore failed: restore a snapshot"
+        raise NoModelError(
+            "this Trainer has no model since its last restore failed: restore a snapshot"
         )
 
 

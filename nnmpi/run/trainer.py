@@ -230,9 +230,8 @@ class Trainer:
         Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
         data and optimizer. All that the ranks have now is given back first.
         """
-        if self.session.is_closed:
-            self._run.begin_anew()
-        self._check_together("restore")
+        if not self.session.is_closed:
+            self._check_together("restore")
         self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
@@ -277,9 +276,10 @@ class Trainer:
 
     def _check_together(self, what: str, is_over: bool = False) -> None:
         """Raises ValueError unless all ranks can do it now, between the same two steps."""
+        together = self.arrangement.steps_together  # there is none after a restore that failed
         if is_over:
             raise ValueError(
                 f"this Trainer is closed, by close() or since its run failed: call {what} before"
             )
-        if self._run.in_epoch and not self.arrangement.steps_together:
+        if self._run.in_epoch and not together:
             raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")
