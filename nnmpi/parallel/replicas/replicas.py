@@ -40,7 +40,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         facts["zero"] = config.zero
     described = facts if p > 1 else {}
     evaluation = Evaluation(BatchSplit(1, dp.size, dp.rank), replicas)
-    if arrangement.strategy == "pipeline":
+    if arrangement.strategy.is_pipeline:
         described["schedule"], described["micro_batches"] = config.schedule, config.micro_batches
         described |= spec.part.facts
         evaluation = Evaluation.of_stages(config, layout)
