@@ -67,12 +67,9 @@ class Trainer:
     arrangement = read(lambda t: t.session.arrangement)  # who has and does what
     part = read(lambda t: t.session.part)  # what this rank has of the model
     model = read(lambda t: t.session.model)  # the whole tree; parameters may be elsewhere
-    task = read(lambda t: t.session.task)  # the model and its objective
     strategy = read(lambda t: t.session.strategy)  # the arrangement at work
     optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
     warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
-    settings = read(lambda t: t.session.settings)  # what a callback may change
-    scale = read(lambda t: t.session.scale)  # what events say of the loss scale, in 16 bits
     last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
     state = read(lambda t: t._run.state)  # how far training has come
     step = read(lambda t: t._run.state.step)  # the number of steps made so far
@@ -127,7 +124,7 @@ class Trainer:
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
             if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, {**event, **self.scale})
+                getattr(callback, occasion)(self, {**event, **self.session.scale})
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""

@@ -41,23 +41,6 @@ class Loaded(NamedTuple):
     other_shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
     left_over: list[str]
 
-    @classmethod
-    def of(
-        cls,
-        file: str,
-        sources: Mapping[str, StoredTensor],
-        places: Sequence[Place],
-    ) -> "Loaded":
-        here = {place.path: place.shape for place in places}
-        both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
-        return cls(
-            file,
-            [name for name, (theirs, ours) in both.items() if theirs == ours],
-            [name for name in here if name not in sources],
-            {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
-            [name for name in sources if name not in here],
-        )
-
 
 @overload
 def load(path: str | os.PathLike[str], with_metadata: Literal[False] = ...) -> Arrays: ...
@@ -176,7 +159,15 @@ def _checked(
     partial: bool,
 ) -> Loaded:
     """What fits; raises ValueError unless all does or, with `partial`, some."""
-    loaded = Loaded.of(str(path), sources, places)
+    here = {place.path: place.shape for place in places}
+    both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
+    loaded = Loaded(
+        str(path),
+        [name for name, (theirs, ours) in both.items() if theirs == ours],
+        [name for name in here if name not in sources],
+        {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
+        [name for name in sources if name not in here],
+    )
     if partial:
         known = loaded.loaded or [place.path for place in places if place.path in sources]
         sources = {name: sources[name] for name in known}
