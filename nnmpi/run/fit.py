@@ -14,9 +14,8 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.events import environment, start_event
 from nnmpi.run.files import saving
-from nnmpi.run.measures import counts_tokens, measured
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.pace import Pace
+from nnmpi.run.report.pace import Pace, counts_tokens, measured
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.text.samples import Sampler
