@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,25 +27,16 @@ class DivergedError(AgreedError):
     """The loss is NaN or infinite."""
 
 
+@dataclass
 class Fit:
-    """One run. A callback may end the session and open another one, so it is asked for each time.
+    """One run; it asks for the session each time, since a callback may end it and open another."""
 
-    session       the one that there is
-    tell          calls the method of this name of all callbacks
-    hears_steps   whether some rank has a callback after each step
-    """
-
-    def __init__(
-        self,
-        run: RunState,
-        session: Callable[[], Session],
-        tracer: Tracer,
-        sampler: Sampler | None,
-        tell: Callable[[str, Event], None],
-        hears_steps: bool,
-    ) -> None:
-        self._run, self._session_now, self._tracer, self._sampler = run, session, tracer, sampler
-        self._tell_all, self._hears_steps = tell, hears_steps
+    _run: RunState
+    _session_now: Callable[[], Session]
+    _tracer: Tracer
+    _sampler: Sampler | None
+    _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
+    _hears_steps: bool  # whether some rank has a callback after each step
 
     @property
     def _session(self) -> Session:
