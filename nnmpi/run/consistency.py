@@ -70,13 +70,14 @@ def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> N
     check_given(comm, given, "give all ranks the same functions")
 
 
-def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
-    """Raises on all ranks if their options differ, or their snapshots are of different steps.
+def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
+    """Raises on all ranks if their options differ, their snapshots are of different steps, or some
+    ranks know what others would measure again.
 
     Every rank calls it before anything else that communicates depends on them.
     """
     what = f"the snapshot (of step {state.step})"
-    item = (what, state, "restore on all ranks what they had at one step")
+    item = (what, (state, known), "restore on all ranks what they had at one step")
     check_same(comm, [*_given(_options_of(config), OPTIONS), item])
 
 

@@ -232,7 +232,8 @@ class Trainer:
         self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
-        consistency.check_snapshot(self.comm, config, snapshot.state)
+        known = snapshot.known(config, ranks)
+        consistency.check_snapshot(self.comm, config, snapshot.state, known)
         self.session.end()
         self.session = NO_SESSION
         with COLLECTING:

@@ -73,6 +73,8 @@ def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
         fails(comm, "no rank has number", lambda: trainer.restore(lacks))
         later = start._replace(state=start.state._replace(step=comm.rank))
         fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))
+        some = start._replace(measured={"allreduce": "ring"} if comm.rank else {})
+        fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(some))
         trainer.restore(start)
         assert trainer.fit(NullReport())["event"] == "done"
         trainer.close()
