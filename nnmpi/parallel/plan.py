@@ -53,7 +53,7 @@ def check(config: Config, ranks: int) -> None:
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy of the arrangement. Every rank calls it; what fails, fails on all."""
     nccl.connect(layout, spec.task.on, spec.arrangement.algorithm)
-    strategy = STRATEGIES[spec.arrangement.strategy](layout, spec)
+    strategy = STRATEGIES[spec.arrangement.strategy.name](layout, spec)
     if spec.twin is None:
         return strategy
     # --verify: beside it the same on one rank

@@ -5,7 +5,7 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,7 +52,7 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
     Every rank calls it before anything else that communicates depends on them.
     """
-    items = [*_option_items(config)]
+    items = _given(_options_of(config), OPTIONS)
     for name, split in (("training", dataset.train), ("test", dataset.test)):
         n = len(split.y)
         inputs = [(part, _described(array)) for part, array in parts(split.x)]
@@ -66,24 +66,24 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
 def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
     """Raises on all ranks if metrics have other names, or if functions stand for other options."""
-    same = "give all ranks the same functions"
-    given = f"the options that are functions ({own!r:.60})"
-    check_same(comm, [(f"the metrics ({metrics!r:.60})", metrics, same), (given, own, same)])
+    given = {"the metrics": metrics, "the options that are functions": own}
+    check_given(comm, given, "give all ranks the same functions")
 
 
-def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
-    """Raises on all ranks if their options differ, or their snapshots are of different steps.
+def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
+    """Raises on all ranks if their options differ, their snapshots are of different steps, or some
+    ranks know what others would measure again.
 
     Every rank calls it before anything else that communicates depends on them.
     """
     what = f"the snapshot (of step {state.step})"
-    item = (what, state, "restore on all ranks what they had at one step")
-    check_same(comm, [*_option_items(config), item])
+    item = (what, (state, known), "restore on all ranks what they had at one step")
+    check_same(comm, [*_given(_options_of(config), OPTIONS), item])
 
 
 def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
     """Raises on all ranks if values, by name, differ. Every rank calls it."""
-    check_same(comm, [(f"{name} ({value!r:.60})", value, remedy) for name, value in given.items()])
+    check_same(comm, _given(given, remedy))
 
 
 def check_file(comm: Comm, what: str, path: str | os.PathLike[str], remedy: str) -> None:
@@ -185,11 +185,13 @@ def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
             )
 
 
-def _option_items(config: Config) -> Iterator[Compared]:
-    for option in options():
-        if option.name not in MAY_DIFFER:
-            value = getattr(config, option.name)
-            yield (f"{option.name} ({value!r:.60})", value, OPTIONS)
+def _given(values: Mapping[str, Any], remedy: str) -> list[Compared]:
+    return [(f"{name} ({value!r:.60})", value, remedy) for name, value in values.items()]
+
+
+def _options_of(config: Config) -> dict[str, Any]:
+    names = (option.name for option in options())
+    return {name: getattr(config, name) for name in names if name not in MAY_DIFFER}
 
 
 def _described(array: Any) -> tuple[Any, ...]:

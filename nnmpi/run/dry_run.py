@@ -61,7 +61,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     )
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
-    if found.strategy in ("replicas", "pipeline"):
+    if found.store.buckets:
         plan.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = dataset.train, dataset.test
     steps = len(setup.train)

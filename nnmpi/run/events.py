@@ -23,9 +23,6 @@ from nnmpi.run.setup import threads
 from nnmpi.run.setup.setup import Setup
 from nnmpi.version import __version__
 
-SUMMED = ("replicas", "pipeline")
-"""The strategies whose gradients an all-reduce sums."""
-
 
 def layout_event(a: Arrangement) -> Event:
     """The arrangement in figures; a step is over a whole batch."""
@@ -39,9 +36,9 @@ def layout_event(a: Arrangement) -> Event:
         **devices(a),
         "layout": a.mesh.axes,
         "servers": a.servers,
-        "strategy": a.strategy,
+        "strategy": a.strategy.name,
         "zero": config.zero,
-        "schedule": config.schedule if a.strategy in ("pipeline", "pipedream") else None,
+        "schedule": config.schedule if a.strategy.is_pipeline else None,
         "batch_size": config.batch_size,
         "micro_batches": min(config.micro_batches, config.batch_size),
         "dtype": config.dtype,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,9 +15,8 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.events import environment, start_event
 from nnmpi.run.files import saving
-from nnmpi.run.measures import counts_tokens, measured
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.pace import Pace
+from nnmpi.run.report.pace import Pace, counts_tokens, measured
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.text.samples import Sampler
@@ -27,25 +27,16 @@ class DivergedError(AgreedError):
     """The loss is NaN or infinite."""
 
 
+@dataclass
 class Fit:
-    """One run. A callback may end the session and open another one, so it is asked for each time.
+    """One run; it asks for the session each time, since a callback may end it and open another."""
 
-    session       the one that there is
-    tell          calls the method of this name of all callbacks
-    hears_steps   whether some rank has a callback after each step
-    """
-
-    def __init__(
-        self,
-        run: RunState,
-        session: Callable[[], Session],
-        tracer: Tracer,
-        sampler: Sampler | None,
-        tell: Callable[[str, Event], None],
-        hears_steps: bool,
-    ) -> None:
-        self._run, self._session_now, self._tracer, self._sampler = run, session, tracer, sampler
-        self._tell_all, self._hears_steps = tell, hears_steps
+    _run: RunState
+    _session_now: Callable[[], Session]
+    _tracer: Tracer
+    _sampler: Sampler | None
+    _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
+    _hears_steps: bool  # whether some rank has a callback after each step
 
     @property
     def _session(self) -> Session:
@@ -74,7 +65,7 @@ class Fit:
     def _check_ready(self, epochs: int | None) -> None:
         """Raises ValueError unless there is a run to make, of what the optimizer has."""
         run, made, total = self._run, self._run.state.step, self._run.total_steps
-        session = self._session
+        session, model = self._session, self._session.model
         if session.is_closed:
             raise ValueError(
                 f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
@@ -93,7 +84,7 @@ class Fit:
                 "make the Trainer with more epochs or steps, or call fit(epochs=N)"
             )
         # by paths, which all ranks have, also where the parameters are elsewhere
-        now = {path for path, p in session.model.named_parameters() if p.requires_grad}
+        now = {path for path, p in model.named_parameters() if p.requires_grad}
         trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
         if now - trained or (not made and session.settings.trains_others):
             raise ValueError(
@@ -252,6 +243,11 @@ class Fit:
     def _tell(self, occasion: str, event: Event) -> None:
         self._tell_all(occasion, event)
         self._pace.resume()
+        if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":
+            raise ValueError(
+                f"{occasion} of a callback has closed this Trainer, whose run goes on: call "
+                "trainer.stop() there, and close() after fit"
+            )
 
     # ---- the file of --save
 

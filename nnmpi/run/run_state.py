@@ -1,6 +1,7 @@
 """RunState: how far a run has come, the schedule of its learning rate, and whether it is to stop.
 
-It knows neither the Trainer nor a session: what asks it in a step belongs to neither.
+It knows neither the Trainer, a session, nor the data: what asks it in a step may outlive them until
+garbage is collected.
 """
 
 from enum import Enum, auto
@@ -40,23 +41,19 @@ class RunState:
     report: Report  # of a run that has begun
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+        self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first = self.runs = self.sessions = 0
         self.loaded: Loaded | None = None
         self.set_span(None)
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """No step is under way, whatever has ended the run before."""
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.stopping = False  # all ranks have agreed to stop
         self.stop_requested = False  # on this rank
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""
-        self.span, (start, self.total_steps) = span, span or (0, self._setup.steps)
-        factor = self._setup.schedule(self.total_steps - start)
+        self.span, (start, self.total_steps) = span, span or (0, self._steps)
+        factor = self._schedule(self.total_steps - start)
         self.lr_factor: LRSchedule = factor
         if start:
             self.lr_factor = lambda step: factor(max(step - start, 0))
@@ -64,8 +61,9 @@ class RunState:
     def begin(self, epochs: int | None) -> None:
         """A run begins: of so many epochs from the next one on, or what is left of it."""
         self.runs, self.first = self.runs + 1, self.state.step
+        self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         if epochs is not None:
-            self.set_span((self.first, self.first + epochs * len(self._setup.train)))
+            self.set_span((self.first, self.first + epochs * self._batches))
             self.state = StepState(self.first, self.epochs, 0)
             self.sums = Sums()
 

@@ -90,7 +90,7 @@ class Session:
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
         setup, config, comm = self.setup, self.config, self.comm
         sharding = cut_model(config, model, graph, setup, layout)
-        known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
+        known = snapshot.known(config, comm.size) if snapshot else {}
         arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
@@ -267,6 +267,10 @@ class Session:
         self.close()
 
 
+class NoModelError(AttributeError, ValueError):
+    """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
+
+
 class NoSession:
     """What a Trainer has after a restore that failed."""
 
@@ -278,8 +282,8 @@ class NoSession:
     end = close
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"this Trainer has no {name} since its last restore failed: restore a snapshot"
+        raise NoModelError(
+            "this Trainer has no model since its last restore failed: restore a snapshot"
         )
 
 

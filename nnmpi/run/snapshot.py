@@ -55,11 +55,11 @@ class Snapshot(NamedTuple):
     owned: tuple[SavedRange, ...]
     loss_scale: LossScale | None
 
-    def fits(self, config: Config, ranks: int) -> bool:
-        """Whether ranks are arranged as they were, if the config is that of the same run."""
+    def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
+        """What was measured, if ranks are arranged as they were by a config of the same run."""
         names = [option.name for option in options(MAY_CHANGE)]
         same = all(getattr(self.config, name) == getattr(config, name) for name in names)
-        return same and ranks == self.ranks
+        return self.measured if same and ranks == self.ranks else {}
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:

@@ -67,12 +67,9 @@ class Trainer:
     arrangement = read(lambda t: t.session.arrangement)  # who has and does what
     part = read(lambda t: t.session.part)  # what this rank has of the model
     model = read(lambda t: t.session.model)  # the whole tree; parameters may be elsewhere
-    task = read(lambda t: t.session.task)  # the model and its objective
     strategy = read(lambda t: t.session.strategy)  # the arrangement at work
     optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
     warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
-    settings = read(lambda t: t.session.settings)  # what a callback may change
-    scale = read(lambda t: t.session.scale)  # what events say of the loss scale, in 16 bits
     last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
     state = read(lambda t: t._run.state)  # how far training has come
     step = read(lambda t: t._run.state.step)  # the number of steps made so far
@@ -127,7 +124,7 @@ class Trainer:
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
             if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, {**event, **self.scale})
+                getattr(callback, occasion)(self, {**event, **self.session.scale})
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
@@ -230,13 +227,13 @@ class Trainer:
         Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
         data and optimizer. All that the ranks have now is given back first.
         """
-        if self.session.is_closed:
-            self._run.begin_anew()
-        self._check_together("restore")
+        if not self.session.is_closed:
+            self._check_together("restore")
         self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
-        consistency.check_snapshot(self.comm, config, snapshot.state)
+        known = snapshot.known(config, ranks)
+        consistency.check_snapshot(self.comm, config, snapshot.state, known)
         self.session.end()
         self.session = NO_SESSION
         with COLLECTING:
@@ -277,9 +274,10 @@ class Trainer:
 
     def _check_together(self, what: str, is_over: bool = False) -> None:
         """Raises ValueError unless all ranks can do it now, between the same two steps."""
+        together = self.arrangement.steps_together  # there is none after a restore that failed
         if is_over:
             raise ValueError(
                 f"this Trainer is closed, by close() or since its run failed: call {what} before"
             )
-        if self._run.in_epoch and not self.arrangement.steps_together:
+        if self._run.in_epoch and not together:
             raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")

@@ -60,7 +60,7 @@ def alone() -> Event:
 
 def test_it_is_the_loop_by_hand(alone: Event) -> None:
     trainer = threads.run(1, trainer_of)[0]
-    model, loss_of = trainer.model, trainer.task.objective.loss
+    model, loss_of = trainer.model, trainer.session.task.objective.loss
     opt = grouped([*model.named_parameters()])
     step = 0
     for epoch in range(3):

@@ -73,6 +73,8 @@ def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
         fails(comm, "no rank has number", lambda: trainer.restore(lacks))
         later = start._replace(state=start.state._replace(step=comm.rank))
         fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))
+        some = start._replace(measured={"allreduce": "ring"} if comm.rank else {})
+        fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(some))
         trainer.restore(start)
         assert trainer.fit(NullReport())["event"] == "done"
         trainer.close()
@@ -108,15 +110,61 @@ def test_ranks_at_different_steps_wait_for_the_epoch(options: dict[str, Any]) ->
     threads.run(3, lambda comm: trainer_of(comm, Early(), **options).fit(NullReport()))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_in_a_run_an_evaluation_after_a_failed_restore_leaves_the_model_in_training(
+    ranks: int,
+) -> None:
+    modes = []
+
+    class Restores:
+        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            if event["step"] == 2:
+                start = trainer.snapshot()
+                lacks = start._replace(owned=())
+                fails(trainer.comm, "do not make up", lambda: trainer.restore(lacks))
+                trainer.restore(start)
+            trainer.evaluate()
+            modes.append(trainer.model.training)
+
+    threads.run(ranks, lambda comm: trainer_of(comm, Restores(), **RING).fit(NullReport()))
+    assert modes == [True] * STEPS * ranks
+
+
+@pytest.mark.parametrize("occasion", ["on_step", "on_epoch"])
+def test_a_callback_that_closes_its_trainer_is_told_how_to_stop(occasion: str) -> None:
+    class Closes:
+        """Closes the Trainer in the midst of its run."""
+
+    setattr(Closes, occasion, lambda self, trainer, event: trainer.close())
+
+    def rank(comm: Comm) -> None:
+        with refused(f"{occasion} of a callback has closed this Trainer", "trainer.stop()"):
+            trainer_of(comm, Closes(), **RING).fit(NullReport())
+
+    threads.run(2, rank)
+
+
 def test_after_a_restore_that_failed_another_one_goes_on() -> None:
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, **ADAM, **RING)
         start = trainer.snapshot()
         fails(comm, "there is no layer 77", lambda: trainer.restore(start, pp=2, cut="77"))
         assert (trainer.config.pp, trainer.config.cut) == (1, None)
-        for act in (trainer.optimizer_state_dict, trainer.gathered_parameters().__enter__):
-            with pytest.raises(AttributeError, match=r"its last restore failed: restore a snap"):
+        lacks = "this Trainer has no model since its last restore failed: restore a snapshot"
+        for name in ("arrangement", "model", "optimizer", "strategy", "last_lr"):
+            with pytest.raises(AttributeError, match=lacks):
+                getattr(trainer, name)
+        acts: list[Callable[[], object]] = [
+            *(trainer.fit, trainer.describe, trainer.evaluate, trainer.snapshot),
+            *(trainer.rearrange, trainer.optimizer_state_dict),
+            *(lambda: trainer.predict(start), lambda: trainer.generate([1])),
+            *(lambda: trainer.save("none"), lambda: trainer.load_optimizer_state_dict({})),
+            trainer.gathered_parameters().__enter__,
+        ]
+        for act in acts:
+            with pytest.raises(ValueError, match=lacks):
                 act()
+        trainer.close()
         trainer.restore(start)
         assert trainer.fit(NullReport())["event"] == "done"
 

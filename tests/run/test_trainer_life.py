@@ -349,6 +349,18 @@ def test_trainers_that_are_dropped_are_garbage_with_their_communicator() -> None
     assert [one() for one in comms] == [None, None]
 
 
+def test_a_trainer_that_is_dropped_has_its_session_and_its_batches_freed_at_once() -> None:
+    gc.disable()
+    try:
+        trainer = Trainer(Config(steps=1), small, rows())
+        trainer.fit(NullReport())
+        freed = [weakref.ref(one) for one in (trainer.session, trainer.strategy, trainer.train)]
+        del trainer
+        assert [one() for one in freed] == [None] * 3
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"allreduce": "shared"}], ids=str)
 def test_a_model_outlives_the_trainer_that_is_dropped(options: Any) -> None:
     """What is written to it between runs stays, too."""

@@ -75,7 +75,7 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
             group = axes, node, *(i for axis, i in at.items() if axis not in axes)
             key.append(int(group in seen))
             seen.add(group)
-        if a.strategy == "reproducible":  # each has another place in the tree
+        if a.config.reproducible:  # each has another place in the tree
             key.append(r)
         groups.setdefault(tuple(key), []).append(r)
     yield from (tuple(ranks) for ranks in groups.values())

@@ -31,6 +31,7 @@ from nnmpi.parallel.arrangement.arrangement import (
     Bucket,
     HeldVariable,
     RankModel,
+    StrategyKind,
     users_of,
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -78,8 +79,8 @@ def arrange(
     tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
-    strategy = strategy_of(config)
-    store = _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied))
+    strategy = next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
+    store = _store(config, strategy.name, mesh.count(*REPLICAS), name, is_tied=bool(tied))
     moves = tuple(progress(config, cluster, mesh, r) for r in range(mesh.size))
     found = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
@@ -98,18 +99,23 @@ def alone(arrangement: Arrangement) -> Arrangement:
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
 
 
-def strategy_of(config: Config) -> str:
-    """The name of the strategy that trains."""
-    plain = Config()
-    if server_count(config):
-        return "server"
-    if config.reproducible:
-        return "reproducible"
-    if config.schedule == "pipedream":
-        return "pipedream"
-    if config.pp > 1 or config.recompute or config.schedule != plain.schedule:
-        return "pipeline"
-    return "replicas"
+STRATEGY_KINDS = (
+    StrategyKind("server", lambda c: server_count(c) > 0, steps_together=False),
+    StrategyKind("reproducible", lambda c: c.reproducible),
+    StrategyKind(
+        "pipedream",
+        lambda c: SCHEDULES[c.schedule].update_each,
+        steps_together=False,
+        is_pipeline=True,
+    ),
+    StrategyKind(
+        "pipeline",
+        lambda c: c.pp > 1 or c.recompute or c.schedule != Config().schedule,
+        is_pipeline=True,
+    ),
+    StrategyKind("replicas", lambda c: True),
+)
+"""The strategies that train; that of a config is the first one that it asks for."""
 
 
 def stages_of(config: Config) -> int:

@@ -126,6 +126,21 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
 """What the shape of edge e becomes on rank r along an axis."""
 
 
+class StrategyKind(NamedTuple):
+    """A row of `STRATEGY_KINDS`; `plan.py` has what builds each.
+
+    is_asked        whether the options ask for it, where they ask for none of the rows above
+    steps_together  whether all ranks are between the same two steps at a time; else steps of
+                    several batches, or of several ranks, overlap
+    is_pipeline     whether each rank carries out its program of --schedule
+    """
+
+    name: str
+    is_asked: Callable[[Config], bool]
+    steps_together: bool = True
+    is_pipeline: bool = False
+
+
 @dataclass(frozen=True)
 class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
@@ -145,7 +160,7 @@ class Arrangement:
     division: Division
     mesh: Mesh
     servers: int
-    strategy: str
+    strategy: StrategyKind
     rank_models: Mapping[tuple[int, int], RankModel]
     store: "StoreKind"
     algorithm: str
@@ -262,7 +277,7 @@ class Arrangement:
     @property
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
-        return self.strategy not in ("server", "pipedream")
+        return self.strategy.steps_together
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:

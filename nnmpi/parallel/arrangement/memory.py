@@ -120,7 +120,7 @@ LABELS = 24
 def activations(a: Arrangement, rank: int, batch: int) -> int:
     """The most that a rank keeps at a time in a step over a batch of so many samples."""
     sizes = micro_batches(a, rank, batch)
-    if a.strategy == "pipedream":  # as many batches are on their way as there are stages
+    if not a.steps_together:  # as many batches are on their way as there are stages
         sizes *= len(a.stages)
     now = most = 0.0
     recomputed = a.config.recompute

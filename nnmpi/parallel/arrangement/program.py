@@ -21,7 +21,7 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
     PipeDream carries out the same, one op at a time (`stream` in `schedules/lowering.py`).
     """
-    if a.strategy == "reproducible":
+    if a.config.reproducible:
         return slice_by_slice(micro)
     pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
     schedule = SCHEDULES[a.config.schedule]
@@ -37,7 +37,7 @@ def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     """How many samples of a batch each micro-batch of a rank has."""
     rows = np.arange(batch)
-    if a.strategy == "reproducible":
+    if a.config.reproducible:
         owners = owners_of(a.config.slices, a.mesh.size)
         own = (v for v, owner in enumerate(owners) if owner == rank)
         return [len(part_of(rows, a.config.slices, v)) for v in own]

@@ -48,7 +48,7 @@ def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
 def _statistics(a: Arrangement, rank: int) -> Iterator[Sent]:
     """BatchNorm of a micro-batch: moments forward, and sums for the gradient of its input."""
     group, p = a.replicas(rank), len(a.replicas(rank))
-    if p == 1 or a.strategy == "reproducible":
+    if p == 1 or a.config.reproducible:
         return
     for node, row in moments(a, rank):
         yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64, bounds(p * row, p))
@@ -100,14 +100,14 @@ def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
         back = [e for e in stages[s].takes if a.graph.edges[e].requires_grad and s > 0]
         for n in micro:
             yield from (Sent(a.local_bytes(e, n, at), 1) for e in (*ahead, *back))
-            if a.strategy == "pipedream":
+            if not a.steps_together:
                 yield WISH.times(s < last) + REPORT.times(s > 0)
 
 
 def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Loss, stop, not finite, squares, and one number a tied parameter."""
     group = a.mesh.group(rank, *MODEL)
-    if len(group) > 1 and a.strategy != "pipedream":
+    if len(group) > 1 and a.steps_together:
         yield doubled(group, rank, 4 + len(a.tied))
 
 

@@ -68,7 +68,10 @@ class ServerClient(ServerStrategy):
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
         self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
-        self._cut: BatchCut = split if self._synchronous else _non_empty(split)
+        # a worker by itself can compute nothing on parts without samples
+        self._cut: BatchCut = (
+            split if self._synchronous else lambda rows: [part for part in split(rows) if len(part)]
+        )
         self._channel = RequestChannel(layout, self._store, self._slices)
         self._batches: Batches | None = None
         if self._next_steps:
@@ -159,11 +162,6 @@ def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
             for load in loads:
                 yield state, load
                 state = state.next(len(loader))
-
-
-def _non_empty(cut: BatchCut) -> BatchCut:
-    """Only the parts with samples: a worker by itself can compute nothing on the others."""
-    return lambda rows: [part for part in cut(rows) if len(part)]
 
 
 def average_buffers(comm: Comm, model: Module) -> None:

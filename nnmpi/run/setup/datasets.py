@@ -5,16 +5,16 @@ from typing import Any
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset, Standardiser, from_arrays, load
+from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.quoting import quoted
 from nnmpi.run.files import loading
-from nnmpi.run.setup import objectives
 from nnmpi.run.setup.vocabulary import tokenizer_of_text
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
     """The data set that was given, whole or as arrays, or else the one that the config names."""
-    ignored = objectives.ignored_label(loss)
+    ignored = loss.ignore_index if isinstance(loss, ClassLoss) else None
     if isinstance(given, Dataset):
         return given
     if given is not None:

@@ -31,7 +31,8 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
     """
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and is_folder(config.load) and not is_own:
-        sizes = _of_folder(config, config.load)
+        is_named = config.model != Config().model
+        sizes = check_named(config, config.load) if is_named else sizes_in(config.load)
         return replace(config, model=sizes.model), partial(GPT, *sizes, config.dropout)
     if config.dropout and (is_own or not config.model.startswith("gpt")):
         raise ValueError(
@@ -39,13 +40,6 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
             "models, others have nn.Dropout layers; leave it out"
         )
     return config, build
-
-
-def _of_folder(config: Config, folder: str) -> Sizes:
-    """The sizes of the model in a folder; raises ValueError if a model is named that has others."""
-    if config.model == Config().model:
-        return sizes_in(folder)
-    return check_named(config, folder)
 
 
 def check_named(config: Config, folder: str) -> Sizes:

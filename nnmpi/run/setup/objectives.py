@@ -70,11 +70,6 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
     return found
 
 
-def ignored_label(loss: Criterion) -> int | None:
-    """The label that does not count."""
-    return loss.ignore_index if isinstance(loss, ClassLoss) else None
-
-
 def check_labels(loss: Criterion, data: Dataset) -> None:
     """Raises ValueError if a loss of classes gets the targets of a regression."""
     y = data.train.y

@@ -114,14 +114,9 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     consistency.check_given(comm, facts, consistency.FILES)
     consistency.check_weights(comm, given.load)
     on = chosen(comm, all_or_none(comm, lambda: backend.get(given.device)))
-    decoder = loaded(config_of(given, sizes), sizes, comm, on)
+    arranging = {name: getattr(given, name) for name in ("load", "dtype", "device", "tp", "pp")}
+    decoder = loaded(Config(model=sizes.model, **arranging), sizes, comm, on)
     how = Sampling(given.temperature, given.top_k, given.top_p, given.seed)
     yield given.prompt or ""
     yield from texts(generated(decoder, prompt, given.tokens, how, tokenizer.size), tokenizer)
     decoder.close()
-
-
-def config_of(given: argparse.Namespace, sizes: Sizes) -> Config:
-    """The options that arrange the ranks."""
-    names = ("load", "dtype", "device", "tp", "pp")
-    return Config(model=sizes.model, **{name: getattr(given, name) for name in names})

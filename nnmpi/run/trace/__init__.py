@@ -1,7 +1,6 @@
 """--trace: what each rank did when, in one file and as sums.
 
 recording.py   what a rank notes while it runs, in memory that does not grow
-memory.py      the memory of its process
 tracing.py     the records of all ranks, on the first rank and on its clock
 waits.py       one table of them; a wait is divided where the other side was there
 summary.py     seconds that each rank computed, communicated and waited; the bubble of a pipeline

@@ -1,5 +1,6 @@
 """Recording: the Recorder of --trace, in memory that does not grow with the steps of a run."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +9,6 @@ import numpy as np
 
 from nnmpi.comm import Comm, Work
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.run.trace.memory import resident_bytes, unknown
 from nnmpi.schedules.op import Kind, Op
 
 CAPACITY = 200_000  # events, and works, of a rank: about 7 MB, and 5 MB
@@ -60,6 +60,27 @@ CODES = {kind: code for code, kind in enumerate(KINDS)}
 def which(events: np.ndarray, *kinds: str) -> np.ndarray:
     """Which events are of these kinds."""
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
+
+
+def unknown() -> int:
+    """The memory of the process where there is no /proc."""
+    return 0
+
+
+@contextmanager
+def resident_bytes() -> Iterator[Callable[[], int]]:
+    """A function that returns the memory of this process, as Linux counts it, for use within the
+    context; it takes a microsecond or two."""
+    try:
+        file = os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        yield unknown
+        return
+    page = os.sysconf("SC_PAGE_SIZE")
+    try:
+        yield lambda: int(os.pread(file, 64, 0).split()[1]) * page
+    finally:
+        os.close(file)
 
 
 class Works(list[Work]):

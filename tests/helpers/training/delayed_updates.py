@@ -108,7 +108,7 @@ def simulated(
                 w.data = versions[max(0, i - delay[path])][path]
                 w.grad = None
             scores = forward(model, tensor(batch.x), Pass(step, batch.samples))
-            loss = trainer.task.objective.loss(scores, batch.y) / len(batch.y)
+            loss = trainer.session.task.objective.loss(scores, batch.y) / len(batch.y)
             loss.backward()
             for path, w in parameters.items():
                 w.data = versions[-1][path]

@@ -227,7 +227,7 @@ def _keeps(trainer: Trainer, taken: Taken) -> None:
             y = stage(*x)
             if s == len(a.stages) - 1:
                 labels = np.zeros((n, *y.shape[2:]), np.int64)
-                y = trainer.task.objective.loss(widened(y), labels)
+                y = trainer.session.task.objective.loss(widened(y), labels)
             held = nbytes(kept([*x, *([y] if isinstance(y, Tensor) else y)]).values())
         said = of_stage(a, s, n, rank)
         near = pytest.approx(said, rel=0.05, abs=100)

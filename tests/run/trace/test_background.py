@@ -17,8 +17,7 @@ from nnmpi.drawing.svg import svg
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.memory import resident_bytes
-from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording
+from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording, resident_bytes
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
 
