@@ -5,17 +5,10 @@ dx = g f'(x)
 """
 
 import math
-from typing import Any
-
-import numpy as np
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.kernels import float_type
 from nnmpi.native.table import kernel
-
-
-def float_type(x: Array) -> Any:
-    """The type of x, or that of its numbers as floats."""
-    return np.result_type(x.dtype, np.float16) if x.dtype.kind in "biu" else x.dtype
 
 
 def floats_like(x: Array) -> Array:

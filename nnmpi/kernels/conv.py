@@ -15,9 +15,8 @@ from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.kernels.cudnn import Cudnn
 from nnmpi.kernels.depthwise import Depthwise
-from nnmpi.kernels.direct import Direct
 from nnmpi.kernels.halves import in_float32
-from nnmpi.kernels.im2col import Im2col
+from nnmpi.kernels.im2col import Direct, Im2col
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
 

@@ -3,7 +3,7 @@
 Those with `inplace` take it as in PyTorch, and write nothing in place.
 """
 
-from nnmpi.autograd import Tensor, apply, functional
+from nnmpi.autograd import Tensor, apply, as_tensor, functional
 from nnmpi.autograd.ops import activations
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.nn.init import constant
@@ -61,7 +61,7 @@ class PReLU(Module):
         self.weight = Parameter.drawn((num_parameters,), constant(float(init)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.prelu, functional.as_tensor(x), self.weight)
+        return apply(activations.prelu, as_tensor(x), self.weight)
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
@@ -74,7 +74,7 @@ class ELU(Module):
         self.alpha, self.inplace = float(alpha), inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.elu, functional.as_tensor(x), alpha=self.alpha)
+        return apply(activations.elu, as_tensor(x), alpha=self.alpha)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}"
@@ -90,7 +90,7 @@ class Softplus(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         options = {"beta": self.beta, "threshold": self.threshold}
-        return apply(activations.softplus, functional.as_tensor(x), **options)
+        return apply(activations.softplus, as_tensor(x), **options)
 
     def extra_repr(self) -> str:
         return f"beta={self.beta}, threshold={self.threshold}"
@@ -144,7 +144,7 @@ class Identity(Module):
     """x itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.as_tensor(x)
+        return as_tensor(x)
 
 
 ELEMENTWISE = (ReLU, GELU, LeakyReLU, ELU, Softplus, SiLU, Sigmoid, Tanh, Identity)
