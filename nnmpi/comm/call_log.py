@@ -131,22 +131,14 @@ class CallLog:
         """The last calls, the latest at the end."""
         return [*map(LoggedCall.of, tuple(self.records))]
 
-    def enter(self, call: CallRecord) -> None:
-        """From here on other ranks may hold this one up."""
-        self.waits = (call, time.monotonic())
-
-    def leave(self) -> None:
-        """The call that was entered last is over."""
-        self.waits = None
-
     @contextmanager
     def during(self, call: CallRecord) -> Iterator[None]:
-        """Enters the call, and leaves it at the end."""
-        self.enter(call)
+        """Within it other ranks may hold this one up, in this call."""
+        self.waits = call, time.monotonic()
         try:
             yield
         finally:
-            self.leave()
+            self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
         """The counter of a communicator; kept after that is freed, since others may wait in it."""

@@ -27,44 +27,42 @@ class Calls:
         count: int = 0,
         dtype: Any = None,
         root: int = -1,
-        compare: bool = True,
         package: str = PACKAGE,
     ) -> CallRecord:
         """Logs a collective; see `record`."""
         what = CallSignature(self.comm, operation, algorithm, dtype, count, root)
-        return self.record(what, compare, package)
+        return self.record(what, package)
 
-    def record(self, what: CallSignature, compare: bool, package: str = PACKAGE) -> CallRecord:
-        """Logs a collective, and compares it with those of the other ranks, before it begins.
-
-        It is logged where `package` was called from, three frames up or more.
-        """
+    def record(self, what: CallSignature, package: str = PACKAGE) -> CallRecord:
+        """Logs a collective where `package` was called from, three frames up or more."""
         self._counter.calls = number = self._counter.calls + 1
         frame = call_site(4, package)
         call = what, number, frame.f_code, frame.f_lasti
         self._log.records.append(call)
-        if compare and self.comparison is not None:
-            steps = self.comparison.steps(LoggedCall.of(call), self.progress.idle)
-            self.finish(steps, call)
         return call
 
-    def compared(self, steps: Steps, call: CallRecord, before: bool) -> Steps:
-        """Compares as the first steps of a call that may not wait, unless it was done before."""
-        if before or self.comparison is None:
+    def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
+        """The steps of a call, behind those that compare it with the calls of the other ranks."""
+        if self.comparison is None:
             return steps
-        return chain(self.comparison.steps(LoggedCall.of(call), blocks=False), steps)
+        return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
-        """Carries out a whole operation."""
-        self.progress.finish(steps, call, self.transport)
+        """Carries out a whole collective."""
+        compared = self.compared(steps, call, self.progress.idle)
+        self.progress.finish(compared, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
-        """Starts an operation."""
-        return Work(between(steps, copies), self.transport, self.progress, call)
+        """Starts a collective."""
+        steps = between(self.compared(steps, call, blocks=False), copies)
+        return Work(steps, self.transport, self.progress, call)
 
     def barrier(self, call: CallRecord) -> None:
         """Returns when all ranks have come."""
-        self.finish(iter([[self.transport.ibarrier()]]), call)
+        self.finish(self._barrier(), call)
+
+    def _barrier(self) -> Steps:
+        yield [self.transport.ibarrier()]
 
     @contextmanager
     def collective(self, call: CallRecord) -> Iterator[None]:

@@ -147,12 +147,9 @@ class Im2col:
         """Zeros for `backward` to add to."""
         return self.xp.zeros_like(self.w)
 
-    def finish_dw(self, dw: Array, out: Array | None) -> Array:
+    def finish_dw(self, dw: Array) -> Array:
         """The gradient of w: the sum itself."""
-        if out is None:
-            return dw
-        out[...] = dw
-        return out
+        return dw
 
     def begin_backward(self, needs_dx: bool) -> None:
         """Before the first `backward`."""
