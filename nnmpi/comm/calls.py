@@ -1,14 +1,17 @@
 """The calls of one communicator: logged, compared where that is asked for, and carried out."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NoReturn
 
-from nnmpi.comm.call_log import PACKAGE, CallRecord, CallSignature, LoggedCall, call_site
+from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
 from nnmpi.comm.transport.base import Transport
+
+PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
 
 
 class Calls:
@@ -36,8 +39,7 @@ class Calls:
     def record(self, what: CallSignature, package: str = PACKAGE) -> CallRecord:
         """Logs a collective where `package` was called from, three frames up or more."""
         self._counter.calls = number = self._counter.calls + 1
-        frame = call_site(4, package)
-        call = what, number, frame.f_code, frame.f_lasti
+        call = record_of(what, number, 4, package)
         self._log.records.append(call)
         return call
 
@@ -81,6 +83,22 @@ class Calls:
         self.transport.free()
         freed: Any = Freed(f"Comm {self.comm}")
         self._counter = freed
+
+
+def record_of(
+    what: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
+) -> CallRecord:
+    """The record of a call, at the place outside a package from which that was called.
+
+    `depth` frames up are known to be inside, which saves looking at them at every call.
+    """
+    try:
+        frame = sys._getframe(depth)
+    except ValueError:  # called by the interpreter itself, as at its end
+        frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
+        frame = frame.f_back
+    return what, number, frame.f_code, frame.f_lasti
 
 
 class Freed:

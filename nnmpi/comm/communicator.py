@@ -32,8 +32,8 @@ from nnmpi.comm.arguments import (
     row_of,
     unknown,
 )
-from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, call_site, record_of
-from nnmpi.comm.calls import Calls, Freed
+from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
+from nnmpi.comm.calls import Calls, Freed, record_of
 from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -161,7 +161,7 @@ class Comm:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         what = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
         steps = between(self._posted(partial(self._p2p.isend, to=to, tag=tag), data), copies)
-        return Work(steps, self._transport, self._progress, record_of(what, -1, call_site(1)))
+        return Work(steps, self._transport, self._progress, record_of(what, -1, 1))
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to receive into the array.
@@ -173,7 +173,7 @@ class Comm:
         what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
         steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
         steps = between(put_back(steps, row, array), copies)
-        return Work(steps, self._receiver, self._progress, record_of(what, -1, call_site(1)))
+        return Work(steps, self._receiver, self._progress, record_of(what, -1, 1))
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
         """Posts the messages of an array when the work begins, under the lock of the progress."""

@@ -4,7 +4,7 @@ Those with `inplace` take it as in PyTorch, and write nothing in place.
 """
 
 from nnmpi.autograd import Tensor, apply, as_tensor, functional
-from nnmpi.autograd.ops import activations
+from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.nn.init import constant
 from nnmpi.nn.layers.sizes import check_sizes
@@ -19,7 +19,7 @@ class ReLU(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(x)
+        return apply(elementwise.relu, as_tensor(x))
 
 
 class GELU(Module):
@@ -103,21 +103,21 @@ class SiLU(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.silu(x)
+        return apply(activations.silu, as_tensor(x))
 
 
 class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.sigmoid(x)
+        return apply(elementwise.sigmoid, as_tensor(x))
 
 
 class Tanh(Module):
     """The hyperbolic tangent."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.tanh(x)
+        return apply(elementwise.tanh, as_tensor(x))
 
 
 class Softmax(Module):
