@@ -158,14 +158,14 @@ def cos(a: Array) -> Result:
     return Result(xp.cos(a), (lambda g, out: -g * xp.sin(a),))
 
 
-def _of_value(a: Array, loop: Kernel, gradient_loop: Kernel) -> Result:
-    """An op whose gradient is computed from its value."""
+def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
+    """An op whose gradient is computed from its value; both loops take the options."""
     y = kernels.floats_like(a)
-    loop(a, y)
+    loop(a, y, *options)
 
     def vjp(g: Array, out: Array | None) -> Array:
         dx = kernels.floats_like(y)
-        gradient_loop(g, y, dx)
+        gradient_loop(g, y, dx, *options)
         return dx
 
     return Result(y, (vjp,))
@@ -173,12 +173,12 @@ def _of_value(a: Array, loop: Kernel, gradient_loop: Kernel) -> Result:
 
 def tanh(a: Array) -> Result:
     """Hyperbolic tangent."""
-    return _of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
+    return of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
 
 
 def sigmoid(a: Array) -> Result:
     """1 / (1 + e**-a)."""
-    return _of_value(a, kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
+    return of_value(a, kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
 
 
 def relu(a: Array) -> Result:
