@@ -7,11 +7,11 @@ smoothing (`losses.py`) and the kernels in C and CUDA are other forms of `cross_
 reductions mean changes in all of them.
 """
 
-from nnmpi.autograd.ops.elementwise import of_value
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import softmax as kernels
+from nnmpi.kernels.activations import of_value
 from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
