@@ -3,9 +3,9 @@
 from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd.functional import as_tensor, as_tensors
+from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import attention
-from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.autograd.tensor import Tensor, apply, as_tensor
 
 
 def scaled_dot_product_attention(

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd.arguments import array_on, axis_of, flat, one_of
+from nnmpi.autograd.arguments import axis_of, flat, one_of
 from nnmpi.autograd.ops import activations, elementwise, logic, resample, shape
 from nnmpi.autograd.ops import einsum as einsum_op
 from nnmpi.autograd.ops import softmax as softmax_op
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.ops.reduce import Dims
-from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 from nnmpi.backend import CPU, Backend
 from nnmpi.kernels import Result
 
@@ -50,18 +50,6 @@ def from_numpy(array: np.ndarray) -> Tensor:
             f"from_numpy takes a NumPy array, not a {type(array).__name__}: write nnmpi.tensor(x)"
         )
     return Tensor(array_on(CPU, array))
-
-
-def as_tensor(value: Any, on: Backend | None = None) -> Tensor:
-    """The value itself if it is a tensor, else a constant; an array is not copied.
-
-    Without `on`, an array stays on its backend, and numbers and lists go to the CPU.
-    """
-    if isinstance(value, Tensor):
-        return value
-    if on is None:
-        on = backend.of(value) if backend.is_array(value) else CPU
-    return Tensor(array_on(on, value))
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:

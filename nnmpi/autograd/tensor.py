@@ -6,18 +6,17 @@ is missing here belongs in `replacements.py`.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import methods, replacements, tape
-from nnmpi.autograd.arguments import ElementCount, axis_of, constant, flat, index_of
+from nnmpi.autograd.arguments import axis_of, flat
+from nnmpi.autograd.base import TensorBase
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.shapes import Shaped
 from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
@@ -39,7 +38,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
             parents.append(a)
             needs.append(a.requires_grad)
         else:
-            arrays.append(a if a is None else constant(a, args, Tensor))
+            arrays.append(a if a is None else constant(a, args))
             parents.append(None)
             needs.append(False)
     result = op(*arrays, **options)
@@ -57,7 +56,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-class Tensor(Shaped):
+class Tensor(TensorBase):
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
     `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
@@ -65,10 +64,7 @@ class Tensor(Shaped):
     """
 
     __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
-    __slots__ = ("__weakref__", "grad", "node", "operand", "requires_grad", "storage")
-
-    operand: Array
-    """The array that an op takes; unlike `data`, it may be valid until the next op only."""
+    __slots__ = ("__weakref__", "grad", "node")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Keep an array of any backend without a copy; `nnmpi.tensor` copies and converts."""
@@ -104,46 +100,10 @@ class Tensor(Shaped):
         return int(self.operand.ndim)
 
     @property
-    def size(self) -> ElementCount:
-        """The number of elements; t.size() is the shape, t.size(0) the length of an axis."""
-        return ElementCount(self.shape)
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
         dtype: np.dtype[Any] = self.operand.dtype
         return dtype
-
-    def __len__(self) -> int:
-        return len(self.operand)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self)))
-
-    def __repr__(self) -> str:
-        grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"tensor({np.array2string(self.numpy(), separator=', ', prefix='tensor(')}{grad})"
-
-    def __bool__(self) -> bool:
-        return bool(self.numpy())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        """The only element as an index of a list, if it is an integer."""
-        return operator.index(self.item())
-
-    def item(self) -> Any:
-        """The only element as a Python number; waits for the device."""
-        return backend.to_host(self.data).item()
-
-    def numpy(self) -> np.ndarray:
-        """The values as a NumPy array, which shares memory on the CPU."""
-        return backend.to_host(self.data)
 
     def detach(self) -> Tensor:
         """A tensor with the same memory and no history."""
@@ -151,23 +111,10 @@ class Tensor(Shaped):
         self.lend(t)
         return t
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The values, for np.asarray(tensor); refused where a gradient would be lost."""
-        if self.requires_grad and recording.get():
-            raise TypeError(replacements.refusal("numpy.asarray"))
-        return np.array(self.numpy(), dtype, copy=copy)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """NumPy's function of the values; refused where a gradient would be lost."""
-        return replacements.evaluate(function, args, options, Tensor)
-
     if not TYPE_CHECKING:  # so that type checkers still know which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else repr(self)
 
     # ---- gradients
 
@@ -209,7 +156,7 @@ class Tensor(Shaped):
     # ---- writing in place
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.operand[index_of(index, Tensor)] = self.to_write(value)
+        self.operand[index_of(index)] = self.to_write(value)
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:
@@ -228,7 +175,7 @@ class Tensor(Shaped):
                 f"writing in place to a view of shape {self.shape} would not reach the tensor, "
                 "whose memory is in another order: write to the tensor itself, or to view.copy()"
             )
-        return constant(value, (self,), Tensor)
+        return constant(value, (self,))
 
     def loses_gradient(self, value: Any) -> bool:
         """Whether operations are recorded and this tensor or the value requires a gradient."""
@@ -272,7 +219,7 @@ class Tensor(Shaped):
     # ---- the methods of an ndarray
 
     def __getitem__(self, index: Any) -> Tensor:
-        return apply(shape.getitem, self, index=index_of(index, Tensor))
+        return apply(shape.getitem, self, index=index_of(index))
 
     sum = methods.reduction(apply, reduce.sum)
     mean = methods.reduction(apply, reduce.mean)
@@ -294,17 +241,6 @@ class Tensor(Shaped):
     def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
         """A tensor of the same elements in another shape: t.reshape(2, -1), t.reshape((2, -1))."""
         return apply(shape.reshape, self, shape=flat(sizes))
-
-    def view(self, *sizes: int | tuple[int, ...]) -> Tensor:
-        """The elements in another shape, as by `reshape`, and in the same memory for who writes.
-
-        Where memory is in another order, as that of images is, writes to the view are refused.
-        """
-        y = self.reshape(*sizes)
-        xp = backend.xp_of(self.operand)
-        if y.size and not xp.may_share_memory(y.operand, self.operand):
-            y.storage = Storage(is_copy=True)
-        return y
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """The axes in another order, reversed by default."""
@@ -328,3 +264,62 @@ class Tensor(Shaped):
     def copy(self) -> Tensor:
         """A copy; gradients flow."""
         return apply(shape.copy, self)
+
+
+def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
+    """An array of any backend, a number or nested lists of numbers, as an array on this one."""
+    array = value if backend.is_array(value) else np.asarray(value)
+    if array.dtype.kind not in "biuf" and not is_float(array.dtype):
+        raise TypeError(f"a tensor holds real numbers, not {type(value).__name__}")
+    return on.asarray(array, dtype)
+
+
+def as_tensor(value: Any, on: backend.Backend | None = None) -> Tensor:
+    """The value itself if it is a tensor, else a constant; an array is not copied.
+
+    Without `on`, an array stays on its backend, and numbers and lists go to the CPU.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if on is None:
+        on = backend.of(value) if backend.is_array(value) else backend.CPU
+    return Tensor(array_on(on, value))
+
+
+def array_of(value: Any) -> Array:
+    """The array of a tensor, an array of any backend, or nested lists of numbers."""
+    value = value.data if isinstance(value, Tensor) else value
+    return value if backend.is_array(value) else np.asarray(value)
+
+
+def on_host(value: Any) -> np.ndarray:
+    """The values of a tensor, an array of any backend, or nested lists of numbers."""
+    return backend.to_host(array_of(value))
+
+
+def constant(value: Any, others: Sequence[Any]) -> Any:
+    """An argument without a gradient as an op takes it, on the backend of the tensors in `others`.
+
+    Numbers, NumPy's included, become Python numbers, which do not promote the type of arrays.
+    """
+    if isinstance(value, np.generic):  # before float, which np.float64 is too
+        return value.item()
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, Tensor):
+        return value.data
+    for t in others:
+        if isinstance(t, Tensor):
+            like = t.operand
+            return value if type(value) is type(like) else array_on(backend.of(like), value)
+    raise TypeError(
+        f"an op needs at least one tensor, got only constants such as this "
+        f"{type(value).__name__}: make one with nnmpi.tensor(x)"
+    )
+
+
+def index_of(index: Any) -> Any:
+    """An index with an array in place of each tensor."""
+    if isinstance(index, tuple):
+        return tuple(map(index_of, index))
+    return index.data if isinstance(index, Tensor) else index

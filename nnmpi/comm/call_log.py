@@ -5,19 +5,17 @@ NNMPI_DEBUG and NNMPI_TIMEOUT say how closely ranks are watched.
 
 import math
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 KEPT = 20  # calls
 START = 300.0  # seconds in which all ranks start, unless NNMPI_TIMEOUT says otherwise
-PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
 
 
 class DebugSettings(NamedTuple):
@@ -60,10 +58,6 @@ class CallSignature(NamedTuple):
 # What is kept of a call: the operation, its number, the code that called it, and the instruction
 # there. A LoggedCall is made of it when it is printed, which takes longer than a small message.
 CallRecord: TypeAlias = tuple[CallSignature, int, CodeType, int]
-
-
-def record_of(what: CallSignature, number: int, frame: FrameType) -> CallRecord:
-    return what, number, frame.f_code, frame.f_lasti
 
 
 class LoggedCall(NamedTuple):
@@ -131,22 +125,14 @@ class CallLog:
         """The last calls, the latest at the end."""
         return [*map(LoggedCall.of, tuple(self.records))]
 
-    def enter(self, call: CallRecord) -> None:
-        """From here on other ranks may hold this one up."""
-        self.waits = (call, time.monotonic())
-
-    def leave(self) -> None:
-        """The call that was entered last is over."""
-        self.waits = None
-
     @contextmanager
     def during(self, call: CallRecord) -> Iterator[None]:
-        """Enters the call, and leaves it at the end."""
-        self.enter(call)
+        """Within it other ranks may hold this one up, in this call."""
+        self.waits = call, time.monotonic()
         try:
             yield
         finally:
-            self.leave()
+            self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
         """The counter of a communicator; kept after that is freed, since others may wait in it."""
@@ -161,17 +147,3 @@ class CallLog:
         """The call that this rank is in, and for how many seconds."""
         waits = self.waits
         return None if waits is None else (LoggedCall.of(waits[0]), time.monotonic() - waits[1])
-
-
-def call_site(depth: int = 3, package: str = PACKAGE) -> FrameType:
-    """The frame outside a package that called into it.
-
-    `depth` frames up are known to be inside, which saves looking at them at every call.
-    """
-    try:
-        frame = sys._getframe(depth)
-    except ValueError:  # called by the interpreter itself, as at its end
-        frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame

@@ -1,14 +1,17 @@
 """The calls of one communicator: logged, compared where that is asked for, and carried out."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NoReturn
 
-from nnmpi.comm.call_log import PACKAGE, CallRecord, CallSignature, LoggedCall, call_site
+from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
 from nnmpi.comm.transport.base import Transport
+
+PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
 
 
 class Calls:
@@ -27,44 +30,41 @@ class Calls:
         count: int = 0,
         dtype: Any = None,
         root: int = -1,
-        compare: bool = True,
         package: str = PACKAGE,
     ) -> CallRecord:
         """Logs a collective; see `record`."""
         what = CallSignature(self.comm, operation, algorithm, dtype, count, root)
-        return self.record(what, compare, package)
+        return self.record(what, package)
 
-    def record(self, what: CallSignature, compare: bool, package: str = PACKAGE) -> CallRecord:
-        """Logs a collective, and compares it with those of the other ranks, before it begins.
-
-        It is logged where `package` was called from, three frames up or more.
-        """
+    def record(self, what: CallSignature, package: str = PACKAGE) -> CallRecord:
+        """Logs a collective where `package` was called from, three frames up or more."""
         self._counter.calls = number = self._counter.calls + 1
-        frame = call_site(4, package)
-        call = what, number, frame.f_code, frame.f_lasti
+        call = record_of(what, number, 4, package)
         self._log.records.append(call)
-        if compare and self.comparison is not None:
-            steps = self.comparison.steps(LoggedCall.of(call), self.progress.idle)
-            self.finish(steps, call)
         return call
 
-    def compared(self, steps: Steps, call: CallRecord, before: bool) -> Steps:
-        """Compares as the first steps of a call that may not wait, unless it was done before."""
-        if before or self.comparison is None:
+    def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
+        """The steps of a call, behind those that compare it with the calls of the other ranks."""
+        if self.comparison is None:
             return steps
-        return chain(self.comparison.steps(LoggedCall.of(call), blocks=False), steps)
+        return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
-        """Carries out a whole operation."""
-        self.progress.finish(steps, call, self.transport)
+        """Carries out a whole collective."""
+        compared = self.compared(steps, call, self.progress.idle)
+        self.progress.finish(compared, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
-        """Starts an operation."""
-        return Work(between(steps, copies), self.transport, self.progress, call)
+        """Starts a collective."""
+        steps = between(self.compared(steps, call, blocks=False), copies)
+        return Work(steps, self.transport, self.progress, call)
 
     def barrier(self, call: CallRecord) -> None:
         """Returns when all ranks have come."""
-        self.finish(iter([[self.transport.ibarrier()]]), call)
+        self.finish(self._barrier(), call)
+
+    def _barrier(self) -> Steps:
+        yield [self.transport.ibarrier()]
 
     @contextmanager
     def collective(self, call: CallRecord) -> Iterator[None]:
@@ -83,6 +83,22 @@ class Calls:
         self.transport.free()
         freed: Any = Freed(f"Comm {self.comm}")
         self._counter = freed
+
+
+def record_of(
+    what: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
+) -> CallRecord:
+    """The record of a call, at the place outside a package from which that was called.
+
+    `depth` frames up are known to be inside, which saves looking at them at every call.
+    """
+    try:
+        frame = sys._getframe(depth)
+    except ValueError:  # called by the interpreter itself, as at its end
+        frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
+        frame = frame.f_back
+    return what, number, frame.f_code, frame.f_lasti
 
 
 class Freed:

@@ -32,8 +32,8 @@ from nnmpi.comm.arguments import (
     row_of,
     unknown,
 )
-from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, call_site, record_of
-from nnmpi.comm.calls import Calls, Freed
+from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
+from nnmpi.comm.calls import Calls, Freed, record_of
 from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -128,8 +128,7 @@ class Comm:
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; the others' arrays are kept."""
         root = checked_rank(root, self.size)
-        flat(array, "reduce")
-        own = array if self.rank == root else np.array(array)
+        own = array if self.rank == root else flat(array, "reduce").copy()
         self._calls.finish(*self._steps("reduce", algorithm, own, root=root))
 
     def chunk(self, n: int) -> slice:
@@ -161,8 +160,8 @@ class Comm:
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         what = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
-        steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
-        return self._calls.start(steps, record_of(what, -1, call_site(1)), copies)
+        steps = between(self._posted(partial(self._p2p.isend, to=to, tag=tag), data), copies)
+        return Work(steps, self._transport, self._progress, record_of(what, -1, 1))
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to receive into the array.
@@ -174,7 +173,7 @@ class Comm:
         what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
         steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
         steps = between(put_back(steps, row, array), copies)
-        return Work(steps, self._receiver, self._progress, record_of(what, -1, call_site(1)))
+        return Work(steps, self._receiver, self._progress, record_of(what, -1, 1))
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
         """Posts the messages of an array when the work begins, under the lock of the progress."""
@@ -264,11 +263,11 @@ class Comm:
         row, calls = row_of(array, "all_reduce"), self._calls
         key = algorithm, row.size, row.dtype
         what, steps_of = self._prepared.get(key) or self._prepare(*key)
-        call = calls.record(what, compare=not starts)
+        call = calls.record(what)
         blocks = not starts and not self._progress.works
         steps = steps_of(row, call[1] % TAGS, starts, blocks)
-        if calls.comparison is not None:
-            steps = calls.compared(steps, call, before=not starts)
+        if calls.comparison is not None and not starts:  # `Calls.start` has it compared too
+            steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call
 
     def _prepare(self, algorithm: str, n: int, dtype: Any) -> tuple[CallSignature, AllReduce]:
@@ -280,7 +279,7 @@ class Comm:
         what = CallSignature(self.name, "all_reduce", name, dtype, n, -1)
         if name in NEED_SETUP and self._dispatch.lacks_setup(name, n, dtype):
             try:
-                with self._calls.collective(self._calls.record(what, compare=True)):
+                with self._calls.collective(self._calls.record(what)):
                     self._dispatch.set_up(name, n, dtype)
             except NoRoomError:
                 if algorithm != "auto" or self._choice is None:
@@ -322,10 +321,9 @@ class Comm:
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.size, operation)
             name = f"{name}, {parts_text(parts)}"
-        call = self._calls.log(operation, name, row.size, row.dtype, root, compare=not starts)
+        call = self._calls.log(operation, name, row.size, row.dtype, root)
         data = as_integers(row) if moves_only else row
         blocks = not starts and self._progress.idle
         plan = plan if root < 0 else rooted(plan, root)
         steps = self._interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
-        steps = self._calls.compared(steps, call, before=not starts)
         return put_back(steps, row, array), call

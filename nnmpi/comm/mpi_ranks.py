@@ -10,7 +10,8 @@ import threading
 
 import numpy as np
 
-from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings, call_site, record_of
+from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings
+from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
 from nnmpi.comm.debug.start_limit import limited_start, rank_of
@@ -137,7 +138,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     watchdog = Watchdog(rank, progress, mpi.abort_job)
     exit_hooks.install(rank, size, mpi.abort_job, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
-    with progress.log.during(record_of(start, 0, call_site())):
+    with progress.log.during(record_of(start, 0)):
         comm = _joined(progress, error)
         if comm.any_thread:
             watchdog.channel = mpi.MPIChannel()

@@ -237,13 +237,13 @@ class Work:
         self.done = False
         # times of the polls that found it incomplete, since it last moved
         self.first_poll, self.last_poll = math.inf, -math.inf
-        progress.log.enter(call)
+        progress.log.waits = call, monotonic()
         try:
             with progress.lock:
                 progress.add(self)
                 self._step()
         finally:
-            progress.log.leave()
+            progress.log.waits = None
 
     @property
     def signature(self) -> CallSignature:
@@ -271,13 +271,14 @@ class Work:
 
     def wait(self) -> None:
         """Returns when it is complete."""
-        self._progress.log.enter(self._record)
+        log = self._progress.log
+        log.waits = self._record, monotonic()
         try:
             while not self.done:
                 if not self._waited():
                     time.sleep(0)  # lets other ranks and threads use this core
         finally:
-            self._progress.log.leave()
+            log.waits = None
         self._raise()
 
     def _waited(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nnmpi.comm.calls import Calls
 from nnmpi.comm.debug.compare import name_ranks
+from nnmpi.comm.progress import Work
 from nnmpi.comm.stderr import print_error
 from nnmpi.comm.transport.base import TAGS, Transport
 
@@ -22,14 +23,14 @@ TAG = TAGS - 1
 def roll_call(calls: Calls, transport: Transport, what: str) -> None:
     """Returns when every rank has come; raises ValueError on all if they come for other things."""
     rank, ranks, numbers = transport.rank, range(transport.size), transport.members
-    call = calls.log(what, "all ranks", compare=False, package="nnmpi.")
+    call = calls.log(what, "all ranks", package="nnmpi.")
     names = np.zeros(len(ranks), f"S{LENGTH}")
     names[rank] = what.encode()
     rows, others = names.view(np.uint8).reshape(-1, LENGTH), [r for r in ranks if r != rank]
     with calls.progress.lock:
         posted = [transport.irecv(rows[r], r, TAG) for r in others]
         posted += [transport.isend(rows[rank], r, TAG) for r in others]
-        work = calls.start(iter([posted]), call)
+        work = Work(iter([posted]), transport, calls.progress, call)
     until = time.monotonic() + PATIENCE
     while not work.poll() and time.monotonic() < until:
         time.sleep(PAUSE)

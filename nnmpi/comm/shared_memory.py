@@ -57,10 +57,9 @@ class SharedBuffer:
         lo, hi = self._range(start, stop)
         calls, dtype = self._calls, self._reduction.dtype
         first = -1 if hi - lo == self._n else lo
-        call = calls.log("shared.all_reduce", "", hi - lo, dtype, first, compare=not starts)
+        call = calls.log("shared.all_reduce", "", hi - lo, dtype, first)
         blocks = not starts and calls.progress.idle
-        steps = self._reduction.reduce(lo, hi, call[1] % TAGS, blocks)
-        return calls.compared(steps, call, before=not starts), call
+        return self._reduction.reduce(lo, hi, call[1] % TAGS, blocks), call
 
     def _range(self, start: int, stop: int | None) -> tuple[int, int]:
         n = self._n

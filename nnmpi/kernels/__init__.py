@@ -5,6 +5,8 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half
 
@@ -52,6 +54,11 @@ MPI moves no messages while a rank computes. Whoever has some in flight sets the
 between the layers of a Sequential, and in backward passes between nodes and between the chunks of
 a kernel: every few milliseconds. A context variable, since ranks may be threads.
 """
+
+
+def float_type(x: Array) -> Any:
+    """The type of x, or that of its numbers as floats."""
+    return np.result_type(x.dtype, np.float16) if x.dtype.kind in "biu" else x.dtype
 
 
 _CACHED = 1 << 14  # the longest vector of ones that is cached

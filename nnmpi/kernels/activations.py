@@ -7,20 +7,27 @@ dx = g f'(x)
 import math
 from typing import Any
 
-import numpy as np
-
 from nnmpi.backend import Array, xp_of
-from nnmpi.native.table import kernel
-
-
-def float_type(x: Array) -> Any:
-    """The type of x, or that of its numbers as floats."""
-    return np.result_type(x.dtype, np.float16) if x.dtype.kind in "biu" else x.dtype
+from nnmpi.kernels import Result, float_type
+from nnmpi.native.table import Kernel, kernel
 
 
 def floats_like(x: Array) -> Array:
     """An empty array of floats in the shape and layout of x."""
     return xp_of(x).empty_like(x, float_type(x))
+
+
+def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
+    """An op whose gradient is computed from its value; both loops take the options."""
+    y = floats_like(a)
+    loop(a, y, *options)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        dx = floats_like(y)
+        gradient_loop(g, y, dx, *options)
+        return dx
+
+    return Result(y, (vjp,))
 
 
 @kernel

@@ -15,9 +15,8 @@ from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.kernels.cudnn import Cudnn
 from nnmpi.kernels.depthwise import Depthwise
-from nnmpi.kernels.direct import Direct
 from nnmpi.kernels.halves import in_float32
-from nnmpi.kernels.im2col import Im2col
+from nnmpi.kernels.im2col import Direct, Im2col
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
 
@@ -194,11 +193,11 @@ def _vjps_of(method: ConvMethod) -> tuple[Vjp, Vjp, Vjp]:
     """The vjps of x, w and b from `Gradients`."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
-        ol = None if out is None else out.transpose(2, 3, 1, 0)
-        if ol is not None and ol.flags.c_contiguous:
-            method.finish_dw(shared.dw, ol)
-            return out
-        return method.finish_dw(shared.dw, None).transpose(3, 2, 0, 1)
+        dw = method.finish_dw(shared.dw)
+        if out is None:
+            return xp_of(dw).ascontiguousarray(dw).transpose(3, 2, 0, 1)
+        out.transpose(2, 3, 1, 0)[...] = dw
+        return out
 
     return (
         lambda shared, out: shared.dx.transpose(0, 3, 1, 2),

@@ -66,13 +66,9 @@ class Cudnn:
         """Room for the gradient of w, in the order of cuDNN's filters."""
         return self.xp.empty_like(self.filter)
 
-    def finish_dw(self, dw: Array, out: Array | None) -> Array:
-        """The gradient of w (kh, kw, C / groups, O)."""
-        turned = dw.transpose(1, 2, 3, 0)
-        if out is None:
-            return turned
-        out[...] = turned
-        return out
+    def finish_dw(self, dw: Array) -> Array:
+        """The gradient of w (kh, kw, C / groups, O), a view."""
+        return dw.transpose(1, 2, 3, 0)
 
     def begin_backward(self, needs_dx: bool) -> None:
         """Before the first `gradients`."""

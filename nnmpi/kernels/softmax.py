@@ -1,8 +1,7 @@
 """Softmax and cross-entropy: rows of scores, and the classes of their labels."""
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import column_sum
-from nnmpi.kernels.activations import float_type
+from nnmpi.kernels import column_sum, float_type
 from nnmpi.native.table import kernel
 
 

@@ -297,12 +297,10 @@ class Winograd:
         """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
         return np.zeros((len(self.f.B), self.O, self.C), self.w.dtype)
 
-    def finish_dw(self, dUt: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The gradient of w (3, 3, C, O) from that sum."""
-        dw = out if out is not None else np.empty((3, 3, self.C, self.O), dUt.dtype)
-        flat = self.f.G.T @ dUt.reshape(len(dUt), -1)
-        dw[...] = flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
-        return dw
+    def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
+        """The gradient of w (3, 3, C, O) from that sum, a view."""
+        flat: np.ndarray = self.f.G.T @ dUt.reshape(len(dUt), -1)
+        return flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
 
     def gradients(
         self, s: slice, g: np.ndarray, y: np.ndarray | None, masks: Masks, shared: Gradients

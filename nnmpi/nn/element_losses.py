@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.arguments import array_on
-from nnmpi.autograd.functional import absolute, as_tensor
+from nnmpi.autograd import Tensor, apply, array_on, as_tensor
+from nnmpi.autograd.functional import absolute
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.backend import Array
 from nnmpi.nn.losses import Loss, weights

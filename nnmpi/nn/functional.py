@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply, functional
+from nnmpi.autograd import Tensor, apply, as_tensor, functional
 from nnmpi.autograd.attention import (
     scaled_dot_product_attention as scaled_dot_product_attention,
 )
-from nnmpi.autograd.functional import as_tensor, as_tensors
+from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.arguments import array_on
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
-from nnmpi.nn.state import array_of, on_host
 
 
 class Loss(Module):

@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnmpi import backend
+from nnmpi.autograd import on_host
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
 from nnmpi.nn.hooks import Hooked
@@ -34,7 +35,7 @@ from nnmpi.nn.passes import (
 from nnmpi.nn.place import Place
 from nnmpi.nn.registries import Registries
 from nnmpi.nn.seeding import Construction, refuse_late_seed
-from nnmpi.nn.state import LoadedKeys, load_into, on_host
+from nnmpi.nn.state import LoadedKeys, load_into
 from nnmpi.nn.store import FlatStore
 
 

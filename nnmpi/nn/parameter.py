@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi import backend, keyed
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.tape import Storage
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
@@ -261,12 +261,11 @@ class Parameter(Tensor):
 
     def _fitting(self, attribute: str, value: Any) -> Array:
         """The array of a value; raises ValueError unless it has the shape of the parameter."""
-        array = value.data if isinstance(value, Tensor) else value
-        shape = tuple(array.shape) if backend.is_array(array) else np.shape(array)
-        if shape != self._shape:
+        array = array_of(value)
+        if array.shape != self._shape:
             name = self.place.path or "Parameter"
             raise ValueError(
-                f"{name}.{attribute}: the value has shape {shape}, the parameter "
+                f"{name}.{attribute}: the value has shape {array.shape}, the parameter "
                 f"{self._shape}; give an array of the same shape, or write to {attribute}[...]"
             )
         return array

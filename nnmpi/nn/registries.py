@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
+from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction
-from nnmpi.nn.state import buffer_array, check_buffer
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
@@ -157,3 +157,24 @@ class Registries:
     def _parts(self) -> Iterator[tuple[str, Parameter | Registries]]:
         yield from self._parameters.items()
         yield from self._modules.items()
+
+
+def buffer_array(name: str, value: Any) -> Array:
+    """The array of a buffer, which may be given as a Tensor."""
+    array = value.data if isinstance(value, Tensor) else value
+    if not backend.is_array(array):
+        raise ValueError(
+            f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; give "
+            "np.asarray(...) of numbers, and use a plain attribute for anything else"
+        )
+    return array
+
+
+def check_buffer(name: str, array: Array, place: Place) -> None:
+    """Raises ValueError unless an array has the shape of the part that its place says."""
+    place._replace(path=name).check()
+    if place.local_shape != tuple(array.shape):
+        raise ValueError(
+            f"{name}: the buffer has shape {tuple(array.shape)}, and its place the part "
+            f"{place.local_shape}; give equal ones"
+        )

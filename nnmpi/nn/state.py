@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, on_host
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.nn.parameter import Parameter
@@ -81,27 +81,6 @@ def check_state(
         raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")
 
 
-def buffer_array(name: str, value: Any) -> Array:
-    """The array of a buffer, which may be given as a Tensor."""
-    array = value.data if isinstance(value, Tensor) else value
-    if not backend.is_array(array):
-        raise ValueError(
-            f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; give "
-            "np.asarray(...) of numbers, and use a plain attribute for anything else"
-        )
-    return array
-
-
-def check_buffer(name: str, array: Array, place: Place) -> None:
-    """Raises ValueError unless an array has the shape of the part that its place says."""
-    place._replace(path=name).check()
-    if place.local_shape != tuple(array.shape):
-        raise ValueError(
-            f"{name}: the buffer has shape {tuple(array.shape)}, and its place the part "
-            f"{place.local_shape}; give equal ones"
-        )
-
-
 def assign(target: Any, value: np.ndarray) -> None:
     """Copy a host array into a parameter or a buffer, on any backend."""
     array = target.operand if isinstance(target, Tensor) else target
@@ -110,14 +89,3 @@ def assign(target: Any, value: np.ndarray) -> None:
         target.mark_written()
     if isinstance(target, Parameter):
         target.seed = None  # no longer the values that were drawn
-
-
-def array_of(value: Any) -> Array:
-    """The array of a tensor, an array of any backend, or nested lists of numbers."""
-    value = value.data if isinstance(value, Tensor) else value
-    return value if backend.is_array(value) else np.asarray(value)
-
-
-def on_host(value: Any) -> np.ndarray:
-    """The values of a tensor, an array of any backend, or nested lists of numbers."""
-    return backend.to_host(array_of(value))

@@ -303,8 +303,10 @@ def test_a_report_shows_calls_and_stack() -> None:
     log = CallLog()
     log.counter("world", (0, 1)).calls = 4
     log.records.append(record(3))
-    log.enter(record())
-    text = report(1, Progress(log), threading.get_ident(), call(5))
+    with log.during(record()):
+        text, after = (
+            report(1, Progress(log), threading.get_ident(), call(number)) for number in (5, 4)
+        )
     first, *rest = text.splitlines()
     assert re.fullmatch(r"rank 1 has waited for 0.0 s in all_reduce .*where.py:7\)", first)
     assert rest[:3] == [
@@ -313,7 +315,7 @@ def test_a_report_shows_calls_and_stack() -> None:
         f"    {call(3)}",
     ]
     assert "test_a_report_shows" in text
-    assert report(1, Progress(log), threading.get_ident(), call(4)).splitlines()[1] == rest[1]
+    assert after.splitlines()[1] == rest[1]
 
 
 def test_a_rank_that_has_left_joins_only_what_it_has_completed() -> None:

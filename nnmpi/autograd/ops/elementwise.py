@@ -15,7 +15,6 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
 from nnmpi.kernels.halves import summed
-from nnmpi.native.table import Kernel
 
 Gradient = Callable[[Array], Array]
 
@@ -158,27 +157,14 @@ def cos(a: Array) -> Result:
     return Result(xp.cos(a), (lambda g, out: -g * xp.sin(a),))
 
 
-def _of_value(a: Array, loop: Kernel, gradient_loop: Kernel) -> Result:
-    """An op whose gradient is computed from its value."""
-    y = kernels.floats_like(a)
-    loop(a, y)
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        dx = kernels.floats_like(y)
-        gradient_loop(g, y, dx)
-        return dx
-
-    return Result(y, (vjp,))
-
-
 def tanh(a: Array) -> Result:
     """Hyperbolic tangent."""
-    return _of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
+    return kernels.of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
 
 
 def sigmoid(a: Array) -> Result:
     """1 / (1 + e**-a)."""
-    return _of_value(a, kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
+    return kernels.of_value(a, kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
 
 
 def relu(a: Array) -> Result:

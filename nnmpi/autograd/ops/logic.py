@@ -8,39 +8,27 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 
 
-def _comparison(name: str) -> Callable[[Array, Array], Result]:
-    """NumPy's comparison of this name, elementwise."""
+def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
+    """NumPy's function of this name; with a symbol, of booleans and bits of integers only."""
 
-    def compare(a: Array, b: Array) -> Result:
+    def op(a: Array, b: Array) -> Result:
+        if symbol:
+            _check_bits(symbol, a, b)
         return Result(broadcasting(name, a, b), ())
 
-    compare.__name__ = name
-    return compare
+    op.__name__ = name
+    return op
 
 
-equal = _comparison("equal")
-not_equal = _comparison("not_equal")
-less = _comparison("less")
-less_equal = _comparison("less_equal")
-greater = _comparison("greater")
-greater_equal = _comparison("greater_equal")
-
-
-def _bitwise(name: str, symbol: str) -> Callable[[Array, Array], Result]:
-    """NumPy's operation of this name on booleans, or on the bits of integers."""
-
-    def combine(a: Array, b: Array) -> Result:
-        for v in (a, b):
-            _check_bits(symbol, v)
-        return Result(broadcasting(name, a, b), ())
-
-    combine.__name__ = name
-    return combine
-
-
-bitwise_and = _bitwise("bitwise_and", "&")
-bitwise_or = _bitwise("bitwise_or", "|")
-bitwise_xor = _bitwise("bitwise_xor", "^")
+equal = _elementwise("equal")
+not_equal = _elementwise("not_equal")
+less = _elementwise("less")
+less_equal = _elementwise("less_equal")
+greater = _elementwise("greater")
+greater_equal = _elementwise("greater_equal")
+bitwise_and = _elementwise("bitwise_and", "&")
+bitwise_or = _elementwise("bitwise_or", "|")
+bitwise_xor = _elementwise("bitwise_xor", "^")
 
 
 def invert(a: Array) -> Result:
@@ -49,13 +37,14 @@ def invert(a: Array) -> Result:
     return Result(~a, ())
 
 
-def _check_bits(symbol: str, v: Array) -> None:
-    kind = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
-    if "float" in kind:
-        raise TypeError(
-            f"{symbol} takes booleans or integers, not {kind}: compare first, "
-            "as in (t > 0) & (t < 1)"
-        )
+def _check_bits(symbol: str, *values: Array) -> None:
+    for v in values:
+        kind = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
+        if "float" in kind:
+            raise TypeError(
+                f"{symbol} takes booleans or integers, not {kind}: compare first, "
+                "as in (t > 0) & (t < 1)"
+            )
 
 
 def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:

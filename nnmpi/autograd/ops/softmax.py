@@ -11,7 +11,7 @@ from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import softmax as kernels
-from nnmpi.kernels.activations import floats_like
+from nnmpi.kernels.activations import of_value
 from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -31,15 +31,7 @@ def _along(a: Array, axis: int, loop: Kernel, gradient_loop: Kernel) -> Result:
     if not a.size:  # the axis itself may be empty
         axis_within(axis, a.ndim)
         return Result(a.copy(), (lambda g, out: g,))
-    y = floats_like(a)
-    loop(a, y, axis)
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        dx = xp_of(y).empty_like(y)
-        gradient_loop(g, y, dx, axis)
-        return dx
-
-    return Result(y, (vjp,))
+    return of_value(a, loop, gradient_loop, axis)
 
 
 def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result:

@@ -3,8 +3,8 @@
 Those with `inplace` take it as in PyTorch, and write nothing in place.
 """
 
-from nnmpi.autograd import Tensor, apply, functional
-from nnmpi.autograd.ops import activations
+from nnmpi.autograd import Tensor, apply, as_tensor, functional
+from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.nn.init import constant
 from nnmpi.nn.layers.sizes import check_sizes
@@ -19,7 +19,7 @@ class ReLU(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(x)
+        return apply(elementwise.relu, as_tensor(x))
 
 
 class GELU(Module):
@@ -61,7 +61,7 @@ class PReLU(Module):
         self.weight = Parameter.drawn((num_parameters,), constant(float(init)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.prelu, functional.as_tensor(x), self.weight)
+        return apply(activations.prelu, as_tensor(x), self.weight)
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
@@ -74,7 +74,7 @@ class ELU(Module):
         self.alpha, self.inplace = float(alpha), inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.elu, functional.as_tensor(x), alpha=self.alpha)
+        return apply(activations.elu, as_tensor(x), alpha=self.alpha)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}"
@@ -90,7 +90,7 @@ class Softplus(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         options = {"beta": self.beta, "threshold": self.threshold}
-        return apply(activations.softplus, functional.as_tensor(x), **options)
+        return apply(activations.softplus, as_tensor(x), **options)
 
     def extra_repr(self) -> str:
         return f"beta={self.beta}, threshold={self.threshold}"
@@ -103,21 +103,21 @@ class SiLU(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.silu(x)
+        return apply(activations.silu, as_tensor(x))
 
 
 class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.sigmoid(x)
+        return apply(elementwise.sigmoid, as_tensor(x))
 
 
 class Tanh(Module):
     """The hyperbolic tangent."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.tanh(x)
+        return apply(elementwise.tanh, as_tensor(x))
 
 
 class Softmax(Module):
@@ -144,7 +144,7 @@ class Identity(Module):
     """x itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.as_tensor(x)
+        return as_tensor(x)
 
 
 ELEMENTWISE = (ReLU, GELU, LeakyReLU, ELU, Softplus, SiLU, Sigmoid, Tanh, Identity)

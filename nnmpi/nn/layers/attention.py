@@ -3,8 +3,7 @@
 from functools import partial
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import attention, rotary
 from nnmpi.backend import Array
 from nnmpi.kernels.attention import KeepOf, Tile

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend, keyed
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, array_of, as_tensor
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
@@ -17,7 +16,6 @@ from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.state import array_of
 
 
 class ChannelRange(NamedTuple):

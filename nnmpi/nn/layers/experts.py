@@ -1,7 +1,6 @@
 """MixtureOfExperts: several networks of two layers, of which each token uses a few."""
 
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import experts
 from nnmpi.backend import xp_of
 from nnmpi.dtypes import wide

@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor, softmax, swapaxes, where
+from nnmpi.autograd import Tensor, apply, as_tensor
+from nnmpi.autograd.functional import softmax, swapaxes, where
 from nnmpi.autograd.ops import attention, linear
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float

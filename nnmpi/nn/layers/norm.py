@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import norm
 from nnmpi.dtypes import wide
 from nnmpi.nn import init

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import pool
 from nnmpi.kernels import Result
 from nnmpi.kernels.window import Size, pair

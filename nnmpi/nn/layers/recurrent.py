@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor, concatenate
+from nnmpi.autograd import Tensor, apply, as_tensor, on_host
+from nnmpi.autograd.functional import concatenate
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, recurrent
 from nnmpi.backend import Array
@@ -16,7 +16,6 @@ from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
-from nnmpi.nn.state import on_host
 
 KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 """The parameters of a layer in one direction, in the order of PyTorch's state dict."""

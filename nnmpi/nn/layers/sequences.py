@@ -3,8 +3,7 @@
 from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import rotary
 from nnmpi.nn import init
 from nnmpi.nn.decoding import past

@@ -4,8 +4,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import as_tensor, gelu, relu, swapaxes
+from nnmpi.autograd import Tensor, as_tensor
+from nnmpi.autograd.functional import gelu, relu, swapaxes
 from nnmpi.nn.containers import ModuleList
 from nnmpi.nn.layers.basic import Dropout, Linear
 from nnmpi.nn.layers.multihead import MultiheadAttention

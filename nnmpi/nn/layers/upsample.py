@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.resample import upsample2d
 from nnmpi.kernels.window import Size
 from nnmpi.nn.layers.sizes import each_axis

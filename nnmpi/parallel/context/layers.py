@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels.halves import summed

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from nnmpi import nn
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.conv import check_conv2d
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.ops.pool import check_window

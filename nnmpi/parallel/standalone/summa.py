@@ -22,8 +22,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise, starmap
 from typing import NamedTuple, Self, TypeAlias, TypeVar
 
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.backend import Array, xp_of
 from nnmpi.collectives.step import bounds, chunk_start

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import TapeNode, tick
 from nnmpi.backend import Array, Backend

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
 from nnmpi.autograd.ops.softmax import like_rows, rows_of
 from nnmpi.backend import Array, xp_of

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, no_grad
-from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd import Tensor, as_tensor, no_grad
 from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
 from nnmpi.dtypes import is_half
