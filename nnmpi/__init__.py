@@ -18,9 +18,7 @@ from nnmpi import optim as optim
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
 from nnmpi.autograd import replacements as _replacements
-from nnmpi.autograd.attention import (
-    scaled_dot_product_attention as scaled_dot_product_attention,
-)
+from nnmpi.autograd.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from nnmpi.autograd.functional import absolute as absolute
 from nnmpi.autograd.functional import argmax as argmax
 from nnmpi.autograd.functional import broadcast_to as broadcast_to

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from nnmpi import user_code
 from nnmpi.config import GROUPS, Config, kind_of, not_an_option, options
-from nnmpi.nested import parsed
 from nnmpi.quoting import nearest, quoted, shown
 from nnmpi.terms import check_text
+from nnmpi.user_files import content, parsed
 
 MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
 LONGEST_FILE = 1_000_000  # bytes of a file of options
@@ -66,16 +66,10 @@ def from_toml(path: str) -> Config:
     """The Config of a TOML file; its tables, if it has any, are the groups of options."""
     check_text("config", path)
     file = f"config {shown(path)}"
+    readable = "name a TOML file that can be read"
+    text = content(path, file, LONGEST_FILE, readable, "name a file of options")
     try:
-        with open(path, "rb") as stream:
-            content = stream.read(LONGEST_FILE + 1)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"{file}: {reason}; name a TOML file that can be read") from None
-    if len(content) > LONGEST_FILE:
-        raise ValueError(f"{file} is longer than {LONGEST_FILE:,} bytes; name a file of options")
-    try:
-        return Config(**_by_name(parsed(tomllib.loads, content.decode())))
+        return Config(**_by_name(parsed(tomllib.loads, text.decode())))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: it is not TOML: {shown(error)}") from None
     except ValueError as error:

@@ -6,13 +6,10 @@ Exit status: 0 success, 1 the output could not be written, 2 unusable arguments,
 import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 
 from nnmpi import cli
 from nnmpi.run import dry_run
 from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
-
-fail = partial(cli.fail, "nnmpi.simulate")
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
 """What to do where memory is too small."""

@@ -9,16 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from nnmpi.collectives.step import (
-    NOBODY,
-    Algorithm,
-    Ranks,
-    Step,
-    only,
-    reverse,
-    then,
-    transpose,
-)
+from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only, reverse, then, transpose
 
 
 def levels(p: int) -> int:

@@ -23,40 +23,19 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
     return None
 
 
-def relu_gradient_loop(g: Array, y: Array, out: Array) -> Any:
-    if not all_fit(y, g, out):
-        return NotImplemented
-    run("elementwise", "relu_gradient", y.size, (g, y, out, np.uint32(y.size)))
-    return None
+def _each(file: str, name: str, arrays: int, floats: int = 0) -> Callable[..., Any]:
+    """A loop over so many arrays of one size, each of which but the first may be None: they are
+    followed by so many numbers in float32, and by flags."""
 
+    def loop(*args: Any) -> Any:
+        given, numbers, flags = args[:arrays], args[arrays:][:floats], args[arrays + floats :]
+        if not all_fit(*given):
+            return NotImplemented
+        n = given[0].size
+        run(file, name, n, (*given, np.uint32(n), *map(np.float32, numbers), *map(np.int32, flags)))
+        return None
 
-def adam_loop(
-    p: Array, g: Array, M: Array, V: Array, largest: Array | None, *numbers: float
-) -> Any:
-    if not all_fit(p, g, M, V, largest):
-        return NotImplemented
-    args = (p, g, M, V, largest, np.uint32(p.size), *map(np.float32, numbers))
-    run("optimizers", "adam", p.size, args)
-    return None
-
-
-def sgd_loop(p: Array, g: Array, velocity: Array | None, *numbers: float) -> Any:
-    if not all_fit(p, g, velocity):
-        return NotImplemented
-    *floats, direct = numbers
-    args = (p, g, velocity, np.uint32(p.size), *map(np.float32, floats), np.int32(direct))
-    run("optimizers", "sgd", p.size, args)
-    return None
-
-
-def rmsprop_loop(
-    p: Array, g: Array, s: Array, velocity: Array | None, mean: Array | None, *numbers: float
-) -> Any:
-    if not all_fit(p, g, s, velocity, mean):
-        return NotImplemented
-    args = (p, g, s, velocity, mean, np.uint32(p.size), *map(np.float32, numbers))
-    run("optimizers", "rmsprop", p.size, args)
-    return None
+    return loop
 
 
 def cross_entropy_loop(
@@ -100,10 +79,12 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    loop.__name__: loop
-    for loop in (
-        *(bias_relu_loop, relu_gradient_loop, adam_loop, sgd_loop, rmsprop_loop),
-        *(cross_entropy_loop, cross_entropy_gradient_loop),
-    )
+    "bias_relu_loop": bias_relu_loop,
+    "relu_gradient_loop": _each("elementwise", "relu_gradient", 3),
+    "adam_loop": _each("optimizers", "adam", 5, 6),
+    "sgd_loop": _each("optimizers", "sgd", 3, 4),
+    "rmsprop_loop": _each("optimizers", "rmsprop", 5, 6),
+    "cross_entropy_loop": cross_entropy_loop,
+    "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
 }
 """The kernels by their names in the table."""

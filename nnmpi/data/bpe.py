@@ -12,8 +12,8 @@ import numpy as np
 
 from nnmpi.data.files import check_regular, reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
-from nnmpi.nested import parsed
 from nnmpi.quoting import quoted, shown
+from nnmpi.user_files import parsed
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
@@ -101,7 +101,8 @@ def _library_tokenizer(path: Path) -> Any:
     one = path / "tokenizer.json" if path.is_dir() else path
     two = [path / "vocab.json", path / "merges.txt"]
     for file in (one, *two):
-        _check_file(file)
+        if os.path.exists(file) and not file.is_dir():
+            check_regular(file, REMEDY, LARGEST)
     if one.is_file():
         _check_marks(path, one)
         with reading(one, REMEDY):
@@ -121,17 +122,6 @@ def _library_tokenizer(path: Path) -> Any:
     if END in made.get_vocab():
         made.add_special_tokens([END])
     return made
-
-
-def _check_file(file: Path) -> None:
-    """Raises ValueError for what is there and is no file, or is too large for a tokenizer."""
-    if not os.path.exists(file) or file.is_dir():
-        return
-    check_regular(file, REMEDY)
-    if (size := file.stat().st_size) > LARGEST:
-        raise ValueError(
-            f"{shown(file)} has {size:,} bytes, and a tokenizer has {LARGEST:,} at most; {REMEDY}"
-        )
 
 
 def _check_ids(path: Path, vocabulary: dict[str, int]) -> None:

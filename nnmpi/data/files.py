@@ -11,19 +11,21 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
+from numpy.lib import format as npy
 
 from nnmpi.cgroup import memory_limit
-from nnmpi.nested import parsed
 from nnmpi.quoting import shown
+from nnmpi.user_files import parsed
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
 BYTES = np.dtype("uint8")
 CHUNK = 1 << 20
 JSON_BYTES = 16 << 20  # of a file of JSON, at most
 DEFLATE = 1032  # bytes that one byte of deflate stands for, at most
+NPY_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class RefusedError(ValueError):
@@ -45,21 +47,22 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 
 
-def check_regular(path: Path, remedy: str) -> None:
-    """Raises RefusedError for a pipe, which would wait for who writes into it, and for a device."""
-    if not stat.S_ISREG(path.stat().st_mode):
+def check_regular(path: Path, remedy: str, most: float = math.inf) -> None:
+    """Raises RefusedError for a pipe, which would wait for who writes into it, for a device, and
+    for a file of more than `most` bytes."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
         raise RefusedError(f"{shown(path)} is not a regular file; {remedy}")
+    if facts.st_size > most:
+        size = f"more than {most:,} bytes ({facts.st_size:,})"
+        raise RefusedError(f"{shown(path)} has {size}; {remedy}")
 
 
 def read_json(path: Path, remedy: str) -> Any:
     """What a file of JSON says; raises RefusedError if it is none, no regular file, or too long."""
     with reading(path, remedy):
-        check_regular(path, remedy)
-        with path.open("rb") as file:
-            content = file.read(JSON_BYTES + 1)
-        if len(content) > JSON_BYTES:
-            raise ValueError(f"it has more than {JSON_BYTES:,} bytes")
-        return parsed(json.loads, content)
+        check_regular(path, remedy, JSON_BYTES)
+        return parsed(json.loads, path.read_bytes())
 
 
 class Bounded:
@@ -74,6 +77,21 @@ class Bounded:
             raise ValueError(f"a header in it announces {size:,} bytes of names")
         data: bytes = self._stream.read(size)
         return data
+
+
+def read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran's order, and type of an array as numpy.save writes it.
+
+    Version 3 of the format is for names of columns, not Latin.
+    """
+    bounded = cast("IO[bytes]", Bounded(stream))
+    version = npy.read_magic(bounded)
+    if version not in NPY_HEADERS:
+        raise ValueError(f"it has version {version} of the format, not 1 or 2")
+    try:
+        return NPY_HEADERS[version](bounded)
+    except MemoryError:
+        raise ValueError("its header has too many brackets or operators") from None
 
 
 def read_array(

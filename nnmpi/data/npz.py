@@ -5,21 +5,19 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
-from numpy.lib import format as npy
 
 from nnmpi.data.dataset import HELD_OUT, Dataset, DatasetRequest, from_arrays, kept_as
-from nnmpi.data.files import DEFLATE, Bounded, RefusedError, check_room, read_array, reading
+from nnmpi.data.files import DEFLATE, RefusedError, check_room, read_array, read_npy_header, reading
 from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown
 
 SAMPLES, LABELS = ("x", "x_test"), ("y", "y_test")
 REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers only"
 RATIOS = {ZIP_STORED: 1, ZIP_DEFLATED: DEFLATE}  # bytes that one byte in the file stands for
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def npz(request: DatasetRequest) -> Dataset:
@@ -98,20 +96,13 @@ class Header(NamedTuple):
 
 
 def _header(archive: ZipFile, member: ZipInfo, path: Path) -> Header:
-    """The header of an array. Version 3 of the format is for names of columns, not Latin."""
+    """The header of an array."""
     name = f"{path}: {member.filename}"
     with reading(name, REMEDY), archive.open(member) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the parser
         if member.compress_type not in RATIOS:  # others decompress 4 KB to hundreds of MB at once
             raise RefusedError(f"{shown(name)} is not compressed by deflate; {REMEDY}")
-        bounded = cast("IO[bytes]", Bounded(stream))
-        version = npy.read_magic(bounded)
-        if version not in HEADERS:
-            raise ValueError(f"it has version {version} of the format, not 1 or 2")
-        try:
-            shape, is_fortran, dtype = HEADERS[version](bounded)
-        except MemoryError:
-            raise ValueError("its header has too many brackets or operators") from None
+        shape, is_fortran, dtype = read_npy_header(stream)
         if dtype.hasobject or not dtype.itemsize:
             raise ValueError("it holds Python objects, or elements of 0 bytes")
         length = stream.tell()

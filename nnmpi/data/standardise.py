@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, Structure, aligned, arrays, each, is_index, like, parts
-from nnmpi.nested import parsed
+from nnmpi.user_files import parsed
 
 BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 

@@ -10,13 +10,12 @@ import weakref
 from collections.abc import Iterable
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from nnmpi.data.dataset import Dataset, DatasetRequest
-from nnmpi.data.files import Bounded, RefusedError, check_regular, reading
+from nnmpi.data.files import RefusedError, check_regular, read_npy_header, reading
 from nnmpi.data.windows import About, in_windows
 from nnmpi.quoting import shown
 
@@ -69,14 +68,11 @@ class StoredTokens:
         """These tokens in rows."""
         return StoredTokens(self._file, self._begin, (n, T), self.dtype)
 
-    def __getitem__(self, index: Any) -> "StoredTokens | np.ndarray":
-        """Of tokens a stretch, which is not read; of rows those with these numbers."""
-        if len(self.shape) == 1:
-            taken = range(len(self))[index]
-            begin = self._begin + taken.start * self._row
-            return StoredTokens(self._file, begin, (len(taken),), self.dtype)
-        rows = np.arange(len(self))[index]
-        return self.take(rows.ravel()).reshape(*rows.shape, self.shape[1])
+    def __getitem__(self, stretch: slice) -> "StoredTokens":
+        """A stretch of tokens, which is not read."""
+        taken = range(len(self))[stretch]
+        begin = self._begin + taken.start * self._row
+        return StoredTokens(self._file, begin, (len(taken),), self.dtype)
 
     def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
         """These rows; those behind one another are read at once."""
@@ -98,7 +94,7 @@ class StoredTokens:
 def stored(path: Path) -> tuple[StoredTokens, About]:
     """The tokens of a file, and what they are."""
     with path.open("rb") as file:
-        shape, _, dtype = _header(file)
+        shape, _, dtype = read_npy_header(file)
         begin, size = file.tell(), os.fstat(file.fileno()).st_size
         if dtype.kind != "u" or len(shape) != 1:
             raise RefusedError(
@@ -111,12 +107,3 @@ def stored(path: Path) -> tuple[StoredTokens, About]:
         file.seek(end)
         about = About.read(file.read(LONGEST))
     return StoredTokens(OpenFile(path), begin, shape, dtype), about
-
-
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    bounded = cast("IO[bytes]", Bounded(file))
-    version = npy.read_magic(bounded)
-    if version != (1, 0):
-        raise ValueError(f"it has version {version} of the format, not (1, 0)")
-    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = npy.read_array_header_1_0(bounded)
-    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnmpi.data.dataset import Dataset, Language, Split
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.nested import parsed
+from nnmpi.user_files import parsed
 
 HELD_OUT = 10
 
@@ -35,7 +35,8 @@ class TokenWindows:
         return len(self.stored)
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        return np.asarray(self.stored[index]).astype("int64")
+        rows = np.arange(len(self))[index]
+        return self.take(rows.ravel()).reshape(*rows.shape, self.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All rows, in memory."""

@@ -15,12 +15,12 @@ from math import hypot
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
 from nnmpi.drawing.rounds_text import check_ranks, span
-from nnmpi.drawing.svg import IDLE, INK, QUIET, box, page, text
+from nnmpi.drawing.svg import IDLE, INK, QUIET, between, box, page, text
 
 COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 80.0, 84.0  # in pixels
 OFF, HEAD = 16.0, 9.0  # from the middle of a box to where arrows begin and end; of an arrow
 ADDED, REPLACED = "#2f6fd0", "#d5700a"
-LIGHT, DARK = (0xDC, 0xE8, 0xFB), (0x1F, 0x4E, 0x9C)  # of a chunk of one rank, and of all
+LIGHT, DARK = "#dce8fb", "#1f4e9c"  # of a chunk of one rank, and of all
 
 
 def as_svg(algorithm: Algorithm, p: int, title: str, claim: Claim = ALL_REDUCE) -> str:
@@ -60,9 +60,7 @@ def _legend(p: int) -> Iterator[str]:
 
 
 def _shade(ranks: int, p: int) -> str:
-    part = (ranks - 1) / max(p - 1, 1)
-    mixed = (round(a + (b - a) * part) for a, b in zip(LIGHT, DARK, strict=True))
-    return "#" + "".join(f"{x:02x}" for x in mixed)
+    return between(LIGHT, DARK, (ranks - 1) / max(p - 1, 1))
 
 
 def _held(

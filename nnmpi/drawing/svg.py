@@ -74,7 +74,7 @@ def _span(span: Span, chunk: int, top: float, scale: float) -> Iterator[str]:
     label = str(span.micro) if span.micro >= 0 else ""
     details = f"{style(span.kind).name} {label}, stage {span.stage}, {span.start:g} to {span.end:g}"
     border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
-    shade = _darker(style(span.kind).colour, 0.82**chunk)
+    shade = between("#000000", style(span.kind).colour, 0.82**chunk)
     at = (x, top + ROW, width, GAP - 2) if span.kind == BACKGROUND else (x, top, width, ROW)
     yield f"<g><title>{escape(details)}</title>{box(*at, shade, border)}"
     size = min(14.0, (width - 3) / (0.6 * max(len(label), 1)))
@@ -117,9 +117,10 @@ def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
     return parts, y
 
 
-def _darker(colour: str, factor: float) -> str:
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part * factor):02x}" for part in parts)
+def between(a: str, b: str, part: float) -> str:
+    """The colour at a part of the way from one colour to another."""
+    pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(x + (y - x) * part):02x}" for x, y in pairs)
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:

@@ -66,5 +66,5 @@ KERNELS: dict[str, Kernel] = {}
 def kernel(reference: Callable[..., None]) -> Kernel:
     """Enters a loop into the table."""
     name = reference.__name__
-    KERNELS[name] = found = Kernel(reference, native.kernel(name), cuda.kernel(name))
+    KERNELS[name] = found = Kernel(reference, native.kernel(name), cuda.KERNELS.get(name))
     return found

@@ -49,8 +49,6 @@ def load_into(
         raise ValueError(f"{error}{remedy}") from None
     for place, target in targets:
         assign(target, values[place.path][place.slices])
-        if isinstance(target, Parameter):
-            target.seed = None
     return LoadedKeys(missing, unexpected)
 
 
@@ -110,6 +108,8 @@ def assign(target: Any, value: np.ndarray) -> None:
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()
+    if isinstance(target, Parameter):
+        target.seed = None  # no longer the values that were drawn
 
 
 def array_of(value: Any) -> Array:

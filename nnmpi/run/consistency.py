@@ -15,7 +15,7 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
-from nnmpi.data.files import check_regular
+from nnmpi.data.files import check_regular, reading
 from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -106,15 +106,13 @@ def _check_files(comm: Comm, what: str, found: Callable[[], list[Path]], remedy:
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
     """The size of a file, and a digest of what is compared of it."""
     digest = hashlib.blake2b(digest_size=8)
-    try:
+    with reading(path, remedy):
         check_regular(path, remedy)
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             for begin in range(0, size, max(STRETCH, size * STRETCH // MAX_BYTES)):
                 file.seek(begin)
                 digest.update(file.read(STRETCH))
-    except OSError as error:
-        raise ValueError(f"{shown(path)} cannot be read: {error.strerror}; {remedy}") from None
     return size, digest.hexdigest()
 
 

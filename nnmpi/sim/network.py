@@ -12,18 +12,20 @@ MAX_RANKS = 10_000_000
 MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows
 
 
+def add_number(
+    group: Any, flag: str, default: str, text: str, kind: type = float, metavar: str | None = None
+) -> None:
+    """Add an option that is a number, and whose help names its default."""
+    text = f"{text} (default {default})"
+    group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
+
+
 def add_options(p: argparse.ArgumentParser) -> None:
     """Add the options of a network, in a group of their own."""
     network = p.add_argument_group("network")
-    network.add_argument(
-        "--alpha", type=float, default=5e-6, help="seconds per message (default 5e-6)"
-    )
-    network.add_argument(
-        "--beta", type=float, default=1e-10, help="seconds per byte (default 1e-10)"
-    )
-    network.add_argument(
-        "--gamma", type=float, default=0.0, help="seconds to add a byte (default 0)"
-    )
+    add_number(network, "--alpha", "5e-6", "seconds per message")
+    add_number(network, "--beta", "1e-10", "seconds per byte")
+    add_number(network, "--gamma", "0", "seconds to add a byte")
     network.add_argument(
         "--per-node", type=int, metavar="Q", help="ranks in a node, for a network of two levels"
     )

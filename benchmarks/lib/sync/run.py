@@ -108,7 +108,8 @@ def _train(comm: Comm, workers: int, entry: Entry, seed: int, a: argparse.Namesp
     )
     build = None if a.model else without_batchnorm
     trainer = nnmpi.Trainer(config, build, digits(a.steps * a.batch), comm)
-    trainer.strategy = timed = TimedStrategy(trainer.strategy, a.steps // COLD)
+    session = trainer.session
+    session.strategy = timed = TimedStrategy(session.strategy, a.steps // COLD)
     event = trainer.fit(NullReport())
     staleness: Counter[int] = Counter()
     for counts in event.get("staleness", {}).values():

@@ -115,13 +115,10 @@ class Restored:
         """Copies parameters and buffers. Every rank calls it, before parameters are in a store that
         ranks share."""
         for i, (place, tensor) in enumerate(self._tensors):
-            is_parameter = isinstance(tensor, Parameter)
-            dtype = self._dtype if is_parameter else np.dtype(str(tensor.dtype))
+            dtype = self._dtype if isinstance(tensor, Parameter) else np.dtype(str(tensor.dtype))
             value = self._table.from_writer(i, dtype, partial(self._numbers, None))
             if self._held[i]:
                 assign(tensor, value[place.slices])
-                if is_parameter:
-                    tensor.seed = None  # no longer the values that were drawn
 
     def sums_to_optimizer(self, optimizer: Optimizer) -> None:
         """Copies running sums, and how often each parameter was updated. Every rank calls it."""

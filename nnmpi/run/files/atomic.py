@@ -30,6 +30,18 @@ class NotSavedError(ValueError):
 
 
 @contextmanager
+def refusing(
+    path: str | os.PathLike[str], what: str = "save", remedy: str = "name another place"
+) -> Iterator[None]:
+    """Raises NotSavedError in the place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise NotSavedError(f"cannot {what} {shown(path)}: {reason}; {remedy}") from None
+
+
+@contextmanager
 def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
     """A new file that replaces `path` when it is complete; a failure leaves an old file.
 
@@ -97,32 +109,28 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
     path, cannot = Path(path), f"cannot {what} {shown(path)}"
     check_not_read_only(path, what)
-    try:
+    with refusing(path, what, "name another file"):
         target = followed(path)
-    except OSError as error:
-        raise NotSavedError(f"{cannot}: {error.strerror}; name another file") from None
-    if not target.parent.is_dir():
-        raise NotSavedError(
-            f"{cannot}: there is no directory {shown(target.parent)}; make it first"
-        )
-    if path.is_dir():
-        raise NotSavedError(f"{cannot}: it is a directory; name a file in it")
-    if path.exists() and not path.is_file():
-        raise NotSavedError(f"{cannot}: it is a device or a pipe; name a file")
-    if not os.access(target.parent, os.W_OK):
-        raise NotSavedError(
-            f"{cannot}: no permission to write in {shown(target.parent)}; name another place"
-        )
+    folder, why = target.parent, ""
+    if not folder.is_dir():
+        why = f"there is no directory {shown(folder)}; make it first"
+    elif path.is_dir():
+        why = "it is a directory; name a file in it"
+    elif path.exists() and not path.is_file():
+        why = "it is a device or a pipe; name a file"
+    elif not os.access(folder, os.W_OK):
+        why = f"no permission to write in {shown(folder)}; name another place"
+    if why:
+        raise NotSavedError(f"{cannot}: {why}")
 
 
 def check_not_read_only(path: str | os.PathLike[str], what: str) -> None:
     """Raises NotSavedError if `path` is a file that nobody may write, not even root."""
     cannot = f"cannot {what} {shown(path)}"
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:  # the usual case
-        return
-    except OSError as error:
-        raise NotSavedError(f"{cannot}: {error.strerror}; name another place") from None
+    with refusing(path, what):
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:  # the usual case
+            return
     if stat.S_ISREG(mode) and not (mode & 0o222 and os.access(path, os.W_OK)):
         raise NotSavedError(f"{cannot}: the file is read-only; chmod u+w it, or name another file")

@@ -21,7 +21,7 @@ from nnmpi.nn.gpt2 import (
 )
 from nnmpi.nn.stored import PLAIN, Form
 from nnmpi.quoting import shown
-from nnmpi.run.files.atomic import NotSavedError, check_target, replaced
+from nnmpi.run.files.atomic import NotSavedError, check_target, refusing, replaced
 
 TOKENIZER = "tokenizer"
 """The key of the metadata that describes the tokens of a text."""
@@ -102,8 +102,8 @@ def prepared(
     check_folder(path)
     is_there = os.path.isdir(path)
     try:
-        os.makedirs(path, exist_ok=True)
-        with ExitStack() as files:
+        with refusing(path), ExitStack() as files:
+            os.makedirs(path, exist_ok=True)
             config = files.enter_context(replaced(Path(path, CONFIG), "xb"))
             config.write(config_of(sizes_of(model)).encode())
             if tokenizer := _tokenizer(about):
@@ -111,10 +111,6 @@ def prepared(
                 copy.write(tokenizer.to_json().encode())
                 about = {**about, TOKENIZER: tokenizer.describe(TOKENIZER_FILE)}
             yield weights_of(path), Published(model.heads), {**METADATA, **about}
-    except OSError as error:
-        raise NotSavedError(
-            f"cannot save {shown(path)}: {error.strerror or error}; name another place"
-        ) from None
     finally:
         if not is_there:
             with suppress(OSError):  # it is empty after a failure only

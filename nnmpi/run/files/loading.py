@@ -136,8 +136,6 @@ def load_into(
         if isinstance(target, Parameter):
             _check_finite(f"--load {path}: {place.path}", value, target.dtype)
         assign(target, value)
-        if isinstance(target, Parameter):
-            target.seed = None
     return loaded
 
 
@@ -176,8 +174,7 @@ def _checked(
         check_state(sources, sources, places)
     except ValueError as error:
         what = "" if loaded.loaded or not partial else "nothing of it fits the model: "
-        remedy = (
-            "; in training --load-partial takes what fits" if loaded.loaded and not partial else ""
-        )
+        takes = "; in training --load-partial takes what fits"
+        remedy = takes if loaded.loaded and not partial else ""
         raise ValueError(f"--load {path}: {what}{error}{remedy}") from None
     return loaded

@@ -18,7 +18,7 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.quoting import shown
 from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
-from nnmpi.run.files.atomic import check_target, replaced
+from nnmpi.run.files.atomic import check_target, refusing, replaced
 
 PARAMETERS = "parameters_sha256"
 """The metadata of a run's model have the digest of its parameters, as in the last event."""
@@ -134,21 +134,16 @@ def write(
     check_target(path)
     blank = dict.fromkeys((*digests, FILE), BLANK)
     header, starts = _header(path, index, {**metadata, **blank})
-    try:
-        with replaced(path, "x+b") as file:
-            file.write(header)
-            for start, array in zip(starts, arrays, strict=True):
-                file.seek(start)
-                little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-                file.write(little.tobytes())
-            for key, digest in digests.items():
-                _fill_in(file, place_of(header, key), digest())
-            place = place_of(header, FILE)
-            _fill_in(file, place, file_sha256(file, place))
-    except OSError as error:
-        raise NotSavedError(
-            f"cannot save {shown(path)}: {error.strerror or error}; name another place"
-        ) from None
+    with refusing(path), replaced(path, "x+b") as file:
+        file.write(header)
+        for start, array in zip(starts, arrays, strict=True):
+            file.seek(start)
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            file.write(little.tobytes())
+        for key, digest in digests.items():
+            _fill_in(file, place_of(header, key), digest())
+        place = place_of(header, FILE)
+        _fill_in(file, place, file_sha256(file, place))
 
 
 def place_of(header: bytes, key: str) -> int:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import cli
-from nnmpi.nested import parsed
 from nnmpi.quoting import shown
+from nnmpi.run.files.atomic import refusing
 from nnmpi.run.report.messages import Event
+from nnmpi.user_files import content, parsed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,12 +88,8 @@ def plot(
     tasks = {run.task for run in runs}
     title = _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
     figure.suptitle(title, size=16, x=0.01, ha="left")
-    try:
+    with refusing(out, "write", "name another file"):
         figure.savefig(out, dpi=120)
-    except OSError as error:
-        raise ValueError(
-            f"cannot write {shown(out)}: {error.strerror}; name another file"
-        ) from None
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
@@ -204,14 +201,9 @@ def read_log(file: Path, name: str) -> list[RunLog]:
     that goes on counting epochs, as that of another `fit`, is part of the one before.
     """
     path = shown(file)
+    text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
     try:
-        with file.open("rb") as stream:
-            content = stream.read(LONGEST_LOG + 1)
-        if len(content) > LONGEST_LOG:
-            raise ValueError(f"log {path} is longer than {LONGEST_LOG:,} bytes; {REMEDY}")
-        *lines, _ = content.decode().split("\n")
-    except OSError as error:
-        raise ValueError(f"cannot read log {path}: {error.strerror}; {REMEDY}") from None
+        *lines, _ = text.decode().split("\n")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a log: it is not text; {REMEDY}") from None
     events = [_event(path, i, line) for i, line in enumerate(lines, 1)]

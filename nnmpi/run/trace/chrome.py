@@ -21,11 +21,7 @@ from nnmpi.run.trace.recording import KINDS, WAITS
 
 
 def write(
-    path: str,
-    table: np.ndarray,
-    works: Sequence[RankWorks],
-    mesh: Mesh,
-    facts: Mapping[str, Any],
+    path: str, table: np.ndarray, works: Sequence[RankWorks], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
     """Writes the events of all ranks, or leaves an old file; raises OSError."""
     with replaced(Path(path), "x") as file:

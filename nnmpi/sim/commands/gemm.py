@@ -26,19 +26,10 @@ def add_options(p: argparse.ArgumentParser) -> None:
     ranks = p.add_argument_group("ranks")
     ranks.add_argument("--ranks", type=int, required=True, metavar="P")
     ranks.add_argument("--grid", metavar="QxR", help="one grid (default: all of P ranks)")
-    ranks.add_argument(
-        "--panel",
-        type=int,
-        default=gemm.PANEL,
-        metavar="W",
-        help=f"columns of x that a grid moves at a time (default {gemm.PANEL})",
-    )
-    ranks.add_argument(
-        "--dtype-bytes", type=int, default=4, metavar="B", help="bytes of a number (default 4)"
-    )
-    ranks.add_argument(
-        "--flops", type=float, default=1e11, help="operations a second of a rank (default 1e11)"
-    )
+    moved = "columns of x that a grid moves at a time"
+    net.add_number(ranks, "--panel", str(gemm.PANEL), moved, int, "W")
+    net.add_number(ranks, "--dtype-bytes", "4", "bytes of a number", int, "B")
+    net.add_number(ranks, "--flops", "1e11", "operations a second of a rank")
     net.add_options(p)
     output = p.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
@@ -135,11 +126,9 @@ def _verdict(family: PlanFamily, found: list[Record]) -> list[str]:
     best = [f"{what}: {min(found, key=itemgetter(key))['layout']}" for what, key in goals.items()]
     point = found[0]["two_dimensions_receive_least_from_ranks"]
     others = ", ".join([*family.lines, "1xP", "Px1"])
-    where = (
-        f"from {point:,} ranks on (powers of two)"
-        if point
-        else f"not up to {gemm.MOST_RANKS:,} ranks"
-    )
+    where = f"not up to {gemm.MOST_RANKS:,} ranks"
+    if point:
+        where = f"from {point:,} ranks on (powers of two)"
     return [
         "; ".join(best),
         f"where 2-D wins: {where}, a grid of two dimensions receives less than {others}",

@@ -9,6 +9,7 @@ from nnmpi.drawing.tables import columns
 from nnmpi.drawing.timeline import draw
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.sim.network import add_number
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 HELP = "schedules of a pipeline"
@@ -46,11 +47,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
     )
     plan.add_argument("--recompute", action="store_true", help="forward passes run again")
     times = p.add_argument_group("times", "in any unit")
-    times.add_argument(
-        "--forward", type=float, default=1.0, help="a micro-batch on a rank (default 1)"
-    )
-    times.add_argument("--backward", type=float, default=2.0, help="the same (default 2)")
-    times.add_argument("--send", type=float, default=0.0, help="a message (default 0)")
+    add_number(times, "--forward", "1", "a micro-batch on a rank")
+    add_number(times, "--backward", "2", "the same")
+    add_number(times, "--send", "0", "a message")
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
     output.add_argument("--json", action="store_true", help="print JSON")

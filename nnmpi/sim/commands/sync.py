@@ -141,12 +141,9 @@ def run(options: argparse.Namespace) -> Any:
     if staleness < 0:
         raise ValueError(f"--staleness {staleness} must be at least 0")
     delays = [Delay.of(options.slow_rank, options.jitter, options.seed, w, p) for w in range(p)]
-    found = [
-        (record, timeline)
-        for record, timeline in _simulated(staleness, delays, steps)
-        if options.sync in (None, record["sync"])
-    ]
-    records, timelines = [record for record, _ in found], [timeline for _, timeline in found]
+    modes = MODES if options.sync is None else (options.sync,)
+    found = _simulated(staleness, delays, steps)
+    records, timelines = zip(*(x for x in found if x[0]["sync"] in modes), strict=True)
     slow = [f"--slow-rank {options.slow_rank}"] * bool(options.slow_rank)
     slow += [f"--jitter {options.jitter}"] * bool(options.jitter)
     who = " and ".join(slow) or "all alike"

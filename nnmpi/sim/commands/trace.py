@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from nnmpi.drawing.svg import svg
 from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, draw
-from nnmpi.nested import parsed
 from nnmpi.quoting import shown
+from nnmpi.user_files import content, parsed
 
 HELP = "steps of a real run"
 
@@ -63,17 +63,10 @@ class TraceFile(NamedTuple):
     def read(cls, path: Path) -> "TraceFile":
         """Raises ValueError for another file, and for one that is too long to be read."""
         name = shown(path)
+        fewer = "trace fewer steps or fewer ranks"
+        text = content(path, name, LONGEST_FILE, "name another file", fewer)
         try:
-            with path.open("rb") as file:
-                content = file.read(LONGEST_FILE + 1)
-        except OSError as error:
-            raise ValueError(f"cannot read {name}: {error.strerror}; name another file") from None
-        if len(content) > LONGEST_FILE:
-            raise ValueError(
-                f"{name} is longer than {LONGEST_FILE:,} bytes; trace fewer steps or fewer ranks"
-            )
-        try:
-            events = parsed(json.loads, content.decode())["traceEvents"]
+            events = parsed(json.loads, text.decode())["traceEvents"]
             steps = defaultdict[int, list[Span]](list)
             background = defaultdict[int, list[Span]](list)
             for event in events:
@@ -131,10 +124,8 @@ def _event(event: dict[str, Any], ranks: int) -> Span:
     Raises KeyError, TypeError, ValueError or OverflowError if it is not one of nnmpi.
     """
     args, kind = event["args"], str(event["cat"])
-    rank, stage = (
-        _below(ranks, event["pid"], "rank"),
-        _below(LARGEST, args.get("stage", 0), "stage"),
-    )
+    rank = _below(ranks, event["pid"], "rank")
+    stage = _below(LARGEST, args.get("stage", 0), "stage")
     micro = _below(LARGEST, args["micro"], "micro-batch") if "micro" in args else -1
     start, duration = float(event["ts"]), float(event["dur"])
     if not (abs(start) < LATEST and 0 <= duration < LATEST):

@@ -10,11 +10,11 @@ from helpers.ops.opcases import Case
 from nnmpi.autograd.ops import experts, join
 
 
-def _joined(t: Any, *parts: Any, how: str, axis: int = -1) -> Any:
-    if how in ("concat", "stack"):
-        return (t.cat if how == "concat" else t.stack)(parts, dim=axis)
+def _joined(t: Any, *parts: Any, join: str, axis: int = -1) -> Any:
+    if join in ("concat", "stack"):
+        return (t.cat if join == "concat" else t.stack)(parts, dim=axis)
     total = reduce(lambda a, b: a + b, parts)
-    return total / len(parts) if how == "mean" else total
+    return total / len(parts) if join == "mean" else total
 
 
 def _cases() -> dict[str, Case]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nnmpi.nested import parsed
+from nnmpi.user_files import parsed
 
 
 class Garbage:
