@@ -31,6 +31,7 @@ from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, Max
 from nnmpi.nn.layers.upsample import Upsample
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
+from nnmpi.nn.registries import constructor_options
 from nnmpi.nn.seeding import construction
 
 M = TypeVar("M", bound=Module)
@@ -45,7 +46,7 @@ def _made(layer: Callable[..., M], *args: Any, **options: Any) -> M:
         construction.set(before)
 
 
-def _of(layer: Callable[..., Module]) -> Callable[..., Tensor]:
+def _of(layer: type[Module]) -> Callable[..., Tensor]:
     """The function of an input and of the options of a layer, in its order."""
 
     def function(input: Any, *args: Any, **options: Any) -> Tensor:
@@ -55,7 +56,7 @@ def _of(layer: Callable[..., Module]) -> Callable[..., Tensor]:
     return _described(function, layer, 1)
 
 
-def _of_loss(loss: Callable[..., Module]) -> Callable[..., Tensor]:
+def _of_loss(loss: type[Module]) -> Callable[..., Tensor]:
     """The function of an input, a target and the options of a loss."""
 
     def function(input: Any, target: Any, *args: Any, **options: Any) -> Tensor:
@@ -65,10 +66,10 @@ def _of_loss(loss: Callable[..., Module]) -> Callable[..., Tensor]:
     return _described(function, loss, 2)
 
 
-def _described(function: Any, layer: Callable[..., Module], inputs: int) -> Callable[..., Tensor]:
+def _described(function: Any, layer: type[Module], inputs: int) -> Callable[..., Tensor]:
     """The function with the signature that it has: so many inputs, and the options of the layer."""
-    own, options = signature(function), signature(layer)
-    parameters = (*[*own.parameters.values()][:inputs], *options.parameters.values())
+    own = signature(function)
+    parameters = [*own.parameters.values()][:inputs] + constructor_options(layer)
     function.__signature__ = own.replace(parameters=parameters)
     function.__doc__ = layer.__doc__
     made: Callable[..., Tensor] = function

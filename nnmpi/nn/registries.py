@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
@@ -157,6 +158,12 @@ class Registries:
     def _parts(self) -> Iterator[tuple[str, Parameter | Registries]]:
         yield from self._parameters.items()
         yield from self._modules.items()
+
+
+def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
+    """The options of a module's constructor; early releases of Python 3.11 take the signature of
+    `__new__` for that of the class."""
+    return [*inspect.signature(kind.__init__).parameters.values()][1:]
 
 
 def buffer_array(name: str, value: Any) -> Array:

@@ -1,6 +1,5 @@
 """Recurrent layers: RNN, LSTM and GRU, of one or several layers, in one direction or in both."""
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
+from nnmpi.nn.registries import constructor_options
 
 KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 """The parameters of a layer in one direction, in the order of PyTorch's state dict."""
@@ -172,9 +172,9 @@ class _Recurrent(Module):
 
     def extra_repr(self) -> str:
         given = [f"{self.input_size}, {self.hidden_size}"]
-        for name, p in inspect.signature(type(self)).parameters.items():
-            if p.default not in (inspect.Parameter.empty, getattr(self, name, p.default)):
-                given.append(f"{name}={getattr(self, name)!r}")
+        for p in constructor_options(type(self)):
+            if p.default not in (p.empty, getattr(self, p.name, p.default)):
+                given.append(f"{p.name}={getattr(self, p.name)!r}")
         return ", ".join(given)
 
 
