@@ -1,5 +1,6 @@
 """The command nnmpi.simulate: output, refusals, and docs/collectives.md, which shows its output."""
 
+import ast
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from helpers.commands import Completed
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
+from nnmpi.collectives.verify import ALL_GATHER
 from nnmpi.drawing.rounds_svg import as_svg
 from nnmpi.drawing.rounds_text import LEGEND, MAX_RANKS, draw
 from nnmpi.drawing.svg import INK
@@ -112,6 +114,17 @@ def test_the_drawing_follows_the_report(simulator: Any) -> None:
     figures = simulator(RING).out
     picture = draw(ALGORITHMS["ring"], 4)
     assert result.out == f"{figures}\n{picture}\n\n{LEGEND}\n"
+
+
+def test_the_drawing_of_an_all_gather_starts_with_one_chunk_per_rank() -> None:
+    assert draw(OPERATIONS["all-gather"].algorithms["ring"], 3, ALL_GATHER).splitlines() == [
+        "round  rank 0  rank 1  rank 2",
+        "start  1..     .1.     ..1",
+        "0      0>2 =1  1>0 =2  2>1 =0",
+        "       11.     .11     1.1",
+        "1      1>2 =2  2>0 =0  0>1 =1",
+        "       111     111     111",
+    ]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -333,6 +346,23 @@ def test_a_full_disk_is_reported() -> None:
         _, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
+
+
+def test_the_simulator_imports_plans_and_nothing_else() -> None:
+    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.drawing"}
+    rooms |= {"nnmpi.quoting", "nnmpi.user_files"}
+    files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").rglob("*.py")]
+    assert len(files) > 4
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
+                assert {a.name for a in node.names} <= {"cli", "user_code"}, path
+            elif path.name == "simulate.py" and getattr(node, "module", None) == "nnmpi.run":
+                assert [a.name for a in node.names] == ["dry_run"]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
+                assert ".".join((node.module or "").split(".")[:2]) in rooms, path
+            if isinstance(node, ast.Import):
+                assert not [a.name for a in node.names if a.name.startswith("nnmpi")], path
 
 
 # ---- the page

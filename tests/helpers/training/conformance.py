@@ -265,6 +265,9 @@ def _unusual() -> Iterator[Row]:
             yield _trained(name, {**axes, "schedule": schedule}, case)
         for zero in (1, 2, 3) if "dp" in axes else ():
             yield _trained(name, {**axes, **sums[1], "zero": zero}, case)
+    for axes in ({"tp": 2}, {"dp": 2, "tp": 2}, {"pp": 2, "tp": 2}):
+        case = {"build": UNUSUAL_MODELS["spoilt"], "micro_batches": 3, "clip_norm": 0.5}
+        yield _trained("spoilt", axes, case)
 
 
 def _samples() -> Iterator[Row]:
