@@ -132,3 +132,15 @@ def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
         assert formula <= counted < formula + 1000  # and a few numbers that ranks agree on
     if HAS_MATPLOTLIB:
         assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_recompute_formula(module: Import) -> None:
+    model = module("lib.pipeline.model")
+    assert model.recompute_speed(1) == 1
+    assert model.recompute_speed(4) == 0.8
+
+
+def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
+    runs = module("lib.runs")
+    case = runs.Case("pipeline", "mlp", 64, 4, pp=2, schedule="zb-h1", cut="3", small=True)
+    assert runs.Case.of(case.text) == case

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,17 @@ def test_a_cluster_that_does_not_start_is_reported(
     monkeypatch.setattr(module("lib.jobs"), "cluster", refuse)
     assert sections.over_network(bench(module), []) == []
     assert "need root" in capsys.readouterr().out
+
+
+def test_parameters_are_those_of_the_model(module: Import) -> None:
+    b = bench(module)
+    widths = (8, *[64] * 13, 10)
+    assert b.parameters(b.case("deep")) == sum((k + 1) * o for k, o in pairwise(widths))
+
+
+def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
+    runs, layers = module("lib.runs"), module("lib.sharding.layers")
+    case = runs.Case("sharding", "mlp", 64, dp=2, zero=3, bucket_mb=16.0, small=True)
+    assert runs.Case.of(case.text) == case
+    image = layers.LayerCase("image", (64, 32), 2)
+    assert layers.LayerCase.of(image.text) == image

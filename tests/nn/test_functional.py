@@ -1,9 +1,12 @@
-"""nnmpi.nn.functional: signatures are PyTorch's; tests/outside compares values and gradients."""
+"""nnmpi.nn.functional against torch.nn.functional, in float64: values, gradients, signatures."""
 
 import inspect
+from collections.abc import Callable
 from contextvars import copy_context
+from typing import Any
 
 import numpy as np
+import pytest
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
@@ -14,7 +17,91 @@ from nnmpi.nn.seeding import construction
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 4, 6, 6))  # images
 W = RNG.standard_normal((6, 4, 3, 3)) / 6
-ROWS, LABELS = X[:, 0, 0], np.array([1, 5, 0])
+S, V = X[:, :, 0], W[..., 0]  # sequences, and their kernels
+ROWS, M, B = X[:, 0, 0], RNG.standard_normal((5, 6)), RNG.standard_normal(5)
+LABELS, INDEX = np.array([1, 5, 0]), np.array([[0, 4], [2, 2]])
+P = 1 / (1 + np.exp(-ROWS))
+Y = (RNG.random((3, 6)) > 0.5).astype("float64")
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "relu": (lambda F, x: F.relu(x), (X,)),
+    "silu": (lambda F, x: F.silu(x), (X,)),
+    "gelu": (lambda F, x: F.gelu(x, approximate="tanh"), (X,)),
+    "sigmoid": (lambda F, x: F.sigmoid(x), (X,)),
+    "tanh": (lambda F, x: F.tanh(x), (X,)),
+    "leaky_relu": (lambda F, x: F.leaky_relu(x, 0.2), (X,)),
+    "elu": (lambda F, x: F.elu(x, 0.5), (X,)),
+    "softplus": (lambda F, x: F.softplus(x, 2, 1), (X,)),
+    "prelu": (lambda F, x, w: F.prelu(x, w), (X, B[:4])),
+    "softmax": (lambda F, x: F.softmax(x, 1), (S,)),
+    "log_softmax": (lambda F, x: F.log_softmax(x, dim=0), (S,)),
+    "dropout": (lambda F, x: F.dropout(x, training=False) + F.dropout(x, 0.0), (X,)),
+    "linear": (lambda F, x, w, b: F.linear(x, w, b), (ROWS, M, B)),
+    "linear, no bias": (lambda F, x, w: F.linear(x, w), (S, M)),
+    "conv1d": (lambda F, x, w: F.conv1d(x, w, None, 2, (1,)), (S, V)),
+    "conv2d": (lambda F, x, w, b: F.conv2d(x, w, b, (1, 2), "valid"), (X, W, ROWS[0])),
+    "conv2d, groups": (lambda F, x, w: F.conv2d(x, w, padding=1, groups=2), (X, W[:, :2])),
+    "embedding": (lambda F, w: F.embedding(like(F, INDEX), w, padding_idx=2), (M,)),
+    "layer_norm": (lambda F, x, w, b: F.layer_norm(x, (6,), w, b), (X, ROWS[0], ROWS[1])),
+    "rms_norm": (lambda F, x, w: F.rms_norm(x, (6,), w), (X, ROWS[0])),
+    "group_norm": (lambda F, x, w: F.group_norm(x, 2, w), (X, B[:4])),
+    "max_pool1d": (lambda F, x: F.max_pool1d(x, 2, 1), (S,)),
+    "max_pool2d": (lambda F, x: F.max_pool2d(x, 2), (X,)),
+    "max_pool2d, ceil": (lambda F, x: F.max_pool2d(x, 4, None, 0, 1, True), (X,)),
+    "avg_pool1d": (lambda F, x: F.avg_pool1d(x, 3, padding=1), (S,)),
+    "avg_pool2d": (lambda F, x: F.avg_pool2d(x, 3, 2, 1, False, False), (X,)),
+    "adaptive_avg_pool2d": (lambda F, x: F.adaptive_avg_pool2d(x, (2, None)), (X,)),
+    "interpolate": (lambda F, x: F.interpolate(x, scale_factor=2, mode="bilinear"), (X,)),
+    "pad": (lambda F, x: F.pad(x, (1, 2), value=3.0), (X,)),
+    "attention": (lambda F, q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (X,)),
+    "cross_entropy": (lambda F, x: F.cross_entropy(x, like(F, LABELS)), (ROWS,)),
+    "cross_entropy, options": (
+        lambda F, x: F.cross_entropy(
+            x, like(F, LABELS), like(F, P[0]), ignore_index=5, label_smoothing=0.1, reduction="sum"
+        ),
+        (ROWS,),
+    ),
+    "nll_loss": (lambda F, x: F.nll_loss(x, like(F, LABELS), reduction="none"), (ROWS,)),
+    "mse_loss": (lambda F, x: F.mse_loss(x, like(F, Y)), (ROWS,)),
+    "l1_loss": (lambda F, x: F.l1_loss(x, like(F, Y)), (ROWS,)),
+    "smooth_l1_loss": (lambda F, x: F.smooth_l1_loss(x, like(F, Y), beta=0.5), (ROWS,)),
+    "huber_loss": (lambda F, x: F.huber_loss(x, like(F, Y), delta=0.5), (ROWS,)),
+    "binary_cross_entropy": (lambda F, x: F.binary_cross_entropy(x, like(F, Y)), (P,)),
+    "binary_cross_entropy_with_logits": (
+        lambda F, x: F.binary_cross_entropy_with_logits(x, like(F, Y), pos_weight=like(F, P[0])),
+        (ROWS,),
+    ),
+}
+
+
+def like(functional: Any, array: np.ndarray) -> Any:
+    """A tensor of the library that the functions are of."""
+    return nnmpi.tensor(array) if functional is F else pytorch().tensor(array)
+
+
+def test_every_function_is_compared() -> None:
+    public = {name for name, f in vars(F).items() if inspect.isfunction(f) and name[0] != "_"}
+    helpers = {"apply", "as_tensor", "as_tensors", "check_probability", "constructor_options"}
+    helpers |= {"padding_row", "row_numbers"}
+    called = {name.split(",")[0] for name in CASES} - {"attention"}
+    assert public - helpers - {"signature", "wide", "one_hot"} == called | {
+        "scaled_dot_product_attention"
+    }
+
+
+@needs_torch
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_values_and_gradients_are_pytorchs(case: Any) -> None:
+    torch = pytorch()
+    call, arrays = case
+    ours = [nnmpi.tensor(a, requires_grad=True) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    y, z = call(F, *ours), call(torch.nn.functional, *theirs)
+    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-10, atol=1e-12)
+    (y * y).sum().backward()
+    (z * z).sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a.grad, b.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
 @needs_torch

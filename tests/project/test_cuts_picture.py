@@ -40,6 +40,30 @@ def test_the_figures_are_those_of_the_program(script: dict[str, Any], is_sample:
         assert now == found[options, ranks], "draw it again: python scripts/draw_cuts.py"
 
 
+def test_parts_of_bars_are_as_long_as_the_figures(
+    script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    rows = [script["Row"](*row) for row in drawn()]
+    save, panels = Figure.savefig, []
+
+    def noted(figure: Any, *arguments: Any, **options: Any) -> None:
+        panels.extend(figure.get_axes())
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", noted)
+    script["draw"](rows, str(tmp_path / "again.png"))
+    for axes, what in zip(panels, ("sent", "held"), strict=True):
+        for bars, name in zip(axes.containers, script["PARTS"], strict=True):
+            wanted = [getattr(row, what).get(name, 0) / 1e6 for row in rows]
+            assert [bar.get_width() for bar in bars] == pytest.approx(wanted)
+        texts = [text.get_text() for text in axes.texts]
+        assert len(texts) == len(rows)
+        for text, row in zip(texts, rows, strict=True):
+            assert text.startswith(f"{sum(getattr(row, what).values()) / 1e6:.1f} MB") or not row[2]
+
+
 def test_the_table_of_sequence_parallelism(script: dict[str, Any]) -> None:
     text = (ROOT / "docs" / "language.md").read_text()
     said = dict(re.findall(r"^\| ([1236]) \| (.* MB \|.*) \|$", text, re.M))
