@@ -59,7 +59,10 @@ def _add_flag(p: Any, o: "Field[Any]") -> None:
     choices = None if m["custom"] else m["choices"] or None
     listed = choices and not any("," in str(choice) for choice in choices)
     metavar = None if listed else o.name.split("_")[-1].upper()
-    p.add_argument(*flags, type=kind_of(o), choices=choices, metavar=metavar, help=text)
+    how: dict[str, Any] = {"choices": choices, "metavar": metavar, "help": text}
+    if m["bare"] is not None:
+        how |= {"nargs": "?", "const": m["bare"]}
+    p.add_argument(*flags, type=kind_of(o), **how)
 
 
 def from_toml(path: str) -> Config:

@@ -44,14 +44,16 @@ def _option(
     alias: str | None = None,
     custom: bool = False,
     form: Callable[[str], object] | None = None,
+    bare: Any = None,
 ) -> Any:
     """A field with its metadata.
 
     `alias` is a second name. With `custom`, package.module:NAME is a choice too, which is imported.
-    `form` raises ValueError for a text of another form.
+    `form` raises ValueError for a text of another form. `bare` is the value of a flag without one.
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
-    return field(default=default, metadata={**metadata, "within": within, "alias": alias})
+    more = {"within": within, "alias": alias, "bare": bare}
+    return field(default=default, metadata={**metadata, **more})
 
 
 _model = partial(_option, "model")
@@ -63,6 +65,7 @@ _reduce = partial(_option, "reduce")
 _sync = partial(_option, "sync")
 _equality = partial(_option, "equality")
 _files = partial(_option, "files")
+_checkpoints = partial(_option, "checkpoints")
 _other = partial(_option, "other")
 
 
@@ -247,6 +250,43 @@ class Config:
     append: bool = _files(False, "add to the --log of another run, below what it has")
     trace: str | None = _files(
         None, "write what each rank does when to this file, as a Chrome/Perfetto trace"
+    )
+    checkpoint_dir: str | None = _checkpoints(
+        None, "directory of checkpoints, which all ranks share"
+    )
+    save_every: str | None = _checkpoints(
+        None,
+        "write a checkpoint every N steps (100), seconds (600s) or epochs ('2 epochs'), while "
+        "training goes on",
+        form=terms.interval,
+    )
+    keep: int = _checkpoints(2, "checkpoints that are kept, the newest ones", FROM_1)
+    keep_best: str | None = _checkpoints(
+        None,
+        "also keep the checkpoint of the epoch in which this was best",
+        choices=("test_loss", "accuracy"),
+    )
+    resume: bool = _checkpoints(
+        False, "go on from the newest checkpoint of --checkpoint-dir that is whole, on any ranks"
+    )
+    time_limit: str | None = _checkpoints(
+        None,
+        "end before the run has lasted so long (90s, 30m, 2h), with a checkpoint and status 75",
+        form=terms.duration,
+    )
+    elastic: bool = _checkpoints(
+        False,
+        "fit the layout to the ranks that there are, and go on from a checkpoint if there is one",
+    )
+    backup: int | None = _checkpoints(
+        None,
+        "with mpirun --with-ft ulfm: every N steps, a copy in the memory of another node of what "
+        "one rank alone has; without N, as often as its cost and --mtbf suggest",
+        FROM_0,
+        bare=0,
+    )
+    mtbf: str = _checkpoints(
+        "24h", "mean time between failures of the job, for --backup", form=terms.duration
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
     ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)

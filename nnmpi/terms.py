@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,6 +68,40 @@ def _term(spec: str) -> Rate:
     if found.every < 1 or not 0 < found.factor < math.inf:
         raise ValueError(spec)
     return found
+
+
+class Interval(NamedTuple):
+    """How often something is done: every `number` steps, seconds or epochs."""
+
+    number: float
+    unit: str
+
+
+def interval(spec: str) -> Interval:
+    """The value of `N` or `N steps`, `Ns`, or `N epochs`."""
+    found = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
+    if found is None or not int(found[1]):
+        raise ValueError(
+            f"save-every {quoted(spec)} is none of N (steps), Ns (seconds) and 'N epochs', with N "
+            "of at least 1"
+        )
+    unit = (found[2] or "steps").strip()
+    return Interval(int(found[1]), "seconds" if unit == "s" else unit.rstrip("s") + "s")
+
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(spec: str) -> float:
+    """The seconds of `90`, `90s`, `30m`, `1.5h` or `2d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", spec)
+    seconds = float(found[1]) * SECONDS[found[2] or "s"] if found else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{quoted(spec)} is no duration above 0: give seconds, or a number with s, m, h or d, "
+            "such as 90s or 1.5h"
+        )
+    return seconds
 
 
 class Augment(NamedTuple):

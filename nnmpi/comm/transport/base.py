@@ -20,6 +20,13 @@ class OtherRankError(RuntimeError):
     """Another rank failed; the message is that rank's (see Comm.agree)."""
 
 
+class RankLost(RuntimeError):
+    """Another rank is gone for ever, and this one can go on without it: see Comm.shrink.
+
+    Whoever raises it has revoked all Comms of this rank, so that all other ranks hear of it.
+    """
+
+
 class MessageLengthError(RuntimeError):
     """A message has more or fewer bytes than the array that it is received into."""
 
