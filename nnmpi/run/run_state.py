@@ -5,13 +5,15 @@ garbage is collected.
 """
 
 from enum import Enum, auto
+from typing import NamedTuple, cast
 
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
-from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
-from nnmpi.run.report import Report
+from nnmpi.run.recovery.told import Told
+from nnmpi.run.report import Event, Report
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -22,6 +24,22 @@ class StepPhase(Enum):
     BETWEEN_STEPS = auto()
     COMPUTING = auto()
     UPDATING = auto()
+
+
+class Counters(NamedTuple):
+    """How far a run has come after a step; the same on all ranks that are there.
+
+    metrics   those of the last epoch of the run that was evaluated
+    """
+
+    span: tuple[int, int] | None
+    state: StepState
+    skipped: int
+    sums: Sums
+    first: int
+    runs: int
+    stopping: bool
+    metrics: Event
 
 
 class RunState:
@@ -36,6 +54,10 @@ class RunState:
     runs      how often `fit` was called
     sessions  how many there were
     loaded    what the file of --load had for the model
+    metrics   of the last epoch that was evaluated in this run
+    told      what this rank has told
+    result    the last step
+    follows   whether what follows it is not done yet
     """
 
     report: Report  # of a run that has begun
@@ -45,6 +67,8 @@ class RunState:
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first = self.runs = self.sessions = 0
         self.loaded: Loaded | None = None
+        self.metrics: Event = {}
+        self.told, self.result, self.follows = Told(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.stopping = False  # all ranks have agreed to stop
@@ -62,16 +86,32 @@ class RunState:
         """A run begins: of so many epochs from the next one on, or what is left of it."""
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
+        self.metrics, self.result, self.follows = {}, None, False
         if epochs is not None:
             self.set_span((self.first, self.first + epochs * self._batches))
             self.state = StepState(self.first, self.epochs, 0)
             self.sums = Sums()
+
+    @property
+    def counters(self) -> Counters:
+        """What other ranks need to go on from here."""
+        now = (self.span, self.state, self.skipped, self.sums, self.first, self.runs)
+        return Counters(*now, self.stopping, self.metrics)
+
+    def take(self, now: Counters, unfinished: StepResult | None) -> None:
+        """The counters are these; what follows a step is not done yet."""
+        self.set_span(now.span)
+        _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
+        self.stopping, self.metrics = now.stopping, now.metrics
+        self.result, self.follows = unfinished, unfinished is not None
+        self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """The counters are those of the snapshot."""
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
+        self.told.go_back(self.state.step)
 
     @property
     def epochs(self) -> int:

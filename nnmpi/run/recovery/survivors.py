@@ -1,0 +1,79 @@
+"""Survivors: the ranks of a job that are left, those of them that work, and those that wait."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nnmpi.comm import Comm, RankLost
+from nnmpi.parallel.agreement import gather_objects
+
+T = TypeVar("T")
+
+PAUSE = 0.02  # seconds between two looks of a spare rank
+
+
+class Survivors:
+    """The ranks that are left of a job.
+
+    all      their Comm in this era
+    work     the Comm of those that work; None on a spare rank
+    spare    how many wait: the last ones
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.all: Comm = comm
+        self.work: Comm | None = comm
+        self.spare = 0
+        self.started = tuple(comm.members)
+
+    @property
+    def lost(self) -> list[int]:
+        """The numbers of the ranks that are gone, in the job as it was started."""
+        return sorted({*self.started} - {*self.all.members})
+
+    def shrink(self) -> None:
+        """A new era begins: with the ranks that are left."""
+        self.all.abandon()
+        self.all.all_done(False)
+        while True:
+            try:
+                self.all = self.all.shrink()
+                return
+            except RankLost:  # one more
+                continue
+
+    def divide(self, ranks: int) -> None:
+        """So many of them work: the first ones."""
+        self.spare = self.all.size - ranks
+        self.work = self.all
+        if self.spare:
+            self.work = self.all.split(0 if self.all.rank < ranks else None)
+
+    # ---- the end of a run
+
+    def end(self, result: Any) -> Any:
+        """All ranks have the result of those that work, or all raise RankLost: on none is the run
+        over while another has to make a part of it again."""
+        if self.spare:
+            self._wake()
+            result = next(one for one in gather_objects(self.all, result) if one is not None)
+        if not self.all.all_done(True):
+            raise RankLost("a rank was lost at the end of the run")
+        return result
+
+    def wait(self) -> None:
+        """On a spare rank: returns when the others have ended their run."""
+        over = self.all.irecv(np.zeros(1), 0)
+        while not over.done:  # `poll` of the work would count as a wait, which may be too long
+            self.all.poll()
+            time.sleep(PAUSE)
+
+    def _wake(self) -> None:
+        """The first rank ends the wait of the others."""
+        if self.all.rank == 0:
+            waiting: Sequence[int] = range(self.all.size - self.spare, self.all.size)
+            works = [self.all.isend(np.zeros(1), rank) for rank in waiting]
+            for one in works:
+                one.wait()
