@@ -41,6 +41,16 @@ class Counters(NamedTuple):
     stopping: bool
     metrics: Event
 
+    def back_to(self, snapshot: Snapshot) -> "Counters":
+        """Those of an older step of the same run."""
+        return self._replace(
+            span=snapshot.run,
+            state=snapshot.state,
+            skipped=snapshot.skipped,
+            sums=snapshot.epoch,
+            stopping=False,
+        )
+
 
 class RunState:
     """The counters of a run, the same on all ranks, and what this rank does and wants.

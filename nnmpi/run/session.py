@@ -260,6 +260,11 @@ class Session:
             self._forget()
             self._release()
 
+    def leave(self) -> None:
+        """Forgets what it shares with ranks of which one is lost; nothing is given back."""
+        self.is_closed = True
+        self._forget()
+
     def end(self) -> None:
         """Closes it, in the midst of its steps too; every rank calls it."""
         if self._steps is not None:

@@ -8,7 +8,7 @@
 Rules:
 
 - An era is the time between two losses; it has one Comm of all ranks that are left. Each rank ends
-  its era once (`Comm.all_done`): with a run that is over, or with a loss. All get the same answer,
+  its era once (`Comm.unanimous`): with a run that is over, or with a loss. All get the same answer,
   so no rank leaves a run that another one has to make again.
 - What a rank does between two losses is a function of what all of them have told since the last
   one. Nothing is decided from what one rank alone knows.

@@ -11,10 +11,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
 from math import prod
+from types import MappingProxyType
 from typing import NamedTuple
 
-from nnmpi.config import Config
-from nnmpi.metrics import Sums
 from nnmpi.nn.place import Part, whole
 from nnmpi.parallel.model.moves import MovedTensor, TensorRange, plan_moves
 from nnmpi.parallel.step.executor import StepResult
@@ -46,13 +45,13 @@ class Holding(NamedTuple):
     """
 
     version: int
-    session: int
+    session: tuple[int, int]
     tensors: tuple[MovedTensor, ...]
     ranges: tuple[tuple[str, Part, int, int], ...]
     head: Snapshot
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> tuple[int, tuple[int, int]]:
         """Holdings with one key belong together."""
         return self.version, self.session
 
@@ -60,68 +59,70 @@ class Holding(NamedTuple):
 class Standing(NamedTuple):
     """How far a rank is that is left.
 
-    config     how ranks were to be arranged, before any was lost; None: this rank knows nothing
     is_set_up  whether it has data
+    told       what it has told
+    calling    the callback that was interrupted
+    holds      what it has of the model; a spare rank has nothing
     counters   of the run, after the last step that it has noted
     result     that step
     follows    whether what follows that step is not done yet
-    calling    the callback that was interrupted
-    holds      what it has of the model
     """
 
     stage: Stage
-    config: Config | None
     is_set_up: bool
+    told: Mapping[Hashable, int] = MappingProxyType({})
+    calling: Hashable | None = None
+    holds: tuple[Holding, ...] = ()
     counters: Counters | None = None
     result: StepResult | None = None
     follows: bool = False
-    calling: Hashable | None = None
-    holds: tuple[Holding, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """The steps that it has noted."""
+        return self.counters.state.step if self.counters else 0
 
 
 class Course(NamedTuple):
     """What all ranks that are left do next.
 
     stage       from which they go on
-    config      how ranks were to be arranged, before any was lost
     source      what the next session is made of; None: of initial values
     counters    of the run
     unfinished  the step of which not all is done yet that follows it
-    again       callbacks that are called once more, since one was interrupted
+    told        what ranks that were spare take as told
+    again       callbacks that are called once more, since one was interrupted, and their steps
     steps_again   how many steps are made again
     """
 
     stage: Stage
-    config: Config
     source: Holding | None = None
     counters: Counters | None = None
     unfinished: StepResult | None = None
-    again: tuple[Hashable, ...] = ()
+    told: Mapping[Hashable, int] = MappingProxyType({})
+    again: tuple[tuple[Hashable, int], ...] = ()
     steps_again: int = 0
 
 
 def agreed(standings: Sequence[Standing]) -> Course:
     """What they do next; raises NothingLeftError where the ranks that are left lack numbers."""
-    stage = max(one.stage for one in standings)
-    config = next(one.config for one in standings if one.config is not None)
-    workers = [one for one in standings if one.stage != Stage.SETTING_UP and one.holds]
-    if not workers or any(one.stage == Stage.SETTING_UP and one.config for one in standings):
-        return Course(Stage.SETTING_UP, config)
+    stages = [one.stage for one in standings]
+    workers = [one for one in standings if one.holds]
+    if Stage.SETTING_UP in stages or not workers:
+        return Course(Stage.SETTING_UP)
     source = _newest(workers)
-    furthest = max(_steps(one) for one in workers)
-    at = [one for one in workers if _steps(one) == source.version]
-    again = tuple({one.calling for one in at if one.calling is not None})
-    if not at:  # a version that nobody has noted, or an older one
-        counters = workers[0].counters
-        return Course(stage, config, source, counters, None, (), furthest - source.version)
-    first = min(at, key=_progress)
-    follows = len(at) < len(workers) or any(one.follows for one in at)
-    unfinished = first.result if follows else None
-    return Course(stage, config, source, first.counters, unfinished, again, 0)
-
-
-def _steps(one: Standing) -> int:
-    return one.counters.state.step if one.counters else 0
+    again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
+    at = [one for one in workers if one.step == source.version]
+    first = min(at or workers, key=_progress)
+    course = Course(max(stages), source, first.counters, None, first.told, again)
+    if not at:  # an older version, that of a backup
+        assert first.counters is not None
+        furthest = max(one.step for one in workers)
+        counters = first.counters.back_to(source.head)
+        return course._replace(counters=counters, steps_again=furthest - source.version)
+    if len(at) < len(workers) or first.follows:
+        course = course._replace(unfinished=first.result)
+    return course
 
 
 def _progress(one: Standing) -> tuple[bool, bool]:

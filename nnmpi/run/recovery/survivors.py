@@ -36,7 +36,7 @@ class Survivors:
     def shrink(self) -> None:
         """A new era begins: with the ranks that are left."""
         self.all.abandon()
-        self.all.all_done(False)
+        self.all.unanimous(False)
         while True:
             try:
                 self.all = self.all.shrink()
@@ -59,7 +59,7 @@ class Survivors:
         if self.spare:
             self._wake()
             result = next(one for one in gather_objects(self.all, result) if one is not None)
-        if not self.all.all_done(True):
+        if not self.all.unanimous(True):
             raise RankLost("a rank was lost at the end of the run")
         return result
 

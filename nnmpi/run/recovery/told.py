@@ -1,6 +1,6 @@
 """Told: what a rank has told of a run, so that a step that is made again is silent."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -11,16 +11,16 @@ class Told:
     """
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, int] = {}
+        self.last: dict[Hashable, int] = {}
         self.calling: Hashable | None = None
 
     def is_new(self, what: Hashable, step: int) -> bool:
         """Whether this is told for the first time after this step."""
-        return step > self._last.get(what, -1)
+        return step > self.last.get(what, -1)
 
     def note(self, what: Hashable, step: int) -> None:
         """It is told now."""
-        self._last[what] = max(step, self._last.get(what, -1))
+        self.last[what] = max(step, self.last.get(what, -1))
 
     def once(self, what: Hashable, step: int) -> bool:
         """Whether it is told for the first time, which is noted."""
@@ -36,12 +36,17 @@ class Told:
         self.calling = None
         self.note(what, step)
 
-    def go_back(self, step: int, *others: Hashable) -> None:
-        """What was told of later steps is told again; without `others`, all of it."""
-        for what in others or [*self._last]:
-            if what in self._last:
-                self._last[what] = min(step, self._last[what])
+    def go_back(self, step: int, what: Hashable | None = None) -> None:
+        """What was told of later steps is told again: all of it, or one thing."""
+        for one in [*self.last] if what is None else [what]:
+            self.last[one] = min(step, self.last.get(one, -1))
 
-    def is_known(self, last: Mapping[Hashable, int]) -> None:
-        """The log shows what was told, by the first rank until then."""
-        self._last |= last
+    def take(
+        self, told: Mapping[Hashable, int], again: Iterable[tuple[Hashable, int]]
+    ) -> None:
+        """Where this rank was spare, it has told what the others have; a callback that was
+        interrupted is called again on all ranks."""
+        self.last = self.last or dict(told)
+        for what, step in again:
+            self.go_back(step - 1, what)
+        self.calling = None

@@ -1,0 +1,189 @@
+"""Recovery: the ranks that are left arrange themselves anew, and go on with the run.
+
+A rank keeps what it has in a snapshot, forgets its session, and meets the others in a new Comm;
+there all find what comes next (`standing.py`), and the ranks that work make a new session.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from nnmpi.comm import Comm, RankLost
+from nnmpi.config import Config
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.nn import Module
+from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.parallel.model.moves import MovedTensor
+from nnmpi.parallel.model.parts import memory_axes
+from nnmpi.run.recovery.standing import Course, Holding, Stage, Standing, agreed
+from nnmpi.run.recovery.survivors import Survivors
+from nnmpi.run.report import Event
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+from nnmpi.run.snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+class Hooks(NamedTuple):
+    """What a Trainer does for its recovery.
+
+    config    how ranks were to be arranged, before any was lost
+    session   that of this rank; None where it has none that is whole
+    run       the counters; None before it is set up
+    fitted    the nearest layout for so many ranks; None where this rank knows nothing of the model
+    set_up    loads data on these ranks
+    arrange   opens a session
+    rest      this rank waits
+    """
+
+    config: Callable[[], Config]
+    session: Callable[[], Session | None]
+    run: Callable[[], RunState | None]
+    fitted: Callable[[int], Fewer | None]
+    set_up: Callable[[Config, Comm], None]
+    arrange: Callable[[Config, Comm, Snapshot | None], None]
+    rest: Callable[[Comm], None]
+
+
+class Recovery:
+    """That of one rank.
+
+    stage   how far its Trainer is
+    news    the events of losses, until they are told
+    """
+
+    def __init__(self, comm: Comm, hooks: Hooks) -> None:
+        self.survivors, self._hooks = Survivors(comm), hooks
+        self.stage, self.news = Stage.SETTING_UP, list[Event]()
+        self._session = 0, 0  # the number of losses before it, and of sessions since then
+        self._kept: dict[tuple[int, int], Snapshot] = {}  # by the number of the session
+        self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
+
+    def set_up(self) -> None:
+        """Every rank sets up; where one is lost, those that are left do it again."""
+        comm, config = self.survivors.all, self._hooks.config()
+        try:
+            self._hooks.set_up(config, comm)
+            self._arrange(config, comm, None)
+        except RankLost:
+            if not comm.fault_tolerant:
+                raise
+        else:
+            self.stage = Stage.READY
+            return
+        self._recover()
+
+    def run(self, f: Callable[[], T]) -> T:
+        """What f returns on the ranks that work; after a loss they call it again, and it goes on
+        from where the run is."""
+        while True:
+            try:
+                result = f() if self.survivors.work else self.survivors.wait()
+                result = self.survivors.end(result)
+            except RankLost:
+                if not self.survivors.all.fault_tolerant:
+                    raise
+            else:
+                self.stage = Stage.READY
+                return result
+            self._recover()  # after the handler, whose traceback has the old session
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """The session that this is of is about to end, and another one is made of it."""
+        self._kept[self._session] = snapshot
+        self._session = self._session[0], self._session[1] + 1
+
+    def _arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+        """A session; when all ranks have it, none needs what it was made of."""
+        self._hooks.arrange(config, comm, snapshot)
+        if comm.fault_tolerant:
+            comm.barrier()
+        self._kept.clear()
+
+    def _recover(self) -> None:
+        """Returns when the ranks that are left are arranged again."""
+        began = time.perf_counter()
+        while True:
+            self._leave()
+            self.survivors.shrink()
+            try:
+                self._go_on(began)
+            except RankLost:
+                continue
+            return
+
+    def _leave(self) -> None:
+        """Keeps what the session has, and forgets it."""
+        session = self._hooks.session()
+        if session is not None:
+            self._kept[self._session] = session.snapshot()
+            self._tensors = _tensors(session.model)
+            session.leave()
+        self._session = self._session[0] + 1, 0
+        self._hooks.rest(self.survivors.all)
+        del session
+        gc.collect()  # a parameter and its store know each other
+
+    def _go_on(self, began: float) -> None:
+        survivors, config = self.survivors, self._hooks.config()
+        course = agreed(gather_objects(survivors.all, self._standing()))
+        found = gather_objects(survivors.all, self._hooks.fitted(survivors.all.size))
+        fewer = next(one for one in found if one is not None)
+        survivors.divide(fewer.ranks)
+        if survivors.work is not None:
+            self._work(course, fewer.config, survivors.work)
+        survivors.all.barrier()
+        self._kept.clear()
+        self.stage = max(course.stage, Stage.READY)
+        self.news.append(self._event(course, fewer, time.perf_counter() - began))
+
+    def _work(self, course: Course, config: Config, comm: Comm) -> None:
+        """On the ranks that work: data, counters and a session."""
+        is_new = course.stage == Stage.SETTING_UP
+        if is_new or not all(gather_objects(comm, self._hooks.run() is not None)):
+            self._hooks.set_up(config, comm)
+        run, snapshot = self._hooks.run(), None
+        assert run is not None
+        if course.source is not None and course.counters is not None:
+            snapshot = self._kept.get(course.source.session, course.source.head)
+            run.take(course.counters, course.unfinished)
+            run.told.take(course.told, course.again)
+        self._hooks.arrange(config, comm, snapshot)
+
+    # ---- what the others hear
+
+    def _standing(self) -> Standing:
+        run = self._hooks.run()
+        if run is None:
+            return Standing(self.stage, is_set_up=False)
+        holds = tuple(self._holding(number) for number in self._kept)
+        told = run.told.last, run.told.calling
+        return Standing(self.stage, True, *told, holds, run.counters, run.result, run.follows)
+
+    def _event(self, course: Course, fewer: Fewer, seconds: float) -> Event:
+        return {
+            "event": "recovered",
+            "step": course.counters.state.step if course.counters else 0,
+            "lost": self.survivors.lost,
+            "ranks": fewer.ranks,
+            "spare": fewer.spare,
+            "layout": fewer.why,
+            "seconds": round(seconds, 4),
+            "steps_again": course.steps_again,
+        }
+
+    def _holding(self, number: tuple[int, int]) -> Holding:
+        own = self._kept[number]
+        ranges = tuple((one.place.path, one.place.part, one.lo, one.hi) for one in own.owned)
+        return Holding(own.state.step, number, self._tensors, ranges, own._replace(owned=()))
+
+
+def _tensors(model: Module) -> tuple[MovedTensor, ...]:
+    """Each parameter and buffer once, under its first name."""
+    first = {id(tensor): (place, tensor) for place, tensor in reversed([*model.tensors()])}
+    return tuple(
+        MovedTensor(place.path, place.shape, memory_axes(tensor), ())
+        for place, tensor in first.values()
+    )
