@@ -86,8 +86,8 @@ def runs_of(one: BoxRange, source: Part, target: Part, axes: Sequence[int]) -> R
         if not box[k] == source[k] == target[k]:
             break
     rows = np.arange(one.lo // length, -(-one.hi // length))
-    starts = [_starts(rows, box, part, outer, axes) for part in (source, target)]
-    found = Runs(*starts, np.full(len(rows), length))
+    there, here = (_starts(rows, box, part, outer, axes) for part in (source, target))
+    found = Runs(there, here, np.full(len(rows), length))
     found.shorten(one.lo % length, -one.hi % length)
     return found
 

@@ -48,6 +48,12 @@ class TensorRange(NamedTuple):
     hi: int
     part: Part
 
+    @property
+    def rank(self) -> int:
+        """The holder, which is no file."""
+        assert isinstance(self.holder, int)
+        return self.holder
+
 
 class MovedTensor(NamedTuple):
     """A tensor, and what is moved of it.

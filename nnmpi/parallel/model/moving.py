@@ -147,7 +147,8 @@ def _unpacked(message: list[Piece], packed: np.ndarray) -> Iterator[tuple[Piece,
 
 def _packed(length: np.ndarray) -> np.ndarray:
     """Where runs start that lie one behind the other."""
-    return np.cumsum(length) - length
+    starts: np.ndarray = np.cumsum(length) - length
+    return starts
 
 
 def _copy(
@@ -163,4 +164,5 @@ def _copy(
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Of all numbers of runs."""
-    return np.repeat(start - _packed(length), length) + np.arange(length.sum())
+    found: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
+    return found

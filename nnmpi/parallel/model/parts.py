@@ -135,7 +135,7 @@ class PartTable:
     @property
     def writer_has_all(self) -> bool:
         """Whether the writer has every tensor without a message."""
-        return all(one.holder == WRITER for sources in self._sources for one in sources)
+        return all(one.rank == WRITER for sources in self._sources for one in sources)
 
     @property
     def held(self) -> list[bool]:
@@ -149,7 +149,7 @@ class PartTable:
     def first_copy(self, i: int) -> int:
         """The lowest rank that has the same part of tensor i as this rank, which has one."""
         own = self._part(i)
-        return next(one.holder for one in self._found[i] if one.part == own)
+        return next(one.rank for one in self._found[i] if one.part == own)
 
     def counts(self, p: Parameter) -> bool:
         """Whether this rank counts p in a sum over the ranks: the first rank with a copy does."""
@@ -160,7 +160,7 @@ class PartTable:
         comm, sources, (place, tensor) = self.comm, self._sources[i], self.tensors[i]
         if comm.rank != WRITER:
             for one in sources:
-                if one.holder == comm.rank:
+                if one.rank == comm.rank:
                     comm.isend(np.ascontiguousarray(read(one)), WRITER).wait()
             return None
         value = np.empty(place.shape, dtype)
@@ -168,10 +168,10 @@ class PartTable:
         for one in sources:
             there = place._replace(part=one.part)
             row = rows.setdefault(one.part, np.empty(there.size, dtype))
-            if one.holder == WRITER:
+            if one.rank == WRITER:
                 row[one.lo : one.hi] = read(one)
             else:
-                comm.irecv(row[one.lo : one.hi], rank_of(one)).wait()
+                comm.irecv(row[one.lo : one.hi], one.rank).wait()
         for part, row in rows.items():
             there = place._replace(part=part)
             value[there.slices] = in_shape(row, there.local_shape, memory_axes(tensor))
@@ -182,7 +182,7 @@ class PartTable:
         place, tensor = self.tensors[i]
         entire = place._replace(part=whole(place.shape))
         copies = [one for one in self._found[i] if one.part == entire.part]
-        wholes = {one.holder: one for one in copies if one.hi - one.lo == entire.size}
+        wholes = {one.rank: one for one in copies if one.hi - one.lo == entire.size}
         if len(wholes) == self.comm.size:
             row = np.asarray(read(wholes[self.comm.rank]), dtype)
             return np.array(in_shape(row, place.shape, memory_axes(tensor)), order="C")
@@ -197,7 +197,7 @@ class PartTable:
 
     def _part(self, i: int) -> Part | None:
         """The part of tensor i that this rank has, if any."""
-        own = (one.part for one in self._found[i] if one.holder == self.comm.rank)
+        own = (one.part for one in self._found[i] if one.rank == self.comm.rank)
         return next(own, None)
 
 
