@@ -2,23 +2,27 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from nnmpi.comm import Comm, RankLost
 from nnmpi.config import Config
-from nnmpi.metrics import Sums, mean
+from nnmpi.metrics import mean
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.events import environment, start_event
 from nnmpi.run.files import saving
+from nnmpi.run.recovery.recovery import Recovery
+from nnmpi.run.recovery.standing import Stage
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.pace import Pace, counts_tokens, measured
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
+from nnmpi.run.setup.setup import Setup
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.trace import Tracer
 
@@ -29,38 +33,76 @@ class DivergedError(AgreedError):
 
 @dataclass
 class Fit:
-    """One run; it asks for the session each time, since a callback may end it and open another."""
+    """One run; it asks for the session each time, since a callback may end it and open another, and
+    so do ranks that are left when one is lost."""
 
     _run: RunState
     _session_now: Callable[[], Session]
-    _tracer: Tracer
+    _tracer_now: Callable[[], Tracer]
     _sampler: Sampler | None
     _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
     _hears_steps: bool  # whether some rank has a callback after each step
+    _recovery: Recovery
 
     @property
     def _session(self) -> Session:
         return self._session_now()
 
+    @property
+    def _comm(self) -> Comm:
+        return self._session.comm
+
+    @property
+    def _tracer(self) -> Tracer:
+        return self._tracer_now()
+
+    @property
+    def _setup(self) -> Setup:
+        return self._session.setup
+
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
-        self._check_ready(epochs)
-        run, self._setup, self._comm = self._run, self._session.setup, self._session.comm
-        self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
-        self._session.wake()
-        run.begin(epochs)
-        with open_report(self._session.config, self._comm, report, run.runs > 1) as run.report:
+        run = self._run
+        with ExitStack() as outputs:
             try:
-                self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
-                run.report.event({**start_event(self._session, run), **environment(self._session)})
-                return self._fit()
+                return self._recovery.run(lambda: self._go_on(outputs, report, epochs))
             except BaseException as error:
-                reason = str(error) or type(error).__name__
-                with suppress(LostOutputError):
-                    run.report.event({"event": "failed", "error": reason, "steps": run.state.step})
+                if run.opened is not None:
+                    reason = str(error) or type(error).__name__
+                    failed = {"event": "failed", "error": reason, "steps": run.state.step}
+                    with suppress(LostOutputError):
+                        run.opened.event(failed)
                 raise
             finally:
-                run.stopping = run.stop_requested = False
+                run.end()
+
+    def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
+        """The run from where it is: its begin, or what is left of it after a loss."""
+        run = self._run
+        if self._recovery.stage != Stage.RUNNING:
+            self._check_ready(epochs)
+            self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
+            self._session.wake()
+            run.begin(epochs)
+            self._recovery.stage = Stage.RUNNING
+        self._open_report(outputs, report)
+        return self._fit()
+
+    def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
+        """Opens what this rank writes; tells how the run starts, and what was lost since then."""
+        run, comm, config, recovery = self._run, self._comm, self._session.config, self._recovery
+        appends = run.runs > 1 or bool(recovery.survivors.lost)
+        found = open_report(config, comm, report or run.opened, appends)
+        if comm.rank == 0 or report:
+            if run.opened is None:
+                outputs.enter_context(found)
+                run.told.is_in_log(config.log if recovery.survivors.lost else None)
+            run.opened = found
+        run.report = found
+        run.tell("start", {**start_event(self._session, run), **environment(self._session)})
+        for event in recovery.news:
+            run.report.event(event)
+        recovery.news.clear()
 
     def _check_ready(self, epochs: int | None) -> None:
         """Raises ValueError unless there is a run to make, of what the optimizer has."""
@@ -96,9 +138,11 @@ class Fit:
         """Its steps, and what follows them."""
         try:
             with self._tracer.of_run():
-                metrics = self._epochs()
+                self._epochs()
         except AgreedError:
             self._session.close()
+            raise
+        except RankLost:
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             self._rescue(error)
@@ -106,8 +150,8 @@ class Fit:
         self._check_copies()
         self._save()
         self._check_copies(buffers=True)  # after the model was saved: nothing is lost
-        result = self._finish(metrics)
-        self._run.report.event(result)
+        result = self._finish(self._run.metrics)
+        self._run.tell("result", result)
         self._tell("on_end", result)
         return result
 
@@ -120,7 +164,7 @@ class Fit:
         return {
             "event": "stopped" if self._run.stopping else "done",
             **metrics,
-            "seconds": self._pace.seconds,
+            "seconds": self._run.pace.seconds,
             "ranks": self._comm.size,
             "layout": strategy.layout.mesh.axes,
             **outcome,
@@ -128,43 +172,45 @@ class Fit:
             **self._tracer.outcome(strategy.layout.mesh),
         }
 
-    def _epochs(self) -> Event:
-        """All epochs; returns the metrics of the last one."""
-        run = self._run
-        while True:
-            train, test = self._epoch(), self._session.evaluate()
-            self._check_finite("test loss", test.mean_loss, run.state.step)
-            metrics = {
-                "steps": run.state.step,
-                **measured(self._setup.dataset, self._setup.loss, train, test),
-                **self._pace.rates,
-                "skipped_steps": run.skipped,
-            }
-            facts = {"lr": self._session.last_lr, **self._session.scale, **self._pace.of_epoch()}
-            event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
-            run.report.event(event)
-            self._tell("on_epoch", event)
-            # requests may have come after the last step had agreed
-            requests = np.array([float(run.stop_requested)])
-            self._comm.all_reduce(requests, "doubling")
-            run.stopping = run.stopping or bool(requests[0])
-            if run.is_over:
-                return {**metrics, "epochs": event["epoch"]}
+    def _epochs(self) -> None:
+        """All epochs that are left."""
+        while not self._run.is_evaluated:
+            self._epoch()
+            self._evaluate_epoch()
 
-    def _epoch(self) -> Sums:
+    def _evaluate_epoch(self) -> None:
+        """What follows the steps of an epoch; the sums of these are kept to its end."""
+        run, train, test = self._run, self._run.sums, self._session.evaluate()
+        self._check_finite("test loss", test.mean_loss, run.state.step)
+        metrics = {
+            "steps": run.state.step,
+            **measured(self._setup.dataset, self._setup.loss, train, test),
+            **self._run.pace.rates,
+            "skipped_steps": run.skipped,
+        }
+        facts = {"lr": self._session.last_lr, **self._session.scale, **self._run.pace.of_epoch()}
+        event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
+        run.tell("epoch", event)
+        self._tell("on_epoch", event)
+        # requests may have come after the last step had agreed
+        requests = np.array([float(run.stop_requested)])
+        self._comm.all_reduce(requests, "doubling")
+        run.end_epoch({**metrics, "epochs": event["epoch"]}, stops=bool(requests[0]))
+
+    def _epoch(self) -> None:
         """Steps until the end of the epoch or of the run, in one session or several."""
         run, sessions = self._run, 0
         run.in_epoch = True
-        self._pace.start()
+        self._run.pace.start()
         try:
+            if run.result is not None and run.follows:
+                self._follow(run.result)
             while sessions != run.sessions and not run.epoch_is_over:
                 sessions = run.sessions
                 self._make_steps()
         finally:
             run.in_epoch = False
         run.report.end_progress()
-        sums, run.sums = run.sums, Sums()
-        return sums
 
     def _make_steps(self) -> None:
         """Steps until the end of the epoch, of the run or of the session."""
@@ -176,27 +222,35 @@ class Fit:
             run.phase = StepPhase.COMPUTING
             for result in steps:
                 run.phase = StepPhase.BETWEEN_STEPS
-                loss = self._note(result)
-                self._pace.lap(result)
-                step, rates = run.state.step, self._pace.epoch_rates
-                run.report.progress(step, run.total_steps, loss, rates)
-                self._sample()
-                self._tell("on_step", {"event": "step", "step": step, "loss": loss})
-                if self._hears_steps and self._session.arrangement.steps_together:
-                    self._compare_settings()
+                self._follow(result)
                 if run.is_over:
                     break
                 run.phase = StepPhase.COMPUTING
         run.phase = StepPhase.BETWEEN_STEPS
 
+    def _follow(self, result: StepResult) -> None:
+        """What follows a step; after a loss all of it is done that was not."""
+        run, step = self._run, result.state.step
+        loss = self._note(result)
+        if run.told.once("progress", step):
+            self._run.pace.lap(result)
+            run.report.progress(step, run.total_steps, loss, self._run.pace.epoch_rates)
+        self._sample()
+        self._tell("on_step", {"event": "step", "step": step, "loss": loss})
+        if self._hears_steps and self._session.arrangement.steps_together:
+            self._compare_settings()
+        run.follows = False
+
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
         run, every = self._run, self._session.config.check_copies
         loss = mean(result.loss, result.divisor)
-        self._check_finite("loss", loss, run.state.step + 1)
-        run.state, run.stopping = result.state, run.stopping or result.stop
-        run.skipped += not result.updated
-        run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
+        self._check_finite("loss", loss, result.state.step)
+        if run.state != result.state:
+            run.state, run.stopping = result.state, run.stopping or result.stop
+            run.skipped += not result.updated
+            run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
+            run.result, run.follows = result, True
         if every and run.state.step % every == 0:
             self._check_copies()
         return loss
@@ -206,8 +260,8 @@ class Fit:
         step = self._run.state.step
         if self._sampler is not None and step % self._sampler.every == 0:
             text = self._sampler.text(self._session)
-            self._run.report.event({"event": "sample", "step": step, "text": text})
-            self._pace.resume()
+            self._run.tell("sample", {"event": "sample", "step": step, "text": text})
+            self._run.pace.resume()
 
     def _factors_of_epoch(self) -> list[float]:
         """What the schedule returns until the end of the epoch."""
@@ -242,7 +296,7 @@ class Fit:
 
     def _tell(self, occasion: str, event: Event) -> None:
         self._tell_all(occasion, event)
-        self._pace.resume()
+        self._run.pace.resume()
         if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":
             raise ValueError(
                 f"{occasion} of a callback has closed this Trainer, whose run goes on: call "

@@ -14,6 +14,7 @@ from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.recovery.told import Told
 from nnmpi.run.report import Event, Report
+from nnmpi.run.report.pace import Pace
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -71,6 +72,8 @@ class RunState:
     """
 
     report: Report  # of a run that has begun
+    pace: Pace  # of the same
+    opened: Report | None = None  # the report, where this rank writes
 
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
@@ -102,6 +105,21 @@ class RunState:
             self.state = StepState(self.first, self.epochs, 0)
             self.sums = Sums()
 
+    def end(self) -> None:
+        """The run is over, or has failed."""
+        self.stopping = self.stop_requested = False
+        self.opened = None
+
+    def end_epoch(self, metrics: Event, stops: bool) -> None:
+        """An epoch was evaluated, on all ranks."""
+        self.metrics, self.sums = metrics, Sums()
+        self.stopping = self.stopping or stops
+
+    def tell(self, what: str, event: Event) -> None:
+        """An event, unless it was told before a rank was lost."""
+        if self.told.once(what, self.state.step):
+            self.report.event(event)
+
     @property
     def counters(self) -> Counters:
         """What other ranks need to go on from here."""
@@ -132,6 +150,11 @@ class RunState:
     def is_over(self) -> bool:
         """Whether no step is left."""
         return self.state.step >= self.total_steps or self.stopping
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether no step is left, and its last epoch is evaluated."""
+        return self.is_over and bool(self.metrics) and self.sums.samples == 0
 
     @property
     def epoch_is_over(self) -> bool:
