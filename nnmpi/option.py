@@ -42,7 +42,7 @@ def kind_of(option: "Field[Any]") -> type:
 
 
 def checked(option: "Field[Any]", value: Any) -> Any:
-    """The value, of Python's own types; raises ValueError for one of another type, form or range."""
+    """The value, as a number of Python; raises ValueError for another type, form or range."""
     name, m = option.name, option.metadata
     kind, known = kind_of(option), m["choices"]
     if value is None and option.default is None:
