@@ -140,9 +140,7 @@ def check(config: Config, ranks: int) -> None:
         if first and second:
             raise ValueError(f"{first} with {second}: {reason}; {remedy}")
     for option, other, reason in NEEDS:
-        name, _, value = other.partition(" ")
-        met = str(getattr(config, name)) == value if value else _asked(name, config, ranks)
-        if _asked(option, config, ranks) and not met:
+        if _asked(option, config, ranks) and not _is_met(other, config, ranks):
             raise ValueError(
                 f"{_asked(option, config, ranks)} without {other}: {reason}; "
                 f"add --{other.replace('_', '-')}, or leave {option} out"
@@ -154,6 +152,20 @@ def why_not(option: str, config: Config, ranks: int) -> str:
     rows = (row for row in REFUSALS if row.option == option)
     found = ((_asked(row.beside, config, ranks), row.reason) for row in rows)
     return next((f"{asked}: {reason}" for asked, reason in found if asked), "")
+
+
+def pointless(config: Config, ranks: int) -> list[str]:
+    """The options of a config that mean nothing on so many ranks: they lack what they need, or
+    need several ranks."""
+    alone = (row.option for row in REFUSALS if row.beside == "one rank" and ranks == 1)
+    unmet = (need.option for need in NEEDS if not _is_met(need.other, config, ranks))
+    return [name for name in (*alone, *unmet) if _asked(name, config, ranks)]
+
+
+def _is_met(other: str, config: Config, ranks: int) -> bool:
+    """Whether a config asks for what another option needs: an option, or one of its values."""
+    name, _, value = other.partition(" ")
+    return str(getattr(config, name)) == value if value else bool(_asked(name, config, ranks))
 
 
 def _asked(name: str, config: Config, ranks: int) -> str:
