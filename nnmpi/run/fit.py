@@ -84,6 +84,7 @@ class Fit:
             self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self._session.wake()
             run.begin(epochs)
+            run.pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
             self._recovery.stage = Stage.RUNNING
         self._open_report(outputs, report)
         return self._fit()
@@ -201,7 +202,10 @@ class Fit:
         """Steps until the end of the epoch or of the run, in one session or several."""
         run, sessions = self._run, 0
         run.in_epoch = True
-        self._run.pace.start()
+        if run.sums.samples:
+            run.pace.resume()
+        else:
+            run.pace.start()
         try:
             if run.result is not None and run.follows:
                 self._follow(run.result)
@@ -233,7 +237,6 @@ class Fit:
         run, step = self._run, result.state.step
         loss = self._note(result)
         if run.told.once("progress", step):
-            self._run.pace.lap(result)
             run.report.progress(step, run.total_steps, loss, self._run.pace.epoch_rates)
         self._sample()
         self._tell("on_step", {"event": "step", "step": step, "loss": loss})
@@ -251,6 +254,7 @@ class Fit:
             run.skipped += not result.updated
             run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
             run.result, run.follows = result, True
+            run.pace.lap(result)
         if every and run.state.step % every == 0:
             self._check_copies()
         return loss

@@ -1,4 +1,4 @@
-"""RunState: how far a run has come, the schedule of its learning rate, and whether it is to stop.
+"""RunState: how far a run has come, the schedule of its learning rate, and what is requested of it.
 
 It knows neither the Trainer, a session, nor the data: what asks it in a step may outlive them until
 garbage is collected.
@@ -9,12 +9,13 @@ from typing import NamedTuple, cast
 
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
+from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.recovery.told import Told
 from nnmpi.run.report import Event, Report
-from nnmpi.run.report.pace import Pace
+from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -41,6 +42,7 @@ class Counters(NamedTuple):
     runs: int
     stopping: bool
     metrics: Event
+    pace: PaceCounts
 
     def back_to(self, snapshot: Snapshot) -> "Counters":
         """Those of an older step of the same run."""
@@ -69,10 +71,11 @@ class RunState:
     told      what this rank has told
     result    the last step
     follows   whether what follows it is not done yet
+    pace      its time and rates; `fit` begins another one
+    carried   the time of the run before it was resumed
     """
 
     report: Report  # of a run that has begun
-    pace: Pace  # of the same
     opened: Report | None = None  # the report, where this rank writes
 
     def __init__(self, setup: Setup) -> None:
@@ -84,8 +87,15 @@ class RunState:
         self.told, self.result, self.follows = Told(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
-        self.stopping = False  # all ranks have agreed to stop
-        self.stop_requested = False  # on this rank
+        self.pace, self.carried = Pace(), NO_TIME
+        self.stopping = self.suspending = False  # all ranks have agreed to
+        self.forget_requests()
+
+    def forget_requests(self) -> None:
+        """Nothing is requested of the run on this rank."""
+        self.stop_requested = False  # to end it
+        self.suspend_requested = False  # to end it with a checkpoint: there is more to do
+        self.save_requested = False  # a checkpoint, by the clock of the first rank
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""
@@ -100,6 +110,7 @@ class RunState:
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         self.metrics, self.result, self.follows = {}, None, False
+        self.told = Told()
         if epochs is not None:
             self.set_span((self.first, self.first + epochs * self._batches))
             self.state = StepState(self.first, self.epochs, 0)
@@ -107,7 +118,8 @@ class RunState:
 
     def end(self) -> None:
         """The run is over, or has failed."""
-        self.stopping = self.stop_requested = False
+        self.stopping = self.suspending = False
+        self.forget_requests()
         self.opened = None
 
     def end_epoch(self, metrics: Event, stops: bool) -> None:
@@ -124,7 +136,7 @@ class RunState:
     def counters(self) -> Counters:
         """What other ranks need to go on from here."""
         now = (self.span, self.state, self.skipped, self.sums, self.first, self.runs)
-        return Counters(*now, self.stopping, self.metrics)
+        return Counters(*now, self.stopping, self.metrics, self.pace.counts)
 
     def take(self, now: Counters, unfinished: StepResult | None) -> None:
         """The counters are these; what follows a step is not done yet."""
@@ -132,6 +144,7 @@ class RunState:
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
         self.stopping, self.metrics = now.stopping, now.metrics
         self.result, self.follows = unfinished, unfinished is not None
+        self.pace = self.pace.again(now.pace)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 
     def go_on_from(self, snapshot: Snapshot) -> None:
@@ -164,11 +177,18 @@ class RunState:
     # ---- what strategies ask and tell
 
     @property
+    def _request(self) -> float:
+        """What this rank requests after the step that is under way."""
+        if self.stop_requested or self.suspend_requested:
+            return STOPS
+        return SAVES if self.save_requested else 0.0
+
+    @property
     def control(self) -> StepControl:
         """What is asked and told in the steps of a run."""
         return StepControl(
             self._scheduled,
-            lambda: self.stop_requested,
+            lambda: self._request,
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
         )
