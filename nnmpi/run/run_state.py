@@ -15,7 +15,7 @@ from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.recovery.told import Told
 from nnmpi.run.report import Event, Report
-from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts
+from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -87,7 +87,7 @@ class RunState:
         self.told, self.result, self.follows = Told(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
-        self.pace, self.carried = Pace(), NO_TIME
+        self.pace, self.carried = Pace(counts_tokens(setup.dataset, setup.loss)), NO_TIME
         self.stopping = self.suspending = False  # all ranks have agreed to
         self.forget_requests()
 
@@ -135,7 +135,8 @@ class RunState:
     @property
     def counters(self) -> Counters:
         """What other ranks need to go on from here."""
-        now = (self.span, self.state, self.skipped, self.sums, self.first, self.runs)
+        sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
+        now = (self.span, self.state, self.skipped, sums, self.first, self.runs)
         return Counters(*now, self.stopping, self.metrics, self.pace.counts)
 
     def take(self, now: Counters, unfinished: StepResult | None) -> None:

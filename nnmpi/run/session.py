@@ -277,9 +277,12 @@ class NoModelError(AttributeError, ValueError):
 
 
 class NoSession:
-    """What a Trainer has after a restore that failed."""
+    """What a Trainer has after a restore that failed, and on a spare rank."""
 
     is_closed = True
+
+    def __init__(self, why: str) -> None:
+        self._why = why
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -287,12 +290,17 @@ class NoSession:
     end = close
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise NoModelError(
-            "this Trainer has no model since its last restore failed: restore a snapshot"
-        )
+        raise NoModelError(f"this Trainer has no model {self._why}")
 
 
-NO_SESSION = cast(Session, NoSession())
+NO_SESSION = cast(Session, NoSession("since its last restore failed: restore a snapshot"))
+SPARE = cast(
+    Session,
+    NoSession(
+        "on this rank, which is spare since others were lost: it waits in fit, and takes part "
+        "again if one more is lost; where trainer.is_spare, call nothing else"
+    ),
+)
 
 
 def _release(resting: ExitStack, strategy: Strategy, model: Module) -> None:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from threading import RLock
 from typing import Any, Self, TypeVar, cast
 
@@ -15,17 +16,22 @@ from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
+from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
+from nnmpi.run.recovery.recovery import Hooks, Recovery
 from nnmpi.run.report import Event, Report
 from nnmpi.run.run_state import RunState
-from nnmpi.run.session import NO_SESSION, Session
-from nnmpi.run.setup.optimizers import MakeOptimizer
+from nnmpi.run.session import NO_SESSION, SPARE, Session
+from nnmpi.run.setup.cutting import Uncut
+from nnmpi.run.setup.on_paper import fitted
+from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of
 from nnmpi.run.setup.setup import NO_METRICS, set_up
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
@@ -62,7 +68,7 @@ class Trainer:
 
     comm: Comm
     session: Session  # there is none after a restore that failed
-    _run: RunState
+    _run: RunState = cast(RunState, None)  # before it is set up
 
     arrangement = read(lambda t: t.session.arrangement)  # who has and does what
     part = read(lambda t: t.session.part)  # what this rank has of the model
@@ -78,6 +84,7 @@ class Trainer:
     skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
     loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
     is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
+    is_spare = read(lambda t: t.session is SPARE)  # whether it waits since others were lost
 
     def __init__(
         self,
@@ -92,7 +99,24 @@ class Trainer:
         optimizer: MakeOptimizer | None = None,
         schedule: LRSchedule | None = None,
     ) -> None:
-        comm = job() if comm is None else comm
+        self.config = self._asked = config
+        self.session = NO_SESSION
+        self._given = build, data, loss, metrics, callbacks, optimizer, schedule
+        hooks = Hooks(
+            lambda: self._asked,
+            self._fitted,
+            self._set_up,
+            self._open,
+            self._wait,
+            lambda: self._run,
+            lambda: None if self.session.is_closed else self.session,
+        )
+        self._recovery = Recovery(job() if comm is None else comm, hooks)
+        self._recovery.set_up()
+
+    def _set_up(self, config: Config, comm: Comm) -> None:
+        """Loads data, and makes what no arrangement changes; every rank calls it."""
+        build, data, loss, metrics, callbacks, optimizer, schedule = self._given
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
@@ -100,15 +124,33 @@ class Trainer:
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         self._sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
-        self.config, self.comm, self._setup = setup.config, comm, setup
-        self._run, self._tracer = RunState(setup), Tracer(setup.config, comm)
+        self._setup, self._run = setup, self._run or RunState(setup)
+        self.comm, self._tracer = comm, Tracer(setup.config, comm)
+        self._asked = replace(self._asked, model=setup.config.model)
         close_dropped(comm)
-        self._open(self.config)
 
-    def _open(self, config: Config, snapshot: Snapshot | None = None) -> None:
-        """Arranges the ranks as the config says; every rank calls it."""
+    def _open(self, config: Config, comm: Comm, snapshot: Snapshot | None = None) -> None:
+        """Arranges ranks as the config says; each of them calls it."""
+        if comm is not self.comm:
+            optimizer = optimizer_of(config, self._given[5], comm)
+            self._setup = self._setup._replace(make_optimizer=optimizer)
+            self._tracer = Tracer(config, comm)
+        self.config, self.comm = replace(config, model=self._setup.config.model), comm
         recorder = self._tracer.recorder
-        self.session = Session(self._setup, config, self.comm, self._run, recorder, snapshot)
+        self.session = Session(self._setup, self.config, comm, self._run, recorder, snapshot)
+        self._graph = self.session.arrangement.graph
+
+    def _wait(self, comm: Comm) -> None:
+        """This rank is spare, unless a session is opened."""
+        self.session, self.comm = SPARE, comm
+
+    def _fitted(self, ranks: int) -> Fewer | None:
+        """The nearest layout for so many ranks, where this rank knows the model, or none does."""
+        if not self._run:
+            return arrange_fewer(self._asked, ranks, plan.check)
+        setup = self._setup
+        known = self._asked, self._graph, setup.loss, setup.dataset, setup.metrics
+        return fitted(self._asked, ranks, lambda: Uncut(*known))
 
     # ---- training
 
@@ -118,13 +160,16 @@ class Trainer:
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
-        given = self._run, lambda: self.session, self._tracer, self._sampler
-        return Fit(*given, self._tell, self._hears_steps).run(report, epochs)
+        now = (lambda: self.session), (lambda: self._tracer)
+        fit = Fit(self._run, *now, self._sampler, self._tell, self._hears_steps, self._recovery)
+        return fit.run(report, epochs)
 
     def _tell(self, occasion: str, event: Event) -> None:
-        for callback in self.callbacks:
-            if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, {**event, **self.session.scale})
+        run, step = self._run, self._run.state.step
+        for i, callback in enumerate(self.callbacks):
+            if hasattr(callback, occasion) and run.told.is_new((occasion, i), step):
+                with run.told.call((occasion, i), step):
+                    getattr(callback, occasion)(self, {**event, **self.session.scale})
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
@@ -235,11 +280,12 @@ class Trainer:
         known = snapshot.known(config, ranks)
         consistency.check_snapshot(self.comm, config, snapshot.state, known)
         self.session.end()
+        self._recovery.keep(snapshot)
         self.session = NO_SESSION
         with COLLECTING:
             gc.collect()  # a parameter and its store know each other
-        self._open(config, snapshot)
-        self.config = config
+        self._recovery.arrange(config, self.comm, snapshot)
+        self._asked = config
         self._run.go_on_from(snapshot)
 
     def rearrange(self, **changes: Any) -> None:
@@ -252,7 +298,7 @@ class Trainer:
             self.restore(snapshot, **changes)
         except (ValueError, OtherRankError):
             if self.session.is_closed:
-                self._open(self.config, snapshot)
+                self._recovery.arrange(self.config, self.comm, snapshot)
             raise
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from nnmpi.comm import Comm, RankLost
 from nnmpi.config import Config
-from nnmpi.parallel.agreement import gather_objects
 from nnmpi.nn import Module
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.model.parts import memory_axes
@@ -30,21 +30,21 @@ class Hooks(NamedTuple):
     """What a Trainer does for its recovery.
 
     config    how ranks were to be arranged, before any was lost
-    session   that of this rank; None where it has none that is whole
-    run       the counters; None before it is set up
-    fitted    the nearest layout for so many ranks; None where this rank knows nothing of the model
-    set_up    loads data on these ranks
+    fitted    the nearest layout for so many ranks; None where this rank does not know the model
+    set_up    loads data, on these ranks
     arrange   opens a session
-    rest      this rank waits
+    wait      this rank is spare, until a session is opened
+    run       the counters; None before it is set up
+    session   that of this rank; None where there is none
     """
 
     config: Callable[[], Config]
-    session: Callable[[], Session | None]
-    run: Callable[[], RunState | None]
     fitted: Callable[[int], Fewer | None]
     set_up: Callable[[Config, Comm], None]
     arrange: Callable[[Config, Comm, Snapshot | None], None]
-    rest: Callable[[Comm], None]
+    wait: Callable[[Comm], None]
+    run: Callable[[], RunState | None]
+    session: Callable[[], Session | None]
 
 
 class Recovery:
@@ -66,7 +66,7 @@ class Recovery:
         comm, config = self.survivors.all, self._hooks.config()
         try:
             self._hooks.set_up(config, comm)
-            self._arrange(config, comm, None)
+            self.arrange(config, comm, None)
         except RankLost:
             if not comm.fault_tolerant:
                 raise
@@ -95,7 +95,7 @@ class Recovery:
         self._kept[self._session] = snapshot
         self._session = self._session[0], self._session[1] + 1
 
-    def _arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+    def arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
         """A session; when all ranks have it, none needs what it was made of."""
         self._hooks.arrange(config, comm, snapshot)
         if comm.fault_tolerant:
@@ -122,12 +122,12 @@ class Recovery:
             self._tensors = _tensors(session.model)
             session.leave()
         self._session = self._session[0] + 1, 0
-        self._hooks.rest(self.survivors.all)
+        self._hooks.wait(self.survivors.all)
         del session
         gc.collect()  # a parameter and its store know each other
 
     def _go_on(self, began: float) -> None:
-        survivors, config = self.survivors, self._hooks.config()
+        survivors = self.survivors
         course = agreed(gather_objects(survivors.all, self._standing()))
         found = gather_objects(survivors.all, self._hooks.fitted(survivors.all.size))
         fewer = next(one for one in found if one is not None)
@@ -177,7 +177,7 @@ class Recovery:
     def _holding(self, number: tuple[int, int]) -> Holding:
         own = self._kept[number]
         ranges = tuple((one.place.path, one.place.part, one.lo, one.hi) for one in own.owned)
-        return Holding(own.state.step, number, self._tensors, ranges, own._replace(owned=()))
+        return Holding(own.state.step, number, self._tensors, ranges, own._replace(owned=(), epoch=own.epoch._replace(metrics={})))
 
 
 def _tensors(model: Module) -> tuple[MovedTensor, ...]:

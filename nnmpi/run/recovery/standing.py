@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
 from math import prod
-from types import MappingProxyType
 from typing import NamedTuple
 
 from nnmpi.nn.place import Part, whole
@@ -70,7 +69,7 @@ class Standing(NamedTuple):
 
     stage: Stage
     is_set_up: bool
-    told: Mapping[Hashable, int] = MappingProxyType({})
+    told: Mapping[Hashable, int] = {}
     calling: Hashable | None = None
     holds: tuple[Holding, ...] = ()
     counters: Counters | None = None
@@ -99,7 +98,7 @@ class Course(NamedTuple):
     source: Holding | None = None
     counters: Counters | None = None
     unfinished: StepResult | None = None
-    told: Mapping[Hashable, int] = MappingProxyType({})
+    told: Mapping[Hashable, int] = {}
     again: tuple[tuple[Hashable, int], ...] = ()
     steps_again: int = 0
 

@@ -1,7 +1,13 @@
 """Told: what a rank has told of a run, so that a step that is made again is silent."""
 
+import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from nnmpi.run.report.messages import Event
+
+KINDS = {"epoch": "epoch", "sample": "sample", "done": "result", "stopped": "result"}
+"""What is told by an event of the log."""
 
 
 class Told:
@@ -41,12 +47,30 @@ class Told:
         for one in [*self.last] if what is None else [what]:
             self.last[one] = min(step, self.last.get(one, -1))
 
-    def take(
-        self, told: Mapping[Hashable, int], again: Iterable[tuple[Hashable, int]]
-    ) -> None:
+    def is_in_log(self, log: str | None) -> None:
+        """The first rank is lost, and the log shows what it has told; what it had in hand, it may
+        have told or not."""
+        for event in _last_run(log) if log else ():
+            kind = KINDS.get(event.get("event", ""))
+            if kind is not None:
+                self.note(kind, event.get("steps", event.get("step", 0)))
+
+    def take(self, told: Mapping[Hashable, int], again: Iterable[tuple[Hashable, int]]) -> None:
         """Where this rank was spare, it has told what the others have; a callback that was
         interrupted is called again on all ranks."""
         self.last = self.last or dict(told)
         for what, step in again:
             self.go_back(step - 1, what)
         self.calling = None
+
+
+def _last_run(log: str) -> list[Event]:
+    """The events of the last run in a log, of which the last line may be cut off."""
+    found: list[Event] = []
+    with suppress(FileNotFoundError), open(log, encoding="utf-8") as file:
+        for line in file:
+            if line.startswith('{"event": "start"'):
+                found.clear()
+            if line.endswith("\n"):
+                found.append(json.loads(line))
+    return found
