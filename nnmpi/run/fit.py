@@ -100,7 +100,9 @@ class Fit:
                 run.told.is_in_log(config.log if recovery.survivors.lost else None)
             run.opened = found
         run.report = found
-        run.tell("start", {**start_event(self._session, run), **environment(self._session)})
+        start = {**start_event(self._session, run), **environment(self._session)}
+        if run.told.once("start", run.first):
+            run.report.event(start)
         for event in recovery.news:
             run.report.event(event)
         recovery.news.clear()

@@ -1,18 +1,9 @@
 """Resumed: what a run goes on from, read from a directory of checkpoints and compared with it."""
 
-import os
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from nnmpi.comm import Comm
-from nnmpi.config import Config
-from nnmpi.parallel.agreement import all_or_none
-from nnmpi.quoting import shown
 from nnmpi.run import consistency
-from nnmpi.run.checkpoints.read import Found, newest
 from nnmpi.run.files.logs import LogMark
-from nnmpi.run.may_change import check_may_change, warnings
 from nnmpi.run.report.pace import PaceCounts
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot

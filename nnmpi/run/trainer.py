@@ -14,11 +14,11 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
-from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks
@@ -68,6 +68,7 @@ class Trainer:
 
     comm: Comm
     session: Session  # there is none after a restore that failed
+    _graph: Graph | None = None
     _run: RunState = cast(RunState, None)  # before it is set up
 
     arrangement = read(lambda t: t.session.arrangement)  # who has and does what
@@ -114,10 +115,10 @@ class Trainer:
         self._recovery = Recovery(job() if comm is None else comm, hooks)
         self._recovery.set_up()
 
-    def _set_up(self, config: Config, comm: Comm) -> None:
+    def _set_up(self, config: Config, comm: Comm, ranks: int) -> None:
         """Loads data, and makes what no arrangement changes; every rank calls it."""
         build, data, loss, metrics, callbacks, optimizer, schedule = self._given
-        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
+        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
         self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
@@ -145,9 +146,9 @@ class Trainer:
         self.session, self.comm = SPARE, comm
 
     def _fitted(self, ranks: int) -> Fewer | None:
-        """The nearest layout for so many ranks, where this rank knows the model, or none does."""
-        if not self._run:
-            return arrange_fewer(self._asked, ranks, plan.check)
+        """The nearest layout for so many ranks, if this rank knows the model."""
+        if self._graph is None:
+            return None
         setup = self._setup
         known = self._asked, self._graph, setup.loss, setup.dataset, setup.metrics
         return fitted(self._asked, ranks, lambda: Uncut(*known))

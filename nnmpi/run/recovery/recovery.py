@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeVar
 from nnmpi.comm import Comm, RankLost
 from nnmpi.config import Config
 from nnmpi.nn import Module
+from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.model.parts import memory_axes
 from nnmpi.run.recovery.standing import Course, Holding, Stage, Standing, agreed
@@ -31,7 +32,7 @@ class Hooks(NamedTuple):
 
     config    how ranks were to be arranged, before any was lost
     fitted    the nearest layout for so many ranks; None where this rank does not know the model
-    set_up    loads data, on these ranks
+    set_up    loads data on these ranks, of which so many work
     arrange   opens a session
     wait      this rank is spare, until a session is opened
     run       the counters; None before it is set up
@@ -40,7 +41,7 @@ class Hooks(NamedTuple):
 
     config: Callable[[], Config]
     fitted: Callable[[int], Fewer | None]
-    set_up: Callable[[Config, Comm], None]
+    set_up: Callable[[Config, Comm, int], None]
     arrange: Callable[[Config, Comm, Snapshot | None], None]
     wait: Callable[[Comm], None]
     run: Callable[[], RunState | None]
@@ -65,7 +66,7 @@ class Recovery:
         """Every rank sets up; where one is lost, those that are left do it again."""
         comm, config = self.survivors.all, self._hooks.config()
         try:
-            self._hooks.set_up(config, comm)
+            self._hooks.set_up(config, comm, comm.size)
             self.arrange(config, comm, None)
         except RankLost:
             if not comm.fault_tolerant:
@@ -127,40 +128,53 @@ class Recovery:
         gc.collect()  # a parameter and its store know each other
 
     def _go_on(self, began: float) -> None:
+        """What comes next, for all ranks that are left."""
         survivors = self.survivors
         course = agreed(gather_objects(survivors.all, self._standing()))
-        found = gather_objects(survivors.all, self._hooks.fitted(survivors.all.size))
-        fewer = next(one for one in found if one is not None)
+        fewer = self._fewer()
         survivors.divide(fewer.ranks)
-        if survivors.work is not None:
-            self._work(course, fewer.config, survivors.work)
+        if course.stage == Stage.SETTING_UP:
+            self._hooks.set_up(fewer.config, survivors.all, fewer.ranks)
+        self._take(course)
+        if survivors.work is None:
+            self._hooks.wait(survivors.all)
+        else:
+            self._hooks.arrange(fewer.config, survivors.work, self._snapshot(course.source))
         survivors.all.barrier()
         self._kept.clear()
         self.stage = max(course.stage, Stage.READY)
         self.news.append(self._event(course, fewer, time.perf_counter() - began))
 
-    def _work(self, course: Course, config: Config, comm: Comm) -> None:
-        """On the ranks that work: data, counters and a session."""
-        is_new = course.stage == Stage.SETTING_UP
-        if is_new or not all(gather_objects(comm, self._hooks.run() is not None)):
-            self._hooks.set_up(config, comm)
-        run, snapshot = self._hooks.run(), None
-        assert run is not None
-        if course.source is not None and course.counters is not None:
-            snapshot = self._kept.get(course.source.session, course.source.head)
+    def _fewer(self) -> Fewer:
+        """The layout of the ranks that are left, from the first one that knows the model."""
+        comm = self.survivors.all
+        known = filter(None, gather_objects(comm, self._hooks.fitted(comm.size)))
+        found = next(known, None)
+        return found or arrange_fewer(self._hooks.config(), comm.size, plan.check)
+
+    def _take(self, course: Course) -> None:
+        """The counters of the run are those of all ranks."""
+        run = self._hooks.run()
+        if run is not None and course.counters is not None:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told, course.again)
-        self._hooks.arrange(config, comm, snapshot)
+
+    def _snapshot(self, source: Holding | None) -> Snapshot | None:
+        """What the next session is made of: what this rank has, if it is of the right step."""
+        if source is None:
+            return None
+        own = self._kept.get(source.session)
+        return own if own is not None and own.state.step == source.version else source.head
 
     # ---- what the others hear
 
     def _standing(self) -> Standing:
         run = self._hooks.run()
         if run is None:
-            return Standing(self.stage, is_set_up=False)
+            return Standing(self.stage)
         holds = tuple(self._holding(number) for number in self._kept)
         told = run.told.last, run.told.calling
-        return Standing(self.stage, True, *told, holds, run.counters, run.result, run.follows)
+        return Standing(self.stage, *told, holds, run.counters, run.result, run.follows)
 
     def _event(self, course: Course, fewer: Fewer, seconds: float) -> Event:
         return {
@@ -177,7 +191,13 @@ class Recovery:
     def _holding(self, number: tuple[int, int]) -> Holding:
         own = self._kept[number]
         ranges = tuple((one.place.path, one.place.part, one.lo, one.hi) for one in own.owned)
-        return Holding(own.state.step, number, self._tensors, ranges, own._replace(owned=(), epoch=own.epoch._replace(metrics={})))
+        return Holding(
+            own.state.step,
+            number,
+            self._tensors,
+            ranges,
+            own._replace(owned=(), epoch=own.epoch._replace(metrics={})),
+        )
 
 
 def _tensors(model: Module) -> tuple[MovedTensor, ...]:

@@ -58,7 +58,6 @@ class Holding(NamedTuple):
 class Standing(NamedTuple):
     """How far a rank is that is left.
 
-    is_set_up  whether it has data
     told       what it has told
     calling    the callback that was interrupted
     holds      what it has of the model; a spare rank has nothing
@@ -68,7 +67,6 @@ class Standing(NamedTuple):
     """
 
     stage: Stage
-    is_set_up: bool
     told: Mapping[Hashable, int] = {}
     calling: Hashable | None = None
     holds: tuple[Holding, ...] = ()

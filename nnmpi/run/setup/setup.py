@@ -79,8 +79,9 @@ def set_up(
     metrics: Mapping[str, Metric] = NO_METRICS,
     optimizer: MakeOptimizer | None = None,
     own_schedule: schedule.LRSchedule | None = None,
+    ranks: int | None = None,
 ) -> Setup:
-    """Checks the config and loads the data. Every rank calls it."""
+    """Checks the config, of so many ranks that work, and loads the data. Every rank calls it."""
     if build is not None:
         config = replace(config, model=_name_of(build))
     config, build = all_or_none(comm, lambda: models.resolved(config, build))
@@ -88,7 +89,8 @@ def set_up(
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
-        on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
+        on = _checked_device(config, comm, ranks or config.ranks or comm.size)
+        criterion = objectives.checked(loss, metrics)
         return on, criterion, dataset_of(config, data, criterion) if is_first else None
 
     found, criterion, downloaded = all_or_none(comm, checked)
@@ -146,10 +148,10 @@ def _name_of(function: object) -> str:
     return name
 
 
-def _checked_device(config: Config, comm: Comm) -> Backend:
+def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     if comm.rank == 0:  # which writes the files
         check_outputs(config)
-    plan.check(config, config.ranks or comm.size)
+    plan.check(config, ranks)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
     if config.allreduce == "nccl":
