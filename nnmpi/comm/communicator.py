@@ -276,14 +276,6 @@ class Comm:
         self.abandon()
         return Comm(self._p2p.shrink(), "world", self._progress)
 
-    def unanimous(self, flag: bool) -> bool:
-        """Whether all ranks that are left call this with True: the same answer on all of them.
-
-        It is so whoever is lost meanwhile, and after `abandon` too; each rank of the whole job
-        calls it. What a collective shows need not be: some ranks may complete it, and others raise.
-        """
-        return self._p2p.unanimous(flag)
-
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""
         self._transport.abort(message, status)

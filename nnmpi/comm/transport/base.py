@@ -180,12 +180,6 @@ class Transport(Receiver, Protocol):
         theirs. Raises RankLost if another is lost meanwhile, unless the new one is without it.
         """
 
-    def unanimous(self, flag: bool) -> bool:
-        """Whether all ranks of it that are left have called this with True; it may be revoked.
-
-        All get the same answer, whoever is lost meanwhile (MPI_Comm_agree).
-        """
-
     def free_memory(self) -> int:
         """How many bytes of shared memory are free on this node."""
 

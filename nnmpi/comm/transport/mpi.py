@@ -159,9 +159,6 @@ class MPITransport:
     def shrink(self) -> Self:
         raise RuntimeError("this job ends with its first rank that is lost")
 
-    def unanimous(self, flag: bool) -> bool:
-        return bool(self._comm.allreduce(flag, MPI.LAND))
-
     def free_memory(self) -> int:
         try:
             disk = os.statvfs("/dev/shm")  # where Open MPI and MPICH keep it on Linux

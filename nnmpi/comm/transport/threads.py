@@ -80,14 +80,6 @@ class Shrinking(Posted):
         self.ranks: list[int] = []  # of the new transport, once it is complete
 
 
-class Vote(Posted):
-    """A question to all ranks that are left; each is asked once."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__("a vote of all ranks that are left", ("vote", number), ())
-        self.number, self.votes = number, dict[int, bool]()
-
-
 class Hub:
     """What the ranks of one process share. Everything in it is touched under its lock.
 
@@ -108,7 +100,7 @@ class Hub:
         self._running, self._lost = set(range(size)), set[int]()
         self._left = dict(killed or {})  # operations that those ranks still make, the last included
         self._revoked = set[Hashable]()
-        self._shrinking, self._vote = Shrinking(1), Vote(1)
+        self._shrinking = Shrinking(1)
         self._waiting: dict[int, Sequence[Posted]] = {}
         self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
         self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
@@ -172,19 +164,9 @@ class Hub:
             self._count(by)
             shrinking = self._shrinking
             shrinking.here.add(by.job_rank)
-            self._end_if_all_are_here()
+            self._shrink_if_all_are_here()
             self._wait(by, (shrinking,))
             return shrinking.channel, shrinking.ranks
-
-    def unanimous(self, by: "ThreadTransport", flag: bool) -> bool:
-        """Whether all ranks that are left have called this with True."""
-        with self._changed:
-            self._count(by)
-            vote = self._vote
-            vote.votes[by.job_rank] = flag
-            self._end_if_all_are_here()
-            self._wait(by, (vote,))
-            return all(vote.votes.values())
 
     def revoke(self, channel: Hashable) -> None:
         """Ends all operations on a channel that are not complete."""
@@ -203,7 +185,7 @@ class Hub:
         """The rank's function has returned."""
         with self._changed:
             self._running.discard(rank)
-            self._end_if_all_are_here()
+            self._shrink_if_all_are_here()
             self._look_for_deadlock()
 
     def is_lost(self, rank: int) -> bool:
@@ -245,12 +227,8 @@ class Hub:
         is_cut = posted.channel in self._revoked or not self._lost.isdisjoint(posted.awaited)
         return is_cut and self.fault_tolerant and not posted.done
 
-    def _end_if_all_are_here(self) -> None:
-        """Completes what all ranks that are left do together."""
-        vote, shrinking = self._vote, self._shrinking
-        if vote.votes and self._running <= vote.votes.keys():
-            vote.done, self._vote = True, Vote(vote.number + 1)
-            self._changed.notify_all()
+    def _shrink_if_all_are_here(self) -> None:
+        shrinking = self._shrinking
         if shrinking.here and self._running <= shrinking.here:
             shrinking.ranks, shrinking.done = sorted(self._running), True
             self._shrinking = Shrinking(shrinking.number + 1)
@@ -393,9 +371,6 @@ class ThreadTransport:
     def shrink(self) -> Self:
         channel, ranks = self._hub.shrink(self)
         return type(self)(self._hub, ranks, ranks.index(self.job_rank), channel)
-
-    def unanimous(self, flag: bool) -> bool:
-        return self._hub.unanimous(self, flag)
 
     def die(self) -> NoReturn:
         """Kills this rank, whose thread calls it."""
