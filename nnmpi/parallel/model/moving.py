@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.parallel.model.boxes import Runs
-from nnmpi.parallel.model.moves import MovePlan, Piece, TensorRange
+from nnmpi.parallel.model.moves import MovePlan, Piece, TensorRange, longest_message
 
 Read: TypeAlias = Callable[[TensorRange, str, int, int], np.ndarray]
 """read(have, name, lo, hi): numbers lo to hi - 1 of its part, of which the holding has some, of the
@@ -27,17 +27,7 @@ array of this name. Of a holding they are read in order, those of a file none tw
 Write: TypeAlias = Callable[[TensorRange, str, np.ndarray], None]
 """write(need, name, numbers): all numbers of a need, of the array of this name."""
 
-TOGETHER = 1 << 25
-MESSAGE = 1 << 22
-UNDER_WAY = 1 << 27
-"""Bytes of all messages that a rank may send at a time, and of those that it may receive."""
-
 SHORT = 64  # numbers: shorter runs are copied by their indices, all at once
-
-
-def longest_message(ranks: int) -> int:
-    """The bytes of the longest message among so many ranks."""
-    return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
 def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
@@ -46,7 +36,7 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
     Raises on all ranks what reading a file raises on one.
     """
     error: Exception | None = None
-    for some in plan.together(TOGETHER):
+    for some in plan.together():
         moving = _Moving(some, comm, read)
         moving.exchange()
         try:

@@ -26,9 +26,9 @@ from nnmpi.parallel.model.moves import (
     MovedTensor,
     MovePlan,
     TensorRange,
-    plan_moves,
 )
 from nnmpi.parallel.model.moving import carry_out
+from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
 
