@@ -12,8 +12,9 @@ from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
-from nnmpi.run.report import Report
-from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts
+from nnmpi.run.report import NullReport, Report
+from nnmpi.run.report.pace import Pace
+from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -38,11 +39,10 @@ class RunState:
     runs      how often `fit` was called
     sessions  how many there were
     loaded    what the file of --load had for the model
+    resumed   what it goes on from, if not from the start
+    report    of a run that has begun
     pace      its time and rates; `fit` begins another one
-    carried   the time of the run before it was resumed
     """
-
-    report: Report  # of a run that has begun
 
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
@@ -51,8 +51,10 @@ class RunState:
         self.loaded: Loaded | None = None
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
-        self.pace, self.carried = Pace(), NO_TIME
-        self.stopping = self.suspending = False  # all ranks have agreed to
+        self.resumed: Resumed | None = None
+        self.report: Report = NullReport()
+        self.pace = Pace()
+        self.stopping = False  # all ranks have agreed to stop
         self.forget_requests()
 
     def forget_requests(self) -> None:
@@ -84,6 +86,14 @@ class RunState:
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
 
+    def resume(self, resumed: Resumed) -> None:
+        """The run goes on from a checkpoint."""
+        self.go_on_from(resumed.snapshot)
+        self.pace = Pace(before=resumed.pace)
+        is_over = resumed.is_over and self.total_steps <= resumed.total_steps
+        snapshot = resumed.snapshot._replace(owned=())
+        self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
+
     @property
     def epochs(self) -> int:
         """Those that are begun."""
@@ -92,7 +102,12 @@ class RunState:
     @property
     def is_over(self) -> bool:
         """Whether no step is left."""
-        return self.state.step >= self.total_steps or self.stopping
+        return not self.has_more or self.stopping
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are steps after the last one that was made."""
+        return self.state.step < self.total_steps
 
     @property
     def epoch_is_over(self) -> bool:
