@@ -6,8 +6,9 @@
     state_dict()                what a checkpoint has of it: numbers, texts, arrays, lists, dicts
     load_state_dict(state)      the same, in a run that is resumed
 
-A callback is an object with any of the first three. Every rank calls it with an event of the same values, but
-for times and rates, so that all ranks decide alike. An exception in it ends the run on all ranks.
+A callback is an object with any of the first three. Every rank calls it with an event of the same
+values, but for times and rates, so that all ranks decide alike. An exception in it ends the run on
+all ranks. Of a state, that of the first rank is kept, and all ranks get it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,12 +31,12 @@ def check_callbacks(objects: Iterable[object]) -> list[object]:
     return found
 
 
-def states_of(callbacks: Sequence[object]) -> list[tuple[str, Any]]:
+def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
     """The names and states of the callbacks that have one."""
     return [(type(one).__name__, one.state_dict()) for one in callbacks if _has_state(one)]
 
 
-def load_states(callbacks: Sequence[object], states: Sequence[tuple[str, Any]]) -> None:
+def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> None:
     """Gives callbacks their states; raises ValueError if these are of others."""
     own = [one for one in callbacks if _has_state(one)]
     here, there = [type(one).__name__ for one in own], [name for name, _ in states]

@@ -14,13 +14,14 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
-from nnmpi.run.events import environment, start_event
+from nnmpi.run.events import environment, resumed_event, start_event
 from nnmpi.run.files import saving
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import Stage
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.pace import Pace, counts_tokens, measured
+from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import RunState, StepPhase
+from nnmpi.run.saves import NoSaves
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.text.samples import Sampler
@@ -40,6 +41,7 @@ class Fit:
     _session_now: Callable[[], Session]
     _tracer_now: Callable[[], Tracer]
     _sampler: Sampler | None
+    _saves: NoSaves
     _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
     _hears_steps: bool  # whether some rank has a callback after each step
     _recovery: Recovery
@@ -67,6 +69,7 @@ class Fit:
             try:
                 return self._recovery.run(lambda: self._go_on(outputs, report, epochs))
             except BaseException as error:
+                self._saves.abandon()
                 if run.opened is not None:
                     reason = str(error) or type(error).__name__
                     failed = {"event": "failed", "error": reason, "steps": run.state.step}
@@ -84,23 +87,31 @@ class Fit:
             self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self._session.wake()
             run.begin(epochs)
-            run.pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
             self._recovery.stage = Stage.RUNNING
         self._open_report(outputs, report)
-        return self._fit()
+        try:
+            self._saves.begin(self._comm)
+            result = self._fit()
+            self._saves.close()
+        except RankLost:
+            self._saves.abandon()
+            raise
+        return result
 
     def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
         """Opens what this rank writes; tells how the run starts, and what was lost since then."""
         run, comm, config, recovery = self._run, self._comm, self._session.config, self._recovery
-        appends = run.runs > 1 or bool(recovery.survivors.lost)
-        found = open_report(config, comm, report or run.opened, appends)
+        resumed, lost = run.resumed if run.runs == 1 else None, bool(recovery.survivors.lost)
+        mark = resumed.mark if resumed and not lost else None
+        found = open_report(config, comm, report or run.opened, run.runs > 1 or lost, mark)
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                run.told.is_in_log(config.log if recovery.survivors.lost else None)
+                run.told.is_in_log(config.log if lost else None)
             run.opened = found
         run.report = found
-        start = {**start_event(self._session, run), **environment(self._session)}
+        begun = resumed_event if resumed else start_event
+        start = {**begun(self._session, run), **environment(self._session)}
         if run.told.once("start", run.first):
             run.report.event(start)
         for event in recovery.news:
@@ -143,6 +154,7 @@ class Fit:
             with self._tracer.of_run():
                 self._epochs()
         except AgreedError:
+            self._saves.close()
             self._session.close()
             raise
         except RankLost:
@@ -150,35 +162,45 @@ class Fit:
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             self._rescue(error)
             raise
-        self._check_copies()
-        self._save()
-        self._check_copies(buffers=True)  # after the model was saved: nothing is lost
-        result = self._finish(self._run.metrics)
-        self._run.tell("result", result)
+        run, is_suspended = self._run, "checkpoint" in self._run.metrics
+        if not is_suspended:
+            self._check_copies()
+            self._save()
+            self._check_copies(buffers=True)  # after the model was saved: nothing is lost
+        result = self._finish(run.metrics, is_suspended)
+        run.tell("result", result)
         self._tell("on_end", result)
+        if not is_suspended:
+            self._saves.end(self._session, run.metrics)
         return result
 
-    def _finish(self, metrics: Event) -> Event:
+    def _finish(self, metrics: Event, is_suspended: bool) -> Event:
         """Ranks that have copies of the model have the same ones, and all of their parts."""
         strategy = self._session.strategy
-        digest = strategy.entries.sha256()
+        digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
         outcome = strategy.finish()
         self._session.rest()
+        stopped = "suspended" if is_suspended else "stopped"
         return {
-            "event": "stopped" if self._run.stopping else "done",
+            "event": stopped if self._run.stopping else "done",
             **metrics,
             "seconds": self._run.pace.seconds,
             "ranks": self._comm.size,
             "layout": strategy.layout.mesh.axes,
             **outcome,
-            "parameters_sha256": digest,
+            **digest,
+            **self._saves.summary,
             **self._tracer.outcome(strategy.layout.mesh),
         }
 
     def _epochs(self) -> None:
-        """All epochs that are left."""
-        while not self._run.is_evaluated:
+        """All epochs that are left; or the run is suspended."""
+        run = self._run
+        while not run.is_evaluated:
             self._epoch()
+            if run.stopping and self._requests()[1]:
+                run.metrics = self._saves.suspend(self._session)
+                return
             self._evaluate_epoch()
 
     def _evaluate_epoch(self) -> None:
@@ -188,17 +210,33 @@ class Fit:
         metrics = {
             "steps": run.state.step,
             **measured(self._setup.dataset, self._setup.loss, train, test),
-            **self._run.pace.rates,
+            **run.pace.rates,
             "skipped_steps": run.skipped,
         }
-        facts = {"lr": self._session.last_lr, **self._session.scale, **self._run.pace.of_epoch()}
+        facts = {"lr": self._session.last_lr, **self._session.scale, **run.pace.of_epoch()}
         event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
         run.tell("epoch", event)
         self._tell("on_epoch", event)
         # requests may have come after the last step had agreed
-        requests = np.array([float(run.stop_requested)])
-        self._comm.all_reduce(requests, "doubling")
-        run.end_epoch({**metrics, "epochs": event["epoch"]}, stops=bool(requests[0]))
+        stops, suspends, saves = self._requests()
+        with run.epoch_ended():
+            run.stopping = run.stopping or stops
+            if suspends and run.has_more:
+                run.metrics = self._saves.suspend(self._session, metrics)
+                return
+            if not run.is_over:
+                self._saves.after_epoch(self._session, metrics, saves)
+            run.metrics = {**metrics, "epochs": event["epoch"]}
+        run.pace.resume()
+
+    def _requests(self) -> list[bool]:
+        """Whether some rank wants to end the run, to suspend it, and a checkpoint."""
+        run = self._run
+        stops = run.stop_requested or run.suspend_requested
+        row = np.array([stops, run.suspend_requested, self._saves.is_due()], float)
+        self._comm.all_reduce(row, "doubling")
+        wanted: list[bool] = (row > 0).tolist()
+        return wanted
 
     def _epoch(self) -> None:
         """Steps until the end of the epoch or of the run, in one session or several."""
@@ -244,7 +282,9 @@ class Fit:
         self._tell("on_step", {"event": "step", "step": step, "loss": loss})
         if self._hears_steps and self._session.arrangement.steps_together:
             self._compare_settings()
+        self._saves.after_step(self._session, result)
         run.follows = False
+        run.pace.resume()
 
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""

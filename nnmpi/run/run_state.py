@@ -4,6 +4,8 @@ It knows neither the Trainer, a session, nor the data: what asks it in a step ma
 garbage is collected.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import NamedTuple, cast
 
@@ -14,8 +16,9 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.recovery.told import Told
-from nnmpi.run.report import Event, Report
+from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
+from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -67,16 +70,15 @@ class RunState:
     runs      how often `fit` was called
     sessions  how many there were
     loaded    what the file of --load had for the model
-    metrics   of the last epoch that was evaluated in this run
+    resumed   what it goes on from, if not from the start
+    metrics   of the last epoch that was evaluated in this run, or how it was suspended
     told      what this rank has told
     result    the last step
     follows   whether what follows it is not done yet
+    report    of a run that has begun
+    opened    the same, where this rank writes
     pace      its time and rates; `fit` begins another one
-    carried   the time of the run before it was resumed
     """
-
-    report: Report  # of a run that has begun
-    opened: Report | None = None  # the report, where this rank writes
 
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
@@ -87,8 +89,11 @@ class RunState:
         self.told, self.result, self.follows = Told(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
-        self.pace, self.carried = Pace(counts_tokens(setup.dataset, setup.loss)), NO_TIME
-        self.stopping = self.suspending = False  # all ranks have agreed to
+        self.resumed: Resumed | None = None
+        self.report: Report = NullReport()
+        self.opened: Report | None = None
+        self.pace = Pace(counts_tokens(setup.dataset, setup.loss))
+        self.stopping = False  # all ranks have agreed to stop
         self.forget_requests()
 
     def forget_requests(self) -> None:
@@ -111,6 +116,8 @@ class RunState:
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         self.metrics, self.result, self.follows = {}, None, False
         self.told = Told()
+        resumed = self.resumed if self.runs == 1 else None
+        self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
             self.set_span((self.first, self.first + epochs * self._batches))
             self.state = StepState(self.first, self.epochs, 0)
@@ -118,14 +125,19 @@ class RunState:
 
     def end(self) -> None:
         """The run is over, or has failed."""
-        self.stopping = self.suspending = False
+        self.stopping = False
         self.forget_requests()
         self.opened = None
 
-    def end_epoch(self, metrics: Event, stops: bool) -> None:
-        """An epoch was evaluated, on all ranks."""
-        self.metrics, self.sums = metrics, Sums()
-        self.stopping = self.stopping or stops
+    @contextmanager
+    def epoch_ended(self) -> Iterator[None]:
+        """Within it, and after it, there are no sums of the epoch; if it fails they are back."""
+        sums, self.sums = self.sums, Sums()
+        try:
+            yield
+        except BaseException:
+            self.sums = sums
+            raise
 
     def tell(self, what: str, event: Event) -> None:
         """An event, unless it was told before a rank was lost."""
@@ -155,6 +167,14 @@ class RunState:
         self.set_span(snapshot.run)
         self.told.go_back(self.state.step)
 
+    def resume(self, resumed: Resumed) -> None:
+        """The run goes on from a checkpoint."""
+        self.go_on_from(resumed.snapshot)
+        self.pace = Pace(before=resumed.pace)
+        is_over = resumed.is_over and self.total_steps <= resumed.total_steps
+        snapshot = resumed.snapshot._replace(owned=())
+        self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
+
     @property
     def epochs(self) -> int:
         """Those that are begun."""
@@ -163,7 +183,12 @@ class RunState:
     @property
     def is_over(self) -> bool:
         """Whether no step is left."""
-        return self.state.step >= self.total_steps or self.stopping
+        return not self.has_more or self.stopping
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are steps after the last one that was made."""
+        return self.state.step < self.total_steps
 
     @property
     def is_evaluated(self) -> bool:

@@ -9,8 +9,11 @@ Where ranks make their steps at different times, each of these waits for the end
 """
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from nnmpi import terms
@@ -18,12 +21,17 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.quoting import shown
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.checkpoints.keep import BETTER
 from nnmpi.run.checkpoints.write import Writer, WriteResult
+from nnmpi.run.files.atomic import NotSavedError
 from nnmpi.run.report import Event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
+
+ALL = sys.maxsize
+"""How many checkpoints are kept where a user says when one is written."""
 
 
 class SaveTimes:
@@ -76,17 +84,17 @@ class NoSaves:
     def begin(self, comm: Comm) -> None:
         """The run begins."""
 
-    def after_step(self, result: StepResult) -> None:
+    def after_step(self, session: Session, result: StepResult) -> None:
         """A step was made, and callbacks have heard of it."""
 
     def is_due(self) -> bool:
         """Whether this rank requests a checkpoint at the end of an epoch."""
         return False
 
-    def after_epoch(self, metrics: Event, is_due: bool) -> None:
+    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
         """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
 
-    def suspend(self, metrics: Event | None = None) -> Event:
+    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
         """The run ends here, and has more to do; returns what its last event says of that."""
         return {}
 
@@ -95,7 +103,7 @@ class NoSaves:
         """What the last event of a run says of checkpoints."""
         return {}
 
-    def end(self, metrics: Event) -> None:
+    def end(self, session: Session, metrics: Event) -> None:
         """The run is over."""
 
     def close(self) -> None:
@@ -108,46 +116,50 @@ class NoSaves:
 class Saves(NoSaves):
     """The checkpoints of a run; every rank calls its methods, between the same steps.
 
-    facts       what is compared when the run is resumed, besides options
+    facts       returns what is compared when the run is resumed, besides options
     callbacks   which may have states
     """
+
+    _writer: Writer
+    _is_open = False  # whether there is a writer: while `fit` runs
 
     def __init__(
         self,
         config: Config,
         run: RunState,
-        session_now: Callable[[], Session],
-        facts: Mapping[str, Any],
+        facts: Callable[[], Mapping[str, Any]],
         callbacks: Sequence[object],
     ) -> None:
-        self._config, self._run, self._session_now = config, run, session_now
-        self._facts, self._callbacks, self._times = facts, callbacks, SaveTimes(config)
+        self._config, self._run = config, run
+        self._facts, self._callbacks, self._times = cache(facts), callbacks, SaveTimes(config)
+        self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
         config, self._is_first = self._config, comm.rank == 0
         self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
         self._best = self._run.resumed.best if self._run.resumed else None
         self._at, self._count, self._copying = self._run.state.step, 0, 0.0
+        self._is_open = True
 
-    def after_step(self, result: StepResult) -> None:
+    def after_step(self, session: Session, result: StepResult) -> None:
         run, times, step = self._run, self._times, result.state.step
         if self._is_first:
             run.save_requested = run.save_requested or times.is_due()
             run.suspend_requested = run.suspend_requested or times.is_over()
-        if self._session_now().arrangement.steps_together:
+        if session.arrangement.steps_together:
             if (times.after_steps(self._at, step) or result.save) and not run.stopping:
-                self._start()
+                self._start(session)
             self._at = step
         self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
         return self._is_first and self._times.is_due()
 
-    def after_epoch(self, metrics: Event, is_due: bool) -> None:
+    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
         run, times = self._run, self._times
         is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
         if is_due or times.after_steps(self._at, run.state.step):
-            self._start(metrics)
+            self._start(session, metrics)
         self._at = run.state.step
         self._tell(self._writer.poll())
 
@@ -162,11 +174,13 @@ class Saves(NoSaves):
 
     # ---- writing
 
-    def _start(self, metrics: Event | None = None, complete: bool = False) -> None:
+    def _start(
+        self, session: Session, metrics: Event | None = None, complete: bool = False
+    ) -> None:
         """Begins to write a checkpoint of now, once the one before is written."""
         self._tell(self._writer.finish())
         began, about = time.perf_counter(), self.about(metrics, complete)
-        snapshot = self._session_now().snapshot()
+        snapshot = session.snapshot()
         self._copying += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
@@ -178,7 +192,7 @@ class Saves(NoSaves):
         return {
             "complete": complete,
             "total_steps": run.total_steps,
-            "facts": dict(self._facts),
+            "facts": self._facts(),
             "log": None if mark is None else tuple(mark),
             "pace": tuple(run.pace.counts),
             "metrics": {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
@@ -206,36 +220,60 @@ class Saves(NoSaves):
 
     # ---- the end of a run
 
-    def suspend(self, metrics: Event | None = None) -> Event:
-        return {"checkpoint": self._last(metrics, complete=False)}
+    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
+        run, path = self._run, self._last(session, metrics, complete=False)
+        counts = {"steps": run.state.step, "total_steps": run.total_steps}
+        return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     @property
     def summary(self) -> Event:
         directory, waited = self._config.checkpoint_dir, round(self._waited, 4)
         return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
 
-    def end(self, metrics: Event) -> None:
-        self._last(metrics, complete=True)
+    def end(self, session: Session, metrics: Event) -> None:
+        self._last(session, metrics, complete=True)
 
-    def _last(self, metrics: Event | None, complete: bool) -> str:
+    def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
         """Writes the last checkpoint of the run; returns its path."""
-        self._start(metrics, complete)
+        self._start(session, metrics, complete)
         result = self._writer.finish()
-        assert result is not None
-        if not complete:
+        if not complete:  # else the last event was told before
             self._tell(result)
-        if result.problem:
-            raise AgreedError(
-                f"the checkpoint of step {result.step} was not written to {result.folder}: "
-                f"{result.problem}"
-            )
-        return str(result.folder)
+        try:
+            return path_of(result)
+        except NotSavedError as error:
+            raise AgreedError(str(error)) from None
 
     def close(self) -> None:
+        self._is_open = False
         self._tell(self._writer.close())
 
     def abandon(self) -> None:
-        self._writer.abandon()
+        if self._is_open:
+            self._is_open = False
+            self._writer.abandon()
+
+    # ---- besides a run
+
+    def write_to(self, directory: str | os.PathLike[str], session: Session) -> str:
+        """Writes a checkpoint of now to a directory, and waits for it; returns its path."""
+        own = self._config.checkpoint_dir
+        if self._is_open and own and os.path.abspath(own) == os.path.abspath(directory):
+            return self._last(session, None, complete=False)
+        writer = Writer(directory, session.comm, keep=ALL)
+        writer.start(session.snapshot(), self.about())
+        return path_of(writer.close())
+
+
+def path_of(result: WriteResult | None) -> str:
+    """Where a checkpoint was written; raises NotSavedError, on all ranks, if it was not."""
+    assert result is not None
+    if result.problem:
+        raise NotSavedError(
+            f"the checkpoint of step {result.step} was not written to {shown(result.folder)}: "
+            f"{result.problem}"
+        )
+    return str(result.folder)
 
 
 NO_SAVES = NoSaves()

@@ -1,9 +1,11 @@
 """Trainer: a model in training as users have it: runs, what is done between them, layouts."""
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import Any, Self, TypeVar, cast
 
@@ -21,13 +23,16 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
-from nnmpi.run.callbacks import check_callbacks
+from nnmpi.run.callbacks import check_callbacks, load_states
+from nnmpi.run.checkpoints.keep import check_empty
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
 from nnmpi.run.recovery.recovery import Hooks, Recovery
 from nnmpi.run.report import Event, Report
+from nnmpi.run.resume import facts_of, resumed
 from nnmpi.run.run_state import RunState
+from nnmpi.run.saves import NO_SAVES, Saves
 from nnmpi.run.session import NO_SESSION, SPARE, Session
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.on_paper import fitted
@@ -64,6 +69,8 @@ class Trainer:
     callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
     optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
+    resume: a directory of checkpoints: the run goes on from the newest, and writes its own there
+        too, unless the config names another `checkpoint_dir`
     """
 
     comm: Comm
@@ -84,6 +91,7 @@ class Trainer:
     stopping = read(lambda t: t._run.stopping)  # whether all ranks have agreed to stop
     skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
     loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
+    resumed = read(lambda t: t._run.resumed)  # what the run goes on from, if from a checkpoint
     is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
     is_spare = read(lambda t: t.session is SPARE)  # whether it waits since others were lost
 
@@ -99,15 +107,19 @@ class Trainer:
         callbacks: Sequence[object] = (),
         optimizer: MakeOptimizer | None = None,
         schedule: LRSchedule | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> None:
+        if resume is not None:
+            directory = config.checkpoint_dir or os.fspath(resume)
+            config = replace(config, resume=True, checkpoint_dir=directory)
         self.config = self._asked = config
-        self.session = NO_SESSION
+        self.session, self._resume = NO_SESSION, resume
         self._given = build, data, loss, metrics, callbacks, optimizer, schedule
         hooks = Hooks(
             lambda: self._asked,
             self._fitted,
             self._set_up,
-            self._open,
+            self._arrange,
             self._wait,
             lambda: self._run,
             lambda: None if self.session.is_closed else self.session,
@@ -125,12 +137,34 @@ class Trainer:
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         self._sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
-        self._setup, self._run = setup, self._run or RunState(setup)
+        self._setup, self._run = setup, RunState(setup)
         self.comm, self._tracer = comm, Tracer(setup.config, comm)
         self._asked = replace(self._asked, model=setup.config.model)
+        facts = partial(facts_of, setup)
+        self._checkpoints = Saves(setup.config, self._run, facts, self.callbacks)
         close_dropped(comm)
 
-    def _open(self, config: Config, comm: Comm, snapshot: Snapshot | None = None) -> None:
+    def _begin(self, config: Config, comm: Comm) -> None:
+        """Opens the first session, on a checkpoint if the run goes on from one."""
+        own = config.checkpoint_dir
+        directory, found = own if self._resume is None else os.fspath(self._resume), None
+        if directory and (config.resume or config.elastic):
+            found = resumed(directory, self._setup, comm, needed=config.resume)
+        if own and not (found and own == directory):
+            all_or_none(comm, lambda: check_empty(own))
+        self._open(config, comm, found.snapshot if found else None)
+        if found:
+            self._run.resume(found)
+            all_or_none(comm, lambda: load_states(self.callbacks, found.callbacks))
+
+    def _arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+        """Opens a session of these ranks; without a snapshot the first one of the run."""
+        if snapshot is None:
+            self._begin(config, comm)
+        else:
+            self._open(config, comm, snapshot)
+
+    def _open(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
         """Arranges ranks as the config says; each of them calls it."""
         if comm is not self.comm:
             optimizer = optimizer_of(config, self._given[5], comm)
@@ -161,9 +195,10 @@ class Trainer:
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
+        saves = self._checkpoints if self.config.checkpoint_dir else NO_SAVES
         now = (lambda: self.session), (lambda: self._tracer)
-        fit = Fit(self._run, *now, self._sampler, self._tell, self._hears_steps, self._recovery)
-        return fit.run(report, epochs)
+        given = self._run, *now, self._sampler, saves, self._tell, self._hears_steps
+        return Fit(*given, self._recovery).run(report, epochs)
 
     def _tell(self, occasion: str, event: Event) -> None:
         run, step = self._run, self._run.state.step
@@ -176,6 +211,15 @@ class Trainer:
         """Stop after the current step; several ranks agree on it in that step or the next."""
         self._run.stop_requested = True
         self._run.stopping = self._run.stopping or self.comm.size == 1
+
+    def suspend(self) -> None:
+        """Stop after the current step with a checkpoint, as there is more to do; without a
+        `checkpoint_dir`, as `stop`."""
+        if self.config.checkpoint_dir:
+            self._run.suspend_requested = True
+            self._run.stopping = self._run.stopping or self.comm.size == 1
+        else:
+            self.stop()
 
     def lr_factor(self, step: int) -> float:
         """What multiplies the learning rates in a step."""
@@ -258,6 +302,12 @@ class Trainer:
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies what this rank has from a whole state; every rank calls it, with all of it."""
         load_state(self.optimizer, self.model, state, self.comm)
+
+    def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
+        """Write a checkpoint to a directory, and return its path; every rank calls it, after the
+        same step or epoch. It waits until the checkpoint is whole."""
+        self._meet("save_checkpoint")
+        return self._checkpoints.write_to(directory, self.session)
 
     # ---- other layouts, and the end
 

@@ -1,15 +1,15 @@
 """What the ranks of a run do when one of them is lost, under `mpirun --with-ft ulfm`.
 
-    fit ── RankLost ─► abandon ─► shrink ─► what each has ─► the version ─► arrange_fewer
-     ▲                              ▲                                            │
-     │                              └──────────── RankLost ──────────┐           ▼
-     └────────── a new Session, from a Snapshot of stretches that moves bring ── split ─► spare ranks
-                                                                                          wait
+    fit ── RankLost ─► shrink ─► what each has, the version ─► arrange_fewer ─► split ─► spare ranks
+     ▲                   ▲                                                        │      wait
+     │                   └──── RankLost ◄── moves ◄── a new Session ◄─────────────┘
+     └──────────────────────────────────────────────────┘
+
 Rules:
 
-- An era is the time between two losses; it has one Comm of all ranks that are left. Each rank ends
-  its era once (`Comm.unanimous`): with a run that is over, or with a loss. All get the same answer,
-  so no rank leaves a run that another one has to make again.
+- An era is the time between two losses; it has one Comm of all ranks that are left. A run is over
+  when all of them have confirmed it (`Comm.confirm`): no rank leaves a run of which another one has
+  to make a part again.
 - What a rank does between two losses is a function of what all of them have told since the last
   one. Nothing is decided from what one rank alone knows.
 - What was told is not told again, and what was not is: `Told` has the last step of each thing.

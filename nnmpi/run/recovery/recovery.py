@@ -81,8 +81,9 @@ class Recovery:
         from where the run is."""
         while True:
             try:
-                result = f() if self.survivors.work else self.survivors.wait()
-                result = self.survivors.end(result)
+                if self.survivors.work is None:
+                    self.survivors.wait()
+                result = self.survivors.end(None if self.survivors.work is None else f())
             except RankLost:
                 if not self.survivors.all.fault_tolerant:
                     raise

@@ -1,8 +1,8 @@
 """Standing: how far each rank is that is left; Course: what all of them do next.
 
     rank 0   step 7 made and told         version 7   w 0..5 b 0..1   ─┐
-    rank 2   step 7 made, told in part    version 7   w 5..9          ─┴─► from version 7, what follows
-    rank 3   in step 7                    version 6   w 0..9 b 0..1        step 7 once more
+    rank 2   step 7 made, told in part    version 7   w 5..9          ─┴─► step 7, what
+    rank 3   in step 7                    version 6   w 0..9 b 0..1        follows again
 
 It is a pure function of what all ranks have told, so all find the same.
 """
@@ -14,7 +14,8 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.nn.place import Part, whole
-from nnmpi.parallel.model.moves import MovedTensor, TensorRange, plan_moves
+from nnmpi.parallel.model.moves import MovedTensor, TensorRange
+from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.run_state import Counters

@@ -34,9 +34,7 @@ class Survivors:
         return sorted({*self.started} - {*self.all.members})
 
     def shrink(self) -> None:
-        """A new era begins: with the ranks that are left."""
-        self.all.abandon()
-        self.all.unanimous(False)
+        """A new era begins, with the ranks that are left."""
         while True:
             try:
                 self.all = self.all.shrink()
@@ -59,8 +57,8 @@ class Survivors:
         if self.spare:
             self._wake()
             result = next(one for one in gather_objects(self.all, result) if one is not None)
-        if not self.all.unanimous(True):
-            raise RankLost("a rank was lost at the end of the run")
+        if self.all.fault_tolerant:
+            self.all.confirm()
         return result
 
     def wait(self) -> None:

@@ -6,7 +6,13 @@ from contextlib import contextmanager, suppress
 
 from nnmpi.run.report.messages import Event
 
-KINDS = {"epoch": "epoch", "sample": "sample", "done": "result", "stopped": "result"}
+KINDS = {
+    "epoch": "epoch",
+    "sample": "sample",
+    "done": "result",
+    "stopped": "result",
+    "suspended": "result",
+}
 """What is told by an event of the log."""
 
 
@@ -53,7 +59,7 @@ class Told:
         for event in _last_run(log) if log else ():
             kind = KINDS.get(event.get("event", ""))
             if kind is not None:
-                self.note(kind, event.get("steps", event.get("step", 0)))
+                self.note(kind, event["step" if "step" in event else "steps"])
 
     def take(self, told: Mapping[Hashable, int], again: Iterable[tuple[Hashable, int]]) -> None:
         """Where this rank was spare, it has told what the others have; a callback that was

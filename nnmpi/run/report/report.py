@@ -17,7 +17,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.report.messages import Event, as_text
 
-RESULTS = ("done", "stopped", "failed", "dry-run")
+RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
 """The events that are shown even if `quiet`."""
 
 SILENCE = 10.0
@@ -95,7 +95,7 @@ class Report:
     @property
     def mark(self) -> LogMark | None:
         """What the log has so far; None where there is no log, or it is a pipe."""
-        if not self._log or not os.path.isfile(self._log.name):
+        if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
@@ -164,18 +164,21 @@ class NullReport(Report):
 
 
 def open_report(
-    config: Config, comm: Comm, given: Report | None = None, appends: bool = False
+    config: Config,
+    comm: Comm,
+    given: Report | None = None,
+    appends: bool = False,
+    mark: LogMark | None = None,
 ) -> Report:
     """The report that was given, else that of this rank: the first one tells. Every rank calls it,
-    and all fail if the log cannot be opened."""
+    and all fail if the log cannot be opened. `mark` is that of a checkpoint."""
 
     def opened() -> Report:
         if given or comm.rank:
             return given or NullReport()
         launched = has_launcher()
-        return Report(
-            config.log, config.quiet, None, launched, config.json, config.append or appends
-        )
+        how = config.json, config.append or appends, mark
+        return Report(config.log, config.quiet, None, launched, *how)
 
     return all_or_none(comm, opened)
 
