@@ -14,6 +14,7 @@ Rules:
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,10 +148,29 @@ class Optimizer:
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         self._convert_sums()
+        self._move(lr_factor, 1)
+
+    @contextmanager
+    def in_place_of_another(self) -> Iterator[None]:
+        """Within it this rank has the running sums of another one, whose part of the parameters
+        their store says that it updates now."""
+        own, self._running = self._running, RunningSums(self.sums, self.parameters)
+        try:
+            yield
+        finally:
+            self._running = own
+
+    def repeat(self, lr_factor: float) -> None:
+        """The last step once more, without counting it, `in_place_of_another`."""
+        self._convert_sums(again=True)
+        self._move(lr_factor, 0)
+
+    def _move(self, lr_factor: float, steps: int) -> None:
+        """Update all ranges, of which this is so many steps more."""
         written = tape.tick()
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
-            t, at = self.steps[i] + 1, self._running.starts[i]
+            t, at = self.steps[i] + steps, self._running.starts[i]
             for values, grads, sums in store.updates(start, end, self.state, at):
                 self._update(Operands(values, grads, sums, t), groups[group])
             self.steps[i:j] = [t] * (j - i)
@@ -238,8 +258,9 @@ class Optimizer:
         """The running sums that a group with these options needs."""
         return ()
 
-    def _convert_sums(self) -> None:
-        """Before running sums are used: express them by the options of now, if these changed."""
+    def _convert_sums(self, again: bool = False) -> None:
+        """Before running sums are used: express them by the options of now, if these changed; or
+        once more, by those that they were expressed by before."""
 
     def _update(self, x: Operands, group: Group) -> None:
         """One step in one stretch of memory; subclasses define it."""

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from nnmpi.kernels import steps
+from nnmpi.nn.store import flatten
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.optimizer import Operands, Optimizer, non_negative
+from nnmpi.optim.running_sums import store_of
 
 
 class SGD(Optimizer):
@@ -65,7 +67,7 @@ class Adam(Optimizer):
 
     def _take_groups(self, groups: list[Group]) -> None:
         super()._take_groups(groups)
-        self._betas = [tuple(group["betas"]) for group in groups]
+        self._betas = self._betas_before = [tuple(group["betas"]) for group in groups]
 
     def _check(self, group: Group) -> None:
         if not all(0 <= b < 1 for b in group["betas"]):
@@ -77,18 +79,23 @@ class Adam(Optimizer):
         largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
         return ("gradient_sum", "squared_gradient_sum", *largest)
 
-    def _convert_sums(self) -> None:
+    def _convert_sums(self, again: bool = False) -> None:
         """Sums have a factor of 1 / (1 - beta): new betas scale them."""
         end, starts = 0, self._running.starts
+        before = self._betas_before if again else self._betas
+        self._betas, self._betas_before = [*before], before
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
             old, new = self._betas[k], tuple(group["betas"])
             if new == old:
                 continue
             self._check(group)
+            flatten(self.parameters)  # copied parameters are not in a flat store
             for name, sums in self.state.items():
                 i = 0 if name == "gradient_sum" else 1
-                sums[starts[start] : starts[end]] *= (1 - old[i]) / (1 - new[i])
+                row = sums[starts[start] : starts[end]]
+                for part in store_of(self.parameters).chunks([row]):
+                    row[part] *= (1 - old[i]) / (1 - new[i])
             self._betas[k] = new
 
     def _update(self, x: Operands, group: Group) -> None:
