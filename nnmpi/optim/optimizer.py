@@ -224,8 +224,12 @@ class Optimizer:
         return self._running.stretches(i)
 
     def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """The memory of a running sum of numbers lo to hi - 1 of parameter i, which this rank
-        updates: of those between two steps, as `FlatStore.numbers` is of values."""
+        """A running sum of numbers lo to hi - 1 of parameter i, which this rank updates, to read:
+        as `FlatStore.numbers` is of values."""
+        return self._converted(name, i, self._running.numbers(name, i, lo, hi))
+
+    def memory(self, name: str, i: int, lo: int, hi: int) -> Array:
+        """The memory of the same, to write."""
         self._convert_sums()
         return self._running.numbers(name, i, lo, hi)
 
@@ -233,7 +237,7 @@ class Optimizer:
         """Copies a running sum of parameter i from an array of the shape of the parameter."""
         row = memory_order(self.parameters[i], values)
         for lo, hi in self.own_stretches(i):
-            own = self.numbers(name, i, lo, hi)
+            own = self.memory(name, i, lo, hi)
             own[...] = backend.of(own).asarray(row[lo:hi], own.dtype)
 
     def _row(self, name: str, i: int) -> np.ndarray:
@@ -259,8 +263,13 @@ class Optimizer:
         return ()
 
     def _convert_sums(self, again: bool = False) -> None:
-        """Before running sums are used: express them by the options of now, if these changed; or
-        once more, by those that they were expressed by before."""
+        """Before running sums are changed: express them by the options of now, if these changed; or
+        `again`, from those that they were expressed by before the last time."""
+
+    def _converted(self, name: str, i: int, numbers: Array) -> Array:
+        """Numbers of a running sum of parameter i, expressed by the options of now; a copy, if
+        these changed: who reads leaves alone what others may read in memory of a node."""
+        return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
         """One step in one stretch of memory; subclasses define it."""
