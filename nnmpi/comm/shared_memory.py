@@ -38,9 +38,9 @@ class SharedBuffer:
         """
         return self._calls.start(*self._steps(start, stop, starts=True))
 
-    def own(self, start: int = 0, stop: int | None = None) -> slice:
-        """Which of these elements this rank adds up: the ranks of its node divide them."""
-        return self._reduction.slice(*self._range(start, stop))
+    def own(self, start: int = 0, stop: int | None = None, r: int | None = None) -> slice:
+        """Which of these elements this rank, or rank r of its node, adds up: they divide them."""
+        return self._reduction.slice(*self._range(start, stop), r)
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective.

@@ -122,6 +122,11 @@ class FlatStore(Store):
             yield values, grads, {name: array[at : at + n] for name, array in sums.items()}
             at += n
 
+    def chunks(self, arrays: Sequence[Array]) -> Iterator[slice]:
+        """Parts of arrays of one length that an update changes; each is changed before the next one
+        is asked for."""
+        yield slice(None)
+
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """What this rank updates of elements start to end - 1."""
         if self._rests:

@@ -14,6 +14,7 @@ Rules:
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,10 +148,29 @@ class Optimizer:
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         self._convert_sums()
+        self._move(lr_factor, 1)
+
+    @contextmanager
+    def in_place_of_another(self) -> Iterator[None]:
+        """Within it this rank has the running sums of another one, whose part of the parameters
+        their store says that it updates now."""
+        own, self._running = self._running, RunningSums(self.sums, self.parameters)
+        try:
+            yield
+        finally:
+            self._running = own
+
+    def repeat(self, lr_factor: float) -> None:
+        """The last step once more, without counting it, `in_place_of_another`."""
+        self._convert_sums(again=True)
+        self._move(lr_factor, 0)
+
+    def _move(self, lr_factor: float, steps: int) -> None:
+        """Update all ranges, of which this is so many steps more."""
         written = tape.tick()
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
-            t, at = self.steps[i] + 1, self._running.starts[i]
+            t, at = self.steps[i] + steps, self._running.starts[i]
             for values, grads, sums in store.updates(start, end, self.state, at):
                 self._update(Operands(values, grads, sums, t), groups[group])
             self.steps[i:j] = [t] * (j - i)
@@ -204,8 +224,12 @@ class Optimizer:
         return self._running.stretches(i)
 
     def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """The memory of a running sum of numbers lo to hi - 1 of parameter i, which this rank
-        updates: of those between two steps, as `FlatStore.numbers` is of values."""
+        """A running sum of numbers lo to hi - 1 of parameter i, which this rank updates, to read:
+        as `FlatStore.numbers` is of values."""
+        return self._converted(name, i, self._running.numbers(name, i, lo, hi))
+
+    def memory(self, name: str, i: int, lo: int, hi: int) -> Array:
+        """The memory of the same, to write."""
         self._convert_sums()
         return self._running.numbers(name, i, lo, hi)
 
@@ -213,7 +237,7 @@ class Optimizer:
         """Copies a running sum of parameter i from an array of the shape of the parameter."""
         row = memory_order(self.parameters[i], values)
         for lo, hi in self.own_stretches(i):
-            own = self.numbers(name, i, lo, hi)
+            own = self.memory(name, i, lo, hi)
             own[...] = backend.of(own).asarray(row[lo:hi], own.dtype)
 
     def _row(self, name: str, i: int) -> np.ndarray:
@@ -238,8 +262,14 @@ class Optimizer:
         """The running sums that a group with these options needs."""
         return ()
 
-    def _convert_sums(self) -> None:
-        """Before running sums are used: express them by the options of now, if these changed."""
+    def _convert_sums(self, again: bool = False) -> None:
+        """Before running sums are changed: express them by the options of now, if these changed; or
+        `again`, from those that they were expressed by before the last time."""
+
+    def _converted(self, name: str, i: int, numbers: Array) -> Array:
+        """Numbers of a running sum of parameter i, expressed by the options of now; a copy, if
+        these changed: who reads leaves alone what others may read in memory of a node."""
+        return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
         """One step in one stretch of memory; subclasses define it."""

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
+from nnmpi.backend import Array
 from nnmpi.kernels import steps
+from nnmpi.nn.store import flatten
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.optimizer import Operands, Optimizer, non_negative
+from nnmpi.optim.running_sums import store_of
 
 
 class SGD(Optimizer):
@@ -65,7 +68,8 @@ class Adam(Optimizer):
 
     def _take_groups(self, groups: list[Group]) -> None:
         super()._take_groups(groups)
-        self._betas = [tuple(group["betas"]) for group in groups]
+        self._betas: list[tuple[float, ...]] = [tuple(group["betas"]) for group in groups]
+        self._betas_before = self._betas
 
     def _check(self, group: Group) -> None:
         if not all(0 <= b < 1 for b in group["betas"]):
@@ -77,19 +81,39 @@ class Adam(Optimizer):
         largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
         return ("gradient_sum", "squared_gradient_sum", *largest)
 
-    def _convert_sums(self) -> None:
+    def _convert_sums(self, again: bool = False) -> None:
         """Sums have a factor of 1 / (1 - beta): new betas scale them."""
         end, starts = 0, self._running.starts
+        self._betas_before = self._betas_before if again else self._betas
+        self._betas = [*self._betas_before]
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
-            old, new = self._betas[k], tuple(group["betas"])
-            if new == old:
+            if not self._changed(k):
                 continue
-            self._check(group)
+            flatten(self.parameters)  # copied parameters are not in a flat store
             for name, sums in self.state.items():
-                i = 0 if name == "gradient_sum" else 1
-                sums[starts[start] : starts[end]] *= (1 - old[i]) / (1 - new[i])
-            self._betas[k] = new
+                row = sums[starts[start] : starts[end]]
+                for part in store_of(self.parameters).chunks([row]):
+                    row[part] *= self._ratio(name, k)
+            self._betas[k] = tuple(group["betas"])
+
+    def _converted(self, name: str, i: int, numbers: Array) -> Array:
+        k = self._groups[i]
+        return numbers * self._ratio(name, k) if self._changed(k) else numbers
+
+    def _changed(self, k: int) -> bool:
+        """Whether running sums of group k are expressed by other betas than those of now."""
+        group = self.param_groups[k]
+        if tuple(group["betas"]) == self._betas[k]:
+            return False
+        self._check(group)
+        return True
+
+    def _ratio(self, name: str, k: int) -> float:
+        """What the betas of now multiply a running sum of group k by."""
+        i = 0 if name == "gradient_sum" else 1
+        new: float = self.param_groups[k]["betas"][i]
+        return (1 - self._betas[k][i]) / (1 - new)
 
     def _update(self, x: Operands, group: Group) -> None:
         (beta1, beta2), decay = group["betas"], group["weight_decay"]

@@ -41,9 +41,11 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
+from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, KeptBuffers, NothingKept
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.scaling import rescaled
+from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 
@@ -104,6 +106,7 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     entries: Entries
+    torn: TornStep | None  # how a step is finished in which a rank was lost; None: it is not
 
     @property
     def position(self) -> WorkerPosition | None:
@@ -180,8 +183,9 @@ class ExecutorStrategy:
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
+        torn: TornStep | None = None,
     ) -> None:
-        self.layout, self.optimizer = layout, optimizer
+        self.layout, self.optimizer, self.torn = layout, optimizer, torn
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields = spec.part.fields
@@ -231,8 +235,12 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
         spec.recorder,
     )
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
-    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
-    return ExecutorStrategy(parts, executor.steps, executor.evaluate, optimizer, layout, spec)
+    survives = layout.all.fault_tolerant
+    buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
+    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, buffers=buffers)
+    torn = TornStep(update, parts.store, optimizer, buffers) if survives else None
+    run = executor.steps, executor.evaluate
+    return ExecutorStrategy(parts, *run, optimizer, layout, spec, torn)
 
 
 def executor_of(
@@ -243,6 +251,7 @@ def executor_of(
     batch_stats: BatchStats = LOCAL,
     channels: Channels | None = None,
     around: Around = (),
+    buffers: NothingKept = NOTHING_KEPT,
 ) -> Executor:
     """What carries out the programs of the arrangement on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
@@ -258,4 +267,5 @@ def executor_of(
         spec.recorder,
         math.inf if a.config.verify else CHECKED_STEPS,
         around,
+        buffers,
     )

@@ -102,9 +102,9 @@ class SharedReduction:
         self._turn = 0  # which half of the segments a short sum has
         self._halves: dict[int, list[list[Array]]] = {}  # by length
 
-    def slice(self, start: int, stop: int) -> slice:
-        """Which of the elements start to stop - 1 this rank adds up."""
-        n, p, r = stop - start, self._node.size, self._node.rank
+    def slice(self, start: int, stop: int, r: int | None = None) -> slice:
+        """Which of the elements start to stop - 1 this rank, or rank r of the node, adds up."""
+        n, p, r = stop - start, self._node.size, self._node.rank if r is None else r
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:

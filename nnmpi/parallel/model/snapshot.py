@@ -167,7 +167,7 @@ class Restored:
         ]
 
         def write(need: TensorRange, name: str, values: np.ndarray) -> None:
-            sums = optimizer.numbers(name, here[need.i], need.lo, need.hi)
+            sums = optimizer.memory(name, here[need.i], need.lo, need.hi)
             sums[...] = backend.of(sums).asarray(values, sums.dtype)
 
         if optimizer.sums:

@@ -18,6 +18,7 @@ from nnmpi.parallel.replicas.batch_size_check import check_micro_batches, check_
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.stores.local import StoreSpec
 from nnmpi.parallel.stores.served import ServedStore
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
@@ -28,6 +29,7 @@ class ServerStrategy:
     """A rank's store and optimizer, and how it begins and ends."""
 
     position: WorkerPosition | None = None
+    torn: TornStep | None = None
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config

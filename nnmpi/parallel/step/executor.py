@@ -36,6 +36,7 @@ from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
+from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, NothingKept
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
@@ -148,8 +149,9 @@ class Executor:
         recorder: Recorder = NO_RECORDER,
         checked_steps: float = CHECKED_STEPS,
         around: Around = (),
+        buffers: NothingKept = NOTHING_KEPT,
     ) -> None:
-        self._checked_steps, self._checked_until = checked_steps, 0.0
+        self._checked_steps, self._checked_until, self._buffers = checked_steps, 0.0, buffers
         self._stages, self._channels, self.loss = ports
         self._sync, self._apply, self._request = sync, update, request
         self._batch_stats, self._recorder = batch_stats, recorder
@@ -188,6 +190,7 @@ class Executor:
         """One step, of an epoch of so many batches."""
         self._step = state.step
         self._recorder.begin(state.step)
+        self._buffers.keep(state.step)
         self.start(load, self._plan_of(len(load.micro)))
         self._sync.begin(state.step)
         self._carry_out(self._plan.calls, self._progress, self._recorder)
@@ -223,8 +226,7 @@ class Executor:
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
-        """Forward passes over batches; on the rank of the last stage `outputs` takes what they
-        give."""
+        """Forward passes over batches; of the last stage `outputs` takes what they give."""
         self._step, self.loss.outputs = step, outputs
         with closing(loads):
             for load in loads:

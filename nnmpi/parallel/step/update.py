@@ -16,11 +16,13 @@ Rules:
 - Each number counts once. `counts_loss` and `counts` say on which rank: a new axis along which
   ranks have copies or parts has to be right in both (`Layout`, `PartTable`).
 - `settle` is last: until then other ranks may write to values that this rank reads.
+- Between what ranks agree on and `settle` no message is sent, so nothing is half done on a rank
+  that is left. What is known of the step is kept until the next one is summed (`torn.py`).
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -33,6 +35,9 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.local import LocalStore
 
+DECIDED = 4
+"""The numbers that every decision has: loss, request, whether something is not finite, squares."""
+
 
 class Outcome(NamedTuple):
     """What a step has shown; the same on all ranks."""
@@ -42,12 +47,24 @@ class Outcome(NamedTuple):
     updated: bool
     gradient_norm: float | None = None  # before clipping
 
+    @classmethod
+    def of(cls, decision: Sequence[float]) -> Self:
+        """What ranks have decided on."""
+        loss, request, not_finite, squares, *_ = decision
+        return cls(loss, request, not not_finite, squares**0.5)
+
 
 class Update:
     """The second half of a step, after the gradients have been summed.
 
     `counts` tells which parameters this rank counts in the norm of the gradient: of several copies
     in one model, one. `tied` are those that other ranks of the model have too, the same on all.
+
+    step       the last one whose gradients are summed on this rank; it is not `settled` before all
+               ranks that share memory have updated it
+    uses       on how many ranks each parameter had a gradient in it, as soon as this rank knows
+    decision   what all ranks have agreed on in it, as soon as this rank knows
+    version    the number of steps after which values here are as they are; 0 before the first one
     """
 
     def __init__(
@@ -67,22 +84,56 @@ class Update:
         self._model, self._counts_loss = layout.model, layout.counts_loss
         self._recorder = recorder
         self._tied, self._own = tied, {*store.parameters}
+        self.step, self.version, self.settled = -1, 0, True
+        self.uses: Sequence[float] | None = None
+        self.decision: Sequence[float] | None = None
+        store.open_journal(DECIDED + len(tied))
 
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
-        store = self._store
-        loss, request, not_finite, squares, *used = self._agreed(self._sums())
+        self.step, self.uses, self.decision, self.settled = step, None, None, False
+        self.decision = decision = self._agreed(self._sums())
+        outcome = self._carry_out(decision, self._optimizer.step)
+        self.version = step + 1
+        began = self._recorder.now()
+        self._store.settle()
+        self._recorder.add("settle", began)
+        self.settled = True
+        return outcome
+
+    def finish(self, used: Sequence[bool], decision: Sequence[float]) -> None:
+        """What is left of `apply` on this rank, whose gradients are summed, without messages."""
+        self._mark(used)
+        self._carry_out(decision, self._optimizer.step)
+        self._store.masters.round_to(self._store.flat)
+        self.decision, self.version = decision, self.step + 1
+
+    def finish_another(self, used: Sequence[bool], decision: Sequence[float]) -> None:
+        """What is left of it on a lost rank, in whose place store and optimizer are, after that of
+        this rank."""
+        if self._store.journal.noted(self.step) is None:
+            self._store.journal.begin(self.step, used)
+        self._carry_out(decision, self._optimizer.repeat)
+        self._store.masters.round_to(self._store.flat)
+
+    def _carry_out(self, decision: Sequence[float], update: Callable[[float], None]) -> Outcome:
+        """What ranks have decided on: to clip, and to call `update` with a factor of the rate."""
+        outcome, squares, *used = Outcome.of(decision), *decision[DECIDED - 1 :]
+        self._store.journal.decide(decision)
         for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
-        updated, norm = not not_finite, squares**0.5
-        if updated:
+        if outcome.updated:
             if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
-                store.scale_gradients(clip_factor(norm, self._clip_norm))
-            self._optimizer.step(self._lr_factor(step))
-        began = self._recorder.now()
-        store.settle()
-        self._recorder.add("settle", began)
-        return Outcome(loss, request, updated, norm)
+                self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
+            update(self._lr_factor(self.step))
+        return outcome
+
+    def _mark(self, uses: Sequence[float]) -> None:
+        """Parameters that were used on any rank have a gradient."""
+        store, self.uses = self._store, uses
+        for p, times in zip(store.parameters, uses, strict=True):
+            p.has_grad = times > 0
+        store.journal.begin(self.step, uses)
 
     def _sums(self) -> list[float]:
         """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
@@ -92,9 +143,7 @@ class Update:
         """
         store = self._store
         *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
-        uses = scalars[USED : USED + len(store.parameters)]
-        for p, times in zip(store.parameters, uses, strict=True):
-            p.has_grad = times > 0
+        self._mark(scalars[USED : USED + len(store.parameters)])
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
         return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]

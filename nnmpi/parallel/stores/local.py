@@ -4,7 +4,8 @@ In front of the gradients are scalars that are summed together with them
 (`arrangement/flat_buffer.py`); or there are none, and scalars are summed apart.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from nnmpi.nn.store import FlatStore, Shard, ShardArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.masters import Masters, NoMasters
+from nnmpi.parallel.stores.journal import NO_JOURNAL, NoJournal, Noted
+from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
 from nnmpi.parallel.wire import Transfer
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
@@ -48,7 +50,10 @@ class LocalStore(FlatStore):
     """A whole copy on this rank.
 
     masters   what the optimizer updates instead of values in 16 bits, if anything
+    journal   what this rank notes of its updates, for others if it is lost
     """
+
+    journal: NoJournal = NO_JOURNAL
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
@@ -64,10 +69,22 @@ class LocalStore(FlatStore):
 
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
-        scaler, shards = self._scaler, self.shards
-        self.masters = NoMasters() if scaler is None else Masters(shards, self.on, scaler)
+        self.masters = self.masters_of(self.shards, self.memory_of_masters)
         self.updated_dtype = wide(self.dtype)
-        self._readable = shards_of([(0, self.length)]) if scaler is None else shards
+        self._readable = shards_of([(0, self.length)]) if self._scaler is None else self.shards
+
+    def memory_of_masters(self, n: int) -> Array:
+        """Memory for the masters of this rank, n numbers, which are 0."""
+        return self.on.xp.zeros(n, MASTER)
+
+    def masters_of(
+        self, shards: Sequence[Shard], memory: Callable[[int], Array]
+    ) -> NoMasters | Masters:
+        """What is updated of these shards, in memory for so many numbers, if they have masters."""
+        if self._scaler is None:
+            return NoMasters()
+        n = shards[-1].packed.stop if shards else 0
+        return Masters(shards, memory(n), self.on, self._scaler)
 
     # ---- values
 
@@ -164,8 +181,12 @@ class LocalStore(FlatStore):
 
     def scale_gradients(self, factor: float) -> None:
         """Multiplies all summed gradients that this rank updates by."""
-        every = self.owned(self.spans[0][0], self.spans[-1][1])
-        self.masters.scale(factor, (gradient for *_, gradient in every))
+        self.masters.scale(factor, self.summed_gradients())
+
+    def summed_gradients(self) -> Iterator[Array]:
+        """What `scale_gradients` multiplies, each before the next one is asked for."""
+        for *_, gradient in self.owned(self.spans[0][0], self.spans[-1][1]):
+            yield from (gradient[part] for part in self.chunks([gradient]))
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""
@@ -181,6 +202,26 @@ class LocalStore(FlatStore):
 
     def slot_bytes(self) -> int:
         return self.masters.scratch_bytes
+
+    # ---- when ranks are lost
+
+    def open_journal(self, decisions: int) -> None:
+        """From here on updates are noted, if others could finish them; a decision has so many
+        numbers. Every rank calls it, when its optimizer has running sums."""
+
+    def noted(self, step: int) -> Sequence[Noted]:
+        """What the ranks that share memory with this one, lost ones too, have noted of a step."""
+        return ()
+
+    def lost(self, left: Collection[int]) -> Sequence[int]:
+        """The lost ranks, for `in_place_of`, whose part of an update this one finishes: each is for
+        one of those that are left, which are ranks of the job as it was started."""
+        return ()
+
+    def in_place_of(self, rank: int, sums: Mapping[str, Array]) -> AbstractContextManager[None]:
+        """Within it shards, masters, journal and memory of running sums are those of a lost rank,
+        whose sums are beside these of this rank."""
+        return nullcontext()
 
     def close(self) -> None:
         """Frees shared memory; parameters move to memory of this rank. Every rank calls it."""

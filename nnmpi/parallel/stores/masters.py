@@ -80,13 +80,11 @@ class Masters:
     factor    what gradients are multiplied by when they are read
     """
 
-    def __init__(self, shards: Sequence[Shard], on: Backend, scaler: Scaler) -> None:
-        self._shards, self._scaler = shards, scaler
-        n = shards[-1].packed.stop if shards else 0
-        self.array: Array = on.xp.zeros(n, MASTER)
-        self._scratch = on.xp.zeros(max(min(n, piece_of(on)), 1), MASTER)
+    def __init__(self, shards: Sequence[Shard], array: Array, on: Backend, scaler: Scaler) -> None:
+        self._shards, self._scaler, self.array = shards, scaler, array
+        self._scratch = on.xp.zeros(max(min(len(array), piece_of(on)), 1), MASTER)
         self.scratch_bytes = int(self._scratch.nbytes)
-        self.factor = 1.0
+        self.factor = 1.0 / scaler.now.scale
 
     def begin(self, flat: Array) -> None:
         """Takes over what was written into values since they were rounded."""

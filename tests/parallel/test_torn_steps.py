@@ -1,0 +1,136 @@
+"""Ranks that are killed between any two lines of a step: the others have a whole version."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from helpers.training.torn_steps import (
+    TORN,
+    Deaths,
+    Left,
+    Options,
+    Rows,
+    cut_up,
+    torn,
+    versions,
+    whole,
+)
+
+from nnmpi.comm import thread_ranks as threads
+
+
+class Case(NamedTuple):
+    """A layout: its ranks, and how many of them share memory."""
+
+    ranks: int
+    per_node: int
+    options: Options
+
+    def left(self, deaths: Deaths) -> list[Left | None]:
+        """What ranks have after a step in which some are killed."""
+        return threads.run(
+            self.ranks, torn, self.options, deaths, per_node=self.per_node, fault_tolerant=True
+        )
+
+
+class Known(NamedTuple):
+    """A version: what all ranks have together, and the buffers of each."""
+
+    rows: Rows
+    buffers: list[dict[str, np.ndarray]]
+
+
+SHARED: Options = {"allreduce": "shared"}
+RING: Options = {"allreduce": "ring"}
+STAGES: Options = {"pp": 2, "cut": "4", "micro_batches": 2}
+NODES = {
+    "a node": Case(3, 3, SHARED),
+    "buckets": Case(2, 2, {**SHARED, "bucket_mb": 1e-4}),
+    "masters": Case(3, 3, {**SHARED, "dtype": "float16"}),
+    "two nodes": Case(4, 2, SHARED),
+    "stages": Case(4, 2, {**SHARED, **STAGES, "dp": 2}),
+}
+OTHERS = {
+    "replicas": Case(3, 3, RING),
+    "masters of replicas": Case(3, 3, {**RING, "dtype": "float16"}),
+    "stages of replicas": Case(6, 6, {**RING, **STAGES, "dp": 3}),
+    "shards": Case(2, 2, {**RING, "zero": 1}),
+    "slices": Case(2, 2, {"reproducible": True, "slices": 4}),
+}
+
+
+def known_versions(case: Case) -> list[Known]:
+    found = threads.run(
+        case.ranks, versions, case.options, per_node=case.per_node, fault_tolerant=True
+    )
+    return [
+        Known(whole([one for own in now for one in own.owned]), [own.buffers for own in now])
+        for now in zip(*found, strict=True)
+    ]
+
+
+def check(found: list[Left | None], known: list[Known], is_whole: bool = True) -> int:
+    """The last version that ranks have is that of a run in which nobody is killed, bit for bit;
+    which one it is."""
+    here = {rank: left for rank, left in enumerate(found) if left is not None}
+    last = max(left.version for left in here.values())
+    for rank, left in here.items():
+        for path, array in known[left.version].buffers[rank].items():
+            np.testing.assert_array_equal(left.buffers[path], array, err_msg=path, strict=True)
+    if is_whole:
+        rows = whole([one for left in here.values() if left.version == last for one in left.owned])
+        assert rows.keys() == known[last].rows.keys()
+        for key, row in rows.items():
+            wanted = known[last].rows[key]
+            np.testing.assert_array_equal(row, wanted, err_msg=f"{key}", strict=True)
+    return last
+
+
+def sample(lines: int, most: int) -> range:
+    return range(1, lines + 1, max(lines // most, 1))
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_the_update_of_a_rank_of_a_node_is_finished_by_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cut_up(monkeypatch):
+        case, victim = NODES[name], 1
+        known, alive = known_versions(case), case.left(Deaths())[victim]
+        assert alive is not None
+        found = set()
+        for number in sample(alive.lines, 8):
+            left = case.left(Deaths({victim: number}))
+            assert left[victim] is None
+            found.add(check(left, known))
+        assert found == {TORN, TORN + 1}
+
+
+def test_a_rank_is_lost_that_finishes_the_update_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with cut_up(monkeypatch):
+        case = Case(3, 3, SHARED)
+        known, alive = known_versions(case), case.left(Deaths())[1]
+        assert alive is not None
+        middle = alive.lines // 2
+        first = case.left(Deaths({1: middle}))[0]
+        assert first is not None
+        for number in sample(first.more, 8):
+            left = case.left(Deaths({1: middle}, {0: number}))
+            assert left[:2] == [None, None]
+            assert check(left, known) == TORN + 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_step_is_finished_or_undone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cut_up(monkeypatch):
+        case, victim = OTHERS[name], 1
+        known, alive = known_versions(case), case.left(Deaths(update_only=False))[victim]
+        assert alive is not None
+        found = set()
+        for number in sample(alive.lines, 12):
+            left = case.left(Deaths({victim: number}, update_only=False))
+            assert left[victim] is None
+            found.add(check(left, known, is_whole="zero" not in case.options))
+        assert TORN in found
