@@ -14,6 +14,9 @@ from nnmpi.mesh import AXES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
 
+PLAIN = Config()
+"""All options at their defaults."""
+
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
@@ -173,7 +176,7 @@ def _asked(name: str, config: Config, ranks: int) -> str:
     if name in SPECIAL:
         return SPECIAL[name](config, ranks)
     value = getattr(config, name)
-    if value == getattr(Config(), name):
+    if value == getattr(PLAIN, name):
         return ""
     return name if value is True else f"{name} {shown(value)}"
 
