@@ -87,11 +87,11 @@ class Entries:
             TensorRange(i, comm.rank, optimizer.steps[local[p]], lo, hi, p.place.part)
             for i, p in enumerate(parameters)
             if p in local
-            for lo, hi, _ in optimizer.own_stretches(local[p])
+            for lo, hi in optimizer.own_stretches(local[p])
         ]
 
         def read(name: str, p: Parameter, one: TensorRange) -> np.ndarray:
-            return optimizer.row(name, local[p])[one.lo : one.hi]
+            return backend.to_host(optimizer.numbers(name, local[p], one.lo, one.hi))
 
         items = list[Item]()
         for i, p in enumerate(parameters):

@@ -74,10 +74,12 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
     """What this rank updates of parameter j."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
-    rows = {name: optimizer.row(name, j) for name in optimizer.sums}
-    for lo, hi, _ in optimizer.own_stretches(j):
+    for lo, hi in optimizer.own_stretches(j):
         own = np.array(backend.to_host(p.store.numbers(p.index, lo, hi)))
-        sums = {name: row[lo:hi].copy() for name, row in rows.items()}
+        sums = {
+            name: np.array(backend.to_host(optimizer.numbers(name, j, lo, hi)))
+            for name in optimizer.sums
+        }
         yield SavedRange(place, p.memory_axes, lo, hi, own, optimizer.steps[j], sums)
 
 
