@@ -30,7 +30,7 @@ class SavedRange(NamedTuple):
 
     place    the part; its path is the first name of the tensor
     axes     in the order of memory
-    values   copies on the host, like all arrays here
+    values   on the host, like all arrays here
     steps    how often it was updated
     sums     the running sums of the optimizer, by name; none of what is not trained
     """
@@ -45,20 +45,29 @@ class SavedRange(NamedTuple):
 
 
 def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
-    """Copies of what this rank owns, between two steps; no message is sent.
+    """Copies of what this rank owns, between two steps; no message is sent."""
+    return tuple(
+        one._replace(
+            values=np.array(one.values),
+            sums={name: np.array(numbers) for name, numbers in one.sums.items()},
+        )
+        for one in owned(part, optimizer, whole)
+    )
+
+
+def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator[SavedRange]:
+    """What this rank owns between two steps, where the next one changes it.
 
     That is what its optimizer updates; and of frozen parameters and of buffers, all that is here.
     Without `whole`, as on a parameter server, tensors that it does not update are left out: its
     copies are old.
     """
     numbers = {p: j for j, p in enumerate(optimizer.parameters)}
-    found: list[SavedRange] = []
     for place, tensor, is_held in _tensors(part):
         if isinstance(tensor, Parameter) and tensor in numbers:
-            found += _updated(place, optimizer, numbers[tensor])
+            yield from _updated(place, optimizer, numbers[tensor])
         elif whole and is_held:
-            found.append(_not_trained(place, tensor))
-    return tuple(found)
+            yield _not_trained(place, tensor)
 
 
 def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
@@ -75,10 +84,9 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
     for lo, hi in optimizer.own_stretches(j):
-        own = np.array(backend.to_host(p.store.numbers(p.index, lo, hi)))
+        own = backend.to_host(p.store.numbers(p.index, lo, hi))
         sums = {
-            name: np.array(backend.to_host(optimizer.numbers(name, j, lo, hi)))
-            for name in optimizer.sums
+            name: backend.to_host(optimizer.numbers(name, j, lo, hi)) for name in optimizer.sums
         }
         yield SavedRange(place, p.memory_axes, lo, hi, own, optimizer.steps[j], sums)
 
@@ -86,7 +94,7 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
 def _not_trained(place: Place, tensor: Any) -> SavedRange:
     is_parameter = isinstance(tensor, Parameter)
     row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
-    values = np.array(backend.to_host(row))
+    values = backend.to_host(row)
     return SavedRange(place, memory_axes(tensor), 0, place.size, values, 0, {})
 
 
