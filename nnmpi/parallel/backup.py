@@ -165,11 +165,11 @@ class Backups:
             for _ in range(GENERATIONS)
         ]
         self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
-        self._due, self._cost, self._left = 0, 0.0, clock()
+        self._now, self._due, self._cost, self._left = -1, 0, 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
     def after_step(self, version: int, about: Any) -> None:
-        """Makes a backup if one is due, or completes the one that began a step before.
+        """Makes a backup if one is due, and before that completes the one that began a step before.
 
         Every rank calls it before the first step and after each one, with the steps made so far and
         with what else is to be known of this version, such as counters.
@@ -179,7 +179,11 @@ class Backups:
         if self._is_under_way:
             self._finish(began)
         if version >= self._due:
+            is_first = self._now < 0
             self._start(version, about)
+            if is_first:  # there is none to go back to until it is complete
+                self._finish(self._clock())
+                self._due = version + (self.every or 1)  # which shows what one costs
         self._left = self._clock()
 
     def held(self) -> list[HeldVersion]:

@@ -3,9 +3,9 @@
     node 0   rank 0 ──► rank 2   node 1   rank 2 ──► rank 4   node 2   rank 4 ──► rank 0
              rank 1 ──► rank 3            rank 3 ──► rank 5            rank 5 ──► rank 1
 
-What a rank alone has goes to the memory of another node, so no node takes a part and its backup
-with it. Where a part is on several ranks of one node, the first of them sends it. On one node it
-goes to the next rank: it outlives a rank, and not the node.
+What a node alone has goes from its ranks to the memory of another one, so no node takes a part and
+its backup with it. On one node, what a rank alone has goes to the next rank: it outlives a rank,
+and not the node.
 
 Each rank keeps what it has itself of that version, too: ranks go back to one version together.
 There are two generations of all of it: the one before counts until the next one is complete.
@@ -54,12 +54,9 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
 
 
 def backed_up(a: Arrangement, rank: int) -> Sole:
-    """What a rank sends to its neighbour: what no other node has, nor a rank before it on its own;
-    on one node, what no other rank has."""
-    if len({*a.cluster.nodes}) == 1:
-        return sole(a, rank)
-    near = a.cluster.beside(tuple(range(a.ranks)))[a.cluster.nodes[rank]]
-    return sole(a, rank, [r for r in near if r > rank])
+    """What a rank sends of what it updates: what no other node has; on one node, no other rank."""
+    near = a.cluster.beside(tuple(range(a.ranks)))
+    return sole(a, rank, near[a.cluster.nodes[rank]] if len(near) > 1 else ())
 
 
 def needs_backups(a: Arrangement) -> bool:
