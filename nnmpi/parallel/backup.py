@@ -256,6 +256,5 @@ def backups(
     arrangement: Arrangement, part: ModelPart, optimizer: Optimizer, comm: Comm
 ) -> Backups | NoBackups:
     """The backups that the options ask for; every rank calls it."""
-    if arrangement.config.backup is None or not needs_backups(arrangement):
-        return NoBackups()
-    return Backups(arrangement, part, optimizer, comm)
+    is_needed = needs_backups(arrangement)
+    return Backups(arrangement, part, optimizer, comm) if is_needed else NoBackups()

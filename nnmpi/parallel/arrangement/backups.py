@@ -14,6 +14,7 @@ There are two generations of all of it: the one before counts until the next one
 import math
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, cycle
+from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
@@ -60,8 +61,9 @@ def backed_up(a: Arrangement, rank: int) -> Sole:
 
 
 def needs_backups(a: Arrangement) -> bool:
-    """Whether some rank has what would be lost with it, or with its node."""
-    return a.ranks > 1 and any(any(backed_up(a, r)) for r in range(a.ranks))
+    """Whether backups are asked for, and some rank has what would be lost with it or its node."""
+    is_asked = a.config.backup is not None and a.ranks > 1
+    return is_asked and any(any(backed_up(a, r)) for r in range(a.ranks))
 
 
 def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:
@@ -69,15 +71,32 @@ def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable,
     return clipped(a, rank, a.owned_ranges(rank))
 
 
-def backup_sent(a: Arrangement, rank: int) -> Sent:
-    """What a rank sends for one backup."""
+class Backup(NamedTuple):
+    """What backups take on a rank.
+
+    sent   for one of them, messages by which ranks agree included
+    held   bytes of memory: of its own parts, and of those that it keeps for others
+    """
+
+    sent: Sent
+    held: int
+
+
+NO_BACKUP = Backup(Sent(), 0)
+
+
+def backup(a: Arrangement, rank: int) -> Backup:
+    """What backups take on a rank, where they are needed."""
+    return Backup(_sent(a, rank), _held(a, rank))
+
+
+def _sent(a: Arrangement, rank: int) -> Sent:
     found, everyone = backed_up(a, rank), tuple(range(a.ranks))
     nbytes = _bytes(a, rank, found.trained, found.others)
     return Sent(nbytes, int(nbytes > 0)) + doubled(everyone, rank, TOLD)
 
 
-def backup_bytes(a: Arrangement, rank: int) -> int:
-    """The memory of backups on a rank: of its own parts, and of those that it keeps for others."""
+def _held(a: Arrangement, rank: int) -> int:
     held = a.model_on(rank)
     own = ({one.variable for one in there} for there in (held.trained, held.others))
     kept = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)

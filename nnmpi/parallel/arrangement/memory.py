@@ -38,7 +38,6 @@ class Memory(NamedTuple):
     buffers      such as running statistics
     slots        memory in which values or gradients are for a while only
     windows      shared memory of a node, without the parameters and gradients in it
-    backups      of its own parts, and of those of other ranks that it keeps
     """
 
     parameters: int
@@ -47,7 +46,6 @@ class Memory(NamedTuple):
     buffers: int = 0
     slots: int = 0
     windows: int = 0
-    backups: int = 0
 
     @property
     def total(self) -> int:

@@ -13,7 +13,7 @@ from nnmpi.quoting import printable
 Event = dict[str, Any]
 
 HELD = (
-    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation",
+    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
 )  # fmt: skip
 """What a rank holds, in the order of the columns; with _bytes, a key of the event."""
 
@@ -213,15 +213,18 @@ def _parts(e: Event) -> Iterator[str]:
     elif e["ranks"] > 1:
         sent = columns(list(_sent(e)), str.rjust)
         yield f"bytes and messages that a rank sends in a step\n{sent}"
+    if e["backup"] is not None:
+        yield "\n".join(_backups(e))
     if e["sharded_layers"]:
         yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])
 
 
 def _memory(e: Event) -> Iterator[tuple[str, ...]]:
-    yield "ranks", *(name if name != "activation" else "activations" for name in HELD), "in all"
+    shown = HELD if e["backup"] is not None else HELD[:-1]
+    yield "ranks", *(name if name != "activation" else "activations" for name in shown), "in all"
     for kind in e["kinds"]:
-        held = [kind[f"{name}_bytes"] for name in HELD]
+        held = [kind[f"{name}_bytes"] for name in shown]
         cells = (size(nbytes) if nbytes else "-" for nbytes in held)
         yield numbers_of(tuple(kind["ranks"])), *cells, size(sum(held))
 
@@ -234,6 +237,22 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
         sent = (kind["sent"][axis] for axis in axes)
         cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
         yield numbers_of(tuple(kind["ranks"])), *cells
+
+
+def _backups(e: Event) -> Iterator[str]:
+    """What would be lost with a rank, and what keeping a copy of it takes."""
+    if not any(kind["backups_bytes"] for kind in e["kinds"]):
+        yield "no backups: whatever a rank has, another one has too"
+        return
+    often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"
+    where = "on another node" if e["nodes"] > 1 else "on the one node: lost if it is"
+    yield f"bytes that no other rank has, and those that a rank sends for a backup {where}, {often}"
+    rows = [("ranks", "alone", "sent")]
+    for kind in e["kinds"]:
+        sent, alone = kind["backup_sent"], kind["sole_bytes"]
+        cells = (size(alone) if alone else "-"), f"{size(sent['bytes'])} in {sent['messages']:,}"
+        rows.append((numbers_of(tuple(kind["ranks"])), *cells))
+    yield columns(rows, str.rjust)
 
 
 def _layers(e: Event) -> Iterator[tuple[str, ...]]:

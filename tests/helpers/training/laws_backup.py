@@ -9,7 +9,7 @@ from helpers.training.laws_snapshot import trainer_of
 
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.backups import backup_bytes, backup_sent, needs_backups
+from nnmpi.parallel.arrangement.backups import Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
 from nnmpi.parallel.model.snapshot import SavedRange, saved
@@ -138,11 +138,10 @@ def sends_and_holds_what_is_said(comm: Comm, options: Options) -> None:
         ledger = made._comm.ledger
         kept.train(1)
         sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
-        assert sent == backup_sent(a, comm.rank)
         held = sum(
             parcel.memory.nbytes
             for generation in made._generations
             for parcel in (generation.own, *generation.kept.values())
         )
-        assert held == backup_bytes(a, comm.rank)
+        assert backup(a, comm.rank) == Backup(sent, held)
     kept.close()

@@ -13,7 +13,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import (
     backed_up,
-    backup_bytes,
+    backup,
     needs_backups,
     neighbours,
     steps_between,
@@ -34,7 +34,7 @@ def layers() -> nn.Sequential:
 
 def arranged(ranks: int, nodes: int = 1, **options: Any) -> Arrangement:
     graph = trace(layers(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
-    config, cluster = Config(**options), Cluster.on_paper(ranks, nodes)
+    config, cluster = Config(**{"backup": 1} | options), Cluster.on_paper(ranks, nodes)
     division = estimated_division(graph, config.pp, config.pp, config.cut)
     return arrange(config, cluster, graph, shard(graph, config.tp), division)
 
@@ -118,7 +118,7 @@ def test_what_a_node_alone_has_goes_to_another_one() -> None:
     on_nodes, on_node = (arranged(4, nodes, **inside) for nodes in (2, 1))
     assert all(backed_up(on_nodes, r).trained for r in range(4))
     assert not needs_backups(on_node)
-    assert sum(backup_bytes(on_nodes, r) for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
+    assert sum(backup(on_nodes, r).held for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
 
 
 @pytest.mark.parametrize(
