@@ -156,6 +156,9 @@ class MPITransport:
     def revoke(self) -> None:
         pass
 
+    def confirm(self) -> None:
+        pass
+
     def shrink(self) -> Self:
         raise RuntimeError("this job ends with its first rank that is lost")
 
