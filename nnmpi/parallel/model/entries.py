@@ -27,7 +27,8 @@ from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, TensorRange, everything
+from nnmpi.parallel.model.moves import TensorRange
+from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, everything
 
 
 class Entry(NamedTuple):
