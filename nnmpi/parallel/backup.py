@@ -64,25 +64,31 @@ class RangeForm(NamedTuple):
 
     @classmethod
     def of(cls, one: SavedRange) -> "RangeForm":
-        return cls(one.place, one.axes, one.lo, one.hi, one.values.dtype, (*one.sums,))
+        """The form of a range, whose numbers all have one type."""
+        dtype = one.values[0:0].dtype
+        return cls(one.place, one.axes, one.lo, one.hi, dtype, (*one.sums,))
 
     @property
     def nbytes(self) -> int:
+        """The bytes of a range of this form."""
         return COUNT + (1 + len(self.sums)) * (self.hi - self.lo) * self.dtype.itemsize
+
+    def rows(self, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """How often it was updated, its values and its sums, as views of these bytes."""
+        values, *sums = memory[COUNT:].view(self.dtype).reshape(1 + len(self.sums), -1)
+        return memory[:COUNT].view(np.int64), values, dict(zip(self.sums, sums, strict=True))
 
     def read(self, memory: np.ndarray) -> SavedRange:
         """The range that lies in these bytes; its arrays are views."""
-        values, *sums = memory[COUNT:].view(self.dtype).reshape(1 + len(self.sums), -1)
-        steps, named = int(memory[:COUNT].view(np.int64)[0]), zip(self.sums, sums, strict=True)
-        return SavedRange(self.place, self.axes, self.lo, self.hi, values, steps, dict(named))
+        steps, values, sums = self.rows(memory)
+        return SavedRange(self.place, self.axes, self.lo, self.hi, values, int(steps[0]), sums)
 
     def write(self, one: SavedRange, memory: np.ndarray) -> None:
         """Copies a range of this form into these bytes."""
-        memory[:COUNT].view(np.int64)[0] = one.steps
-        there = self.read(memory)
-        there.values[...] = one.values
-        for name, numbers in there.sums.items():
-            numbers[...] = one.sums[name]
+        (steps, values, sums), here = self.rows(memory), slice(0, self.hi - self.lo)
+        steps[0], values[...] = one.steps, one.values[here]
+        for name, numbers in sums.items():
+            numbers[...] = one.sums[name][here]
 
 
 class Parcel:

@@ -139,6 +139,12 @@ NEEDS = (
     Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("prompt", "sample_every", "it is the beginning of a sample"),
     Need("mtbf", "backup", "it says how often backups are worth their cost"),
+    Need("save_every", "checkpoint_dir", "checkpoints are written there"),
+    Need("keep", "checkpoint_dir", "checkpoints are kept there"),
+    Need("keep_best", "checkpoint_dir", "checkpoints are kept there"),
+    Need("resume", "checkpoint_dir", "it goes on from a checkpoint there"),
+    Need("time_limit", "checkpoint_dir", "the run ends with a checkpoint there"),
+    Need("elastic", "checkpoint_dir", "it goes on from a checkpoint there, if there is one"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 

@@ -17,6 +17,7 @@ from nnmpi.parallel.arrangement.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.run.report.messages import Event
+from nnmpi.run.resume import Resumed
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
@@ -117,6 +118,19 @@ def start_event(session: Session, run: RunState) -> Event:
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
         **({"warning": session.warning} if session.warning else {}),
     }
+
+
+def resumed_event(session: Session, run: RunState) -> Event:
+    """The first event of a run that goes on from a checkpoint."""
+    assert run.resumed is not None
+    there = {"step": run.state.step, "checkpoint": run.resumed.path, "notes": run.resumed.lines}
+    return {**start_event(session, run), "event": "resumed", **there}
+
+
+def complete_event(resumed: Resumed) -> Event:
+    """The only event of a run that was complete before."""
+    steps = resumed.snapshot.state.step
+    return {"event": "complete", "steps": steps, "checkpoint": resumed.path}
 
 
 def _padding(setup: Setup) -> Event:

@@ -33,6 +33,44 @@ def _start(e: Event) -> str:
     return "\n".join(filter(None, lines))
 
 
+def _resumed(e: Event) -> str:
+    """The start of a run that goes on."""
+    how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
+    return "\n".join([how, *e["notes"], _start(e)])
+
+
+def _checkpoint(e: Event) -> str:
+    if "problem" in e:
+        return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
+    return (
+        f"checkpoint of step {e['step']:,}: {size(e['bytes'])} in {e['seconds']:.2f} s; training "
+        f"has waited {e['waited']:.2f} s for checkpoints"
+    )
+
+
+def _suspended(e: Event) -> str:
+    lines = [
+        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume goes on "
+        f"from {e['checkpoint']}",
+        _waited(e["checkpoints"]),
+    ]
+    if "trace" in e:
+        lines.append(_trace(e["trace"], e["steps"]))
+    return "\n".join(lines)
+
+
+def _waited(e: Event) -> str:
+    """What checkpoints have cost."""
+    return (
+        f"{plural(e['written'], 'checkpoint')} written to {e['directory']}, for which training "
+        f"waited {e['waited']:.2f} s"
+    )
+
+
+def _complete(e: Event) -> str:
+    return f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
+
+
 def _padding(e: Event) -> str:
     """How much of the batches is padding."""
     return (
@@ -153,6 +191,8 @@ def _result(e: Event) -> str:
         found = _differences(e["largest_differences"])
         how = " (updated by the same gradients)" if e.get("equal_gradients") else ""
         lines.append(f"verified: largest relative differences: {found}{how}")
+    if e.get("checkpoints", {}).get("written"):
+        lines.append(_waited(e["checkpoints"]))
     if "trace" in e:
         lines.append(_trace(e["trace"], e["steps"]))
     return "\n".join(filter(None, lines))
@@ -280,6 +320,8 @@ def size(nbytes: int) -> str:
 
 FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
+    "resumed": _resumed,
+    "checkpoint": _checkpoint,
     "verify": _verify,
     "progress": _progress,
     "sample": _sample,
@@ -288,6 +330,8 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "layout": _arranged,
     "done": _result,
     "stopped": _result,
+    "suspended": _suspended,
+    "complete": _complete,
     "failed": lambda e: "",  # whoever catches the error prints it on stderr
 }
 """The text of each kind of event; of other kinds, keys and values are shown."""
