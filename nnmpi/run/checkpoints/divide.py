@@ -35,8 +35,8 @@ class RangeType(NamedTuple):
     @classmethod
     def of(cls, one: SavedRange) -> Self:
         """What a range is, without its numbers."""
-        sums = {name: row.dtype.name for name, row in one.sums.items()}
-        return cls(*one[:4], one.steps, one.values.dtype.name, sums)
+        sums = {name: row[0:0].dtype.name for name, row in one.sums.items()}
+        return cls(*one[:4], one.steps, one.values[0:0].dtype.name, sums)
 
     @property
     def size(self) -> int:

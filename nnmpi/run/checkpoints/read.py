@@ -8,7 +8,7 @@ step-00001200   whole so far: digests are those of blocks  ◄── newest
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +93,18 @@ class BlockReader:
         return block
 
 
+@dataclass(frozen=True)
+class NumbersInFile:
+    """A row of numbers, which is read when it is sliced."""
+
+    reader: BlockReader
+    file: str
+    there: InFile
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        return self.reader.numbers(self.file, self.there, where.start, where.stop)
+
+
 class Found(NamedTuple):
     """A checkpoint that is whole, as far as its manifest and the sizes of its files tell.
 
@@ -120,42 +132,24 @@ class Found(NamedTuple):
         found: dict[str, Any] = from_json(self.manifest.about, arrays)
         return found
 
-    def snapshot(self, comm: Comm) -> Snapshot:
-        """The snapshot, with what some of the ranks had: each rank reads files of its own.
-
-        Every rank calls it. Raises DamagedError, on all of them, if one has read what was not
-        written.
+    def snapshot(self) -> Snapshot:
+        """The snapshot, alike on all ranks, of which nothing is read yet: what the ranks had is in
+        files, and `Restored` reads of it what a rank needs. That raises DamagedError on a rank that
+        reads what was not written.
         """
-        owned: list[SavedRange] = []
-        problem = ""
-        try:
-            reader = BlockReader(self.folder, self.manifest.files)
-            for file in self.manifest.files[comm.rank :: comm.size]:
-                owned += _ranges(reader, file)
-        except DamagedError as error:
-            problem = str(error)
-        agreed(comm, problem)
-        return self.manifest.snapshot._replace(owned=tuple(owned))
-
-
-def _ranges(reader: BlockReader, file: SavedFile) -> list[SavedRange]:
-    """What is in a file, read in its order."""
-    read = partial(reader.numbers, file.name, lo=0)
-    values = [read(one.values, hi=one.hi - one.lo) for one in file.ranges]
-    return [
-        SavedRange(
-            *(one.place, one.axes, one.lo, one.hi, row, one.steps),
-            {name: read(there, hi=one.hi - one.lo) for name, there in one.sums.items()},
+        reader = BlockReader(self.folder, self.manifest.files)
+        owned = (
+            SavedRange(
+                *(one.place, one.axes, one.lo, one.hi),
+                NumbersInFile(reader, file.name, one.values),
+                one.steps,
+                {name: NumbersInFile(reader, file.name, at) for name, at in one.sums.items()},
+                file.name,
+            )
+            for file in self.manifest.files
+            for one in file.ranges
         )
-        for one, row in zip(file.ranges, values, strict=True)
-    ]
-
-
-def agreed(comm: Comm, problem: str) -> None:
-    """Raises DamagedError, on all ranks, if one has a problem; every rank calls it."""
-    problems = [text for text in gather_objects(comm, problem) if text]
-    if problems:
-        raise DamagedError(problems[0])
+        return self.manifest.snapshot._replace(owned=tuple(owned))
 
 
 def use_newest(

@@ -9,6 +9,7 @@ from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, whole
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.checkpoints.read import Found, use_newest
@@ -56,8 +57,10 @@ def wrong(snapshots: list[Snapshot], n: int = 1000) -> str:
     for one in (one for snapshot in snapshots for one in snapshot.owned):
         part = slice(one.place.part[0][0] + one.lo, one.place.part[0][0] + one.hi)
         for name, row in {"values": one.values, **one.sums}.items():
-            left[one.place.path, name] -= len(row)
-            if not np.array_equal(row, numbers(step, one.place.path, name, n)[part]):
+            left[one.place.path, name] -= one.hi - one.lo
+            if not np.array_equal(
+                row[0 : one.hi - one.lo], numbers(step, one.place.path, name, n)[part]
+            ):
                 return f"{one.place.path}.{name} {part} of step {step} is another one"
         if one.steps != (0 if one.place.path == BUFFER else step):
             return f"{one.place.path} was updated {one.steps} times, not {step}"
@@ -76,12 +79,22 @@ def written(comm: Comm, directory: Path, steps: list[int], n: int = 1000, keep: 
     assert not result.problem, result.problem
 
 
+def in_memory(one: SavedRange) -> SavedRange:
+    """All numbers of a range, which are read."""
+    n = one.hi - one.lo
+    sums = {name: row[0:n] for name, row in one.sums.items()}
+    return one._replace(values=one.values[0:n], sums=sums)
+
+
 def read(comm: Comm, directory: Path) -> tuple[Found | None, Snapshot | None]:
-    """The newest checkpoint, and what this rank has read of it."""
+    """The newest checkpoint, and what this rank has read of it: its share."""
     snapshots: list[Snapshot] = []
 
     def use(found: Found) -> None:
-        snapshots.append(found.snapshot(comm))
+        snapshot = found.snapshot()
+        mine = snapshot.owned[comm.rank :: comm.size]
+        own = all_or_none(comm, lambda: tuple(map(in_memory, mine)))
+        snapshots.append(snapshot._replace(owned=own))
 
     found = use_newest(directory, comm, use)
     return found, snapshots[-1] if snapshots else None

@@ -48,7 +48,7 @@ def test_a_run_goes_on_from_a_file(ranks: int, options: dict[str, Any], tmp_path
             assert about.pop("table").tolist() == [0, 1, 2, 3, 4]
             assert str(about) == "{'rate': np.float32(0.1), 'betas': (0.9, inf), 'n': [1]}"
             snapshot = trainer.snapshot()
-            from_file = found.snapshot(comm)
+            from_file = found.snapshot()
             without = {"owned": (), "positions": ()}
             assert from_file._replace(**without) == snapshot._replace(**without)
             trainer.restore(from_file)
