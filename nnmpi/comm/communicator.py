@@ -54,7 +54,10 @@ class Comm:
     ) -> None:
         self.rank, self.size, self.name = transport.rank, transport.size, name
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
+        self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
+        self.members = tuple(transport.members)  # each rank's number in the job as it was started
         self._progress = progress or Progress(CallLog())
+        self._progress.family = transport.family
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport)
@@ -248,12 +251,30 @@ class Comm:
 
     def free(self) -> None:
         """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""
-        self._calls.barrier(self._calls.log("free"))
+        if not self._p2p.family.abandoned:
+            self._calls.barrier(self._calls.log("free"))
         self.free_sums()
         self._calls.free()
         self._p2p.free()
         freed: Any = Freed(f"Comm {self.name}")
         self._p2p = self._transport = self._receiver = freed
+
+    def abandon(self) -> None:
+        """Ends all operations of this rank on its Comms, for all ranks; never waits.
+
+        Later ones raise RankLost, and so do works that were under way. Memory of a node stays
+        readable. What is freed from now on is given up by this rank alone.
+        """
+        self._progress.abandon()
+
+    def shrink(self) -> "Comm":
+        """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
+
+        All of them call it, each on any Comm of the whole job, which it abandons. If another rank
+        is lost meanwhile it may raise RankLost: then call it again.
+        """
+        self.abandon()
+        return Comm(self._p2p.shrink(), "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""

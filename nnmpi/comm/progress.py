@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Protocol, TypeAlias
 
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
-from nnmpi.comm.transport.base import Receiver, Request, Transport
+from nnmpi.comm.transport.base import RankLost, Receiver, Request, Transport, TransportFamily
 
 Steps: TypeAlias = Iterator[list[Request] | None]
 
@@ -96,6 +96,8 @@ class Progress:
         self.log = log
         self.works: list[Work] = []
         self.lock = threading.RLock()
+        self.family = TransportFamily()  # of this rank's Comms
+        self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread
 
@@ -155,6 +157,19 @@ class Progress:
             with self.lock:
                 error, self._error = self._error, None
             raise error
+
+    def abandon(self) -> None:
+        """Ends all works, and revokes the Comms of this rank; the next ones number calls anew.
+
+        A work that is waited for or polled later raises RankLost.
+        """
+        self.family.abandon()
+        self._abandoned.add(self.family)
+        with self.lock:  # a helper thread that was in an operation has left it: it was revoked
+            self._error = None
+            for work in tuple(self.works):
+                work.drop()
+        self.log.counters = {}
 
     def forget(self, error: BaseException) -> None:
         """Drops the error of a helper thread: the work that failed raises it."""
@@ -291,6 +306,10 @@ class Work:
                 return True
             progress.poll()
             return False
+
+    def drop(self) -> None:
+        """Ends it without its result. The caller holds the lock of the progress."""
+        self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self) -> None:
         if self._error is not None:

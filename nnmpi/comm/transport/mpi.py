@@ -39,6 +39,7 @@ class MPITransport:
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
         self.family = family or TransportFamily()
+        self.family.add(self)
         self._comm = comm
         world = MPI.COMM_WORLD.Get_group()
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
@@ -126,10 +127,12 @@ class MPITransport:
         return type(self)(MPI.Intracomm(comm), ledger, self.family)
 
     def free(self) -> None:
-        self._comm.Free()
+        if not self.family.abandoned:
+            self.family.remove(self)
+            self._comm.Free()
 
     def revoke(self) -> None:
-        pass  # no rank goes on without another
+        pass  # the job ends with its first rank that is lost
 
     def shrink(self) -> Self:
         raise RuntimeError(

@@ -27,6 +27,7 @@ from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 
 ENDED = b"e"  # what a rank tells the others when it has nothing left to do
+FEWEST = 1000  # requests that are kept before those that are complete are dropped
 LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """The classes of errors by which MPI tells that a rank is gone."""
 
@@ -47,17 +48,17 @@ class UlfmFamily(TransportFamily):
     def __init__(self, started: MPI.Intracomm, lost: frozenset[int] = frozenset()) -> None:
         super().__init__()
         self.started = started  # all shrink it, again and again, so that they name the same one
-        self._known = lost  # before this family
-        self._kept: list[object] = []  # requests that were abandoned
+        self._lost = lost  # before this family
+        self._posted: list[MPI.Request] = []
+        self._most = FEWEST
 
-    def raise_loss(self, error: MPI.Exception, *requests: object) -> NoReturn:
-        """Raises RankLost where a rank is gone, else the error; the requests are kept for ever."""
-        self._kept += requests
-        gone = sorted({*failed_ranks(self.started)} - self._known)
-        if not gone and error.Get_error_class() not in LOSSES:
-            raise error
-        who = f"rank {', '.join(map(str, gone))}" if gone else "a rank"
-        raise self.lost(f"lost {who}") from error
+    def keep(self, request: MPI.Request) -> MPI.Request:
+        """Keeps a request, with its buffer, until it is complete, and for ever if it never is."""
+        self._posted.append(request)
+        if len(self._posted) > self._most:
+            self._posted = [*filter(None, self._posted)]  # one that is complete is null
+            self._most = max(FEWEST, 2 * len(self._posted))
+        return request
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
@@ -66,6 +67,14 @@ class UlfmFamily(TransportFamily):
             yield
         except MPI.Exception as error:
             self.raise_loss(error)
+
+    def raise_loss(self, error: MPI.Exception) -> NoReturn:
+        """Raises RankLost where a rank is gone, else the error."""
+        gone = sorted({*failed_ranks(self.started)} - self._lost)
+        if not gone and error.Get_error_class() not in LOSSES:
+            raise error
+        who = f"rank {', '.join(map(str, gone))}" if gone else "a rank"
+        raise self.lost(f"lost {who}") from error
 
 
 def failed_ranks(comm: MPI.Intracomm) -> list[int]:
@@ -76,61 +85,51 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
     return sorted(found)
 
 
-class FailedRequest:
-    """A message that could not be posted: it fails where it is waited for, and keeps its buffer.
-
-    So whoever posts several has all of them in hand, to be kept.
-    """
-
-    def __init__(self, error: MPI.Exception, data: object) -> None:
-        self._error, self._data = error, data
-
-    def Test(self, status: MPI.Status | None = None) -> bool:  # noqa: N802
-        raise self._error
-
-
 class UlfmTransport(MPITransport):
     """The ranks of an MPI communicator, of which some may be lost: RankLost is raised then."""
 
     fault_tolerant = True
-
     family: UlfmFamily
 
-    def __init__(self, comm: MPI.Intracomm, ledger: Ledger | None, family: UlfmFamily) -> None:
-        super().__init__(comm, ledger, family)
-        family.add(self)
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        ledger: Ledger | None = None,
+        family: TransportFamily | None = None,
+    ) -> None:
+        super().__init__(comm, ledger, family or UlfmFamily(comm))
 
-    @classmethod
-    def world(cls) -> Self:
-        started = MPI.Intracomm(MPI.COMM_WORLD.Dup())
-        return cls(started, None, UlfmFamily(started))
-
-    def isend(self, data: Bytes, to: int, tag: int) -> Any:
+    def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
         try:
-            return super().isend(data, to, tag)
+            return self.family.keep(super().isend(data, to, tag))
         except MPI.Exception as error:
-            return FailedRequest(error, data)
+            self.family.raise_loss(error)
 
-    def irecv(self, data: Bytes, source: int, tag: int) -> Any:
+    def irecv(self, data: Bytes, source: int, tag: int) -> MPI.Request:
         try:
-            return super().irecv(data, source, tag)
+            return self.family.keep(super().irecv(data, source, tag))
         except MPI.Exception as error:
-            return FailedRequest(error, data)
+            self.family.raise_loss(error)
 
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
-        receive = None if into is None else self.irecv(into, source, tag)
-        send = None if out is None else self.isend(out, to, tag)
+        receive = send = MPI.REQUEST_NULL
         try:
-            while receive and not receive.Test():
+            if into is not None:
+                receive = super().irecv(into, source, tag)
+            if out is not None:
+                send = super().isend(out, to, tag)
+            while not receive.Test():
                 pass
-            while send and not send.Test():
+            while not send.Test():
                 pass
         except MPI.Exception as error:
-            self.family.raise_loss(error, receive, send)
+            self.family.keep(receive)
+            self.family.keep(send)
+            self.family.raise_loss(error)
 
-    def wait(self, requests: Sequence[Any] | Gate) -> None:
+    def wait(self, requests: Sequence[MPI.Request] | Gate) -> None:
         if isinstance(requests, Gate):
             requests.wait()
             return
@@ -139,15 +138,15 @@ class UlfmTransport(MPITransport):
                 while not request.Test():
                     pass
         except MPI.Exception as error:
-            self.family.raise_loss(error, *requests)
+            self.family.raise_loss(error)
 
-    def test(self, requests: Sequence[Any] | Gate) -> bool:
+    def test(self, requests: Sequence[MPI.Request] | Gate) -> bool:
         if isinstance(requests, Gate):
             return requests.test()
         try:
             return all(request.Test() for request in requests)
         except MPI.Exception as error:
-            self.family.raise_loss(error, *requests)
+            self.family.raise_loss(error)
 
     def receiver(self) -> "UlfmReceiver":
         return UlfmReceiver(self)
@@ -155,21 +154,19 @@ class UlfmTransport(MPITransport):
     def barrier(self) -> None:
         self.wait([self.ibarrier()])
 
-    def ibarrier(self) -> Any:
+    def ibarrier(self) -> MPI.Request:
         try:
-            return super().ibarrier()
+            return self.family.keep(super().ibarrier())
         except MPI.Exception as error:
-            return FailedRequest(error, None)
+            self.family.raise_loss(error)
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         with self.family.noticing():
             super().all_reduce(array)
 
-    def start_all_reduce(self, array: NDArray[Any]) -> list[Any]:
-        try:
-            return super().start_all_reduce(array)
-        except MPI.Exception as error:
-            return [FailedRequest(error, array)]
+    def start_all_reduce(self, array: NDArray[Any]) -> list[MPI.Request]:
+        with self.family.noticing():
+            return [*map(self.family.keep, super().start_all_reduce(array))]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         with self.family.noticing():
@@ -184,10 +181,8 @@ class UlfmTransport(MPITransport):
             return super().split_node()
 
     def free(self) -> None:
-        self.family.remove(self)
-        if not self.family.abandoned:
-            with self.family.noticing():
-                super().free()
+        with self.family.noticing():
+            super().free()
 
     def window(self, nbytes: int) -> SharedWindow:
         made = super().window(nbytes)
@@ -210,8 +205,10 @@ class UlfmTransport(MPITransport):
 
     def _notice(self) -> None:
         """Moves messages, and raises RankLost where there is a loss."""
-        with self.family.noticing():
+        try:
             self._comm.Iprobe()
+        except MPI.Exception as error:
+            self.family.raise_loss(error)
 
     def revoke(self) -> None:
         self._comm.Revoke()
@@ -223,7 +220,7 @@ class UlfmTransport(MPITransport):
             left = MPI.Intracomm(started.Shrink())
         there = left.Get_group().Translate_ranks(range(left.Get_size()), started.Get_group())
         lost = frozenset(range(started.Get_size())) - {*there}
-        return type(self)(left, None, UlfmFamily(started, lost))
+        return type(self)(left, family=UlfmFamily(started, lost))
 
 
 class UlfmGate(Gate):
@@ -241,17 +238,15 @@ class UlfmReceiver(MPIReceiver):
 
     def __init__(self, transport: UlfmTransport) -> None:
         super().__init__(transport)
-        self._family = transport.family
+        self._noticing = transport.family.noticing
 
     def wait(self, requests: Sequence[Receive]) -> None:
         while not self.test(requests):
             pass
 
     def test(self, requests: Sequence[Receive]) -> bool:
-        try:
+        with self._noticing():
             return super().test(requests)
-        except MPI.Exception as error:
-            self._family.raise_loss(error, *requests)
 
 
 class UlfmChannel(MPIChannel):
