@@ -17,7 +17,7 @@ from nnmpi.comm.transport.base import (
 )
 from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.mpi_job import abort_job
-from nnmpi.comm.transport.mpi_window import LacksRoomError, make_window
+from nnmpi.comm.transport.mpi_window import LacksRoomError, Segments, allocate, length, make_window
 from nnmpi.comm.transport.start_mpi import MPI
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
@@ -149,9 +149,13 @@ class MPITransport:
 
     def window(self, nbytes: int) -> SharedWindow:
         try:
-            return make_window(self._comm, nbytes, self.barrier, self._gate)
+            memory = self._allocate(length(nbytes))
+            return make_window(memory, self.rank, self.barrier, self._gate)
         except (MPI.Exception, LacksRoomError) as error:  # on some ranks: the others wait for them
             self._end_without_room(nbytes, error)
+
+    def _allocate(self, nbytes: int) -> Segments:
+        return allocate(self._comm, nbytes)
 
     def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
         return Gate(counts, rank, sync, self._comm.Iprobe)

@@ -11,7 +11,7 @@ import mmap
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,32 +24,50 @@ class LacksRoomError(Exception):
     """A segment has no memory behind it, though there was room for it a moment ago."""
 
 
-def make_window(
-    comm: MPI.Intracomm,
-    nbytes: int,
-    barrier: Callable[[], None],
-    gate: Callable[[Sequence[Counts], int, Callable[[], Any]], Gate],
-) -> SharedWindow:
-    """Allocates a segment of so many bytes on this rank; collective.
+class Segments(NamedTuple):
+    """The memory of all ranks of a node, as buffers."""
 
-    Raises LacksRoomError, or what MPI raises, on the ranks that lack room: the others wait.
-    """
-    size, rank = -(-nbytes // LINE) * LINE, comm.Get_rank()  # the count is behind
-    window = MPI.Win.Allocate_shared(size + LINE, 1, comm=comm)
-    memories: list[Any] = [window.Shared_query(r)[0] for r in range(comm.Get_size())]
-    if not has_room(np.frombuffer(memories[rank], np.uint8)):
-        raise LacksRoomError("a page of it cannot be written")
+    buffers: Sequence[Any]
+    sync: Callable[[], None]  # makes writes visible
+    free: Callable[[], None]  # collective
+
+
+def allocate(comm: MPI.Intracomm, nbytes: int) -> Segments:
+    """A segment of so many bytes on this rank; collective."""
+    window = MPI.Win.Allocate_shared(nbytes, 1, comm=comm)
     window.Lock_all()
-    behind = [len(memory) - LINE for memory in memories]
-    counts = [np.frombuffer(m, np.int64, 1, at) for m, at in zip(memories, behind, strict=True)]
-    counts[rank][:] = 0
-    barrier()
-    segments = [np.frombuffer(m, np.uint8, at) for m, at in zip(memories, behind, strict=True)]
-    made = gate(counts, rank, window.Sync)
 
     def free() -> None:
         window.Unlock_all()
         window.Free()
+
+    buffers = [window.Shared_query(r)[0] for r in range(comm.Get_size())]
+    return Segments(buffers, window.Sync, free)
+
+
+def length(nbytes: int) -> int:
+    """Of a segment for so many bytes, with the count behind them."""
+    return -(-nbytes // LINE) * LINE + LINE
+
+
+def make_window(
+    memory: Segments,
+    rank: int,
+    barrier: Callable[[], None],
+    gate: Callable[[Sequence[Counts], int, Callable[[], Any]], Gate],
+) -> SharedWindow:
+    """The window of these segments; collective.
+
+    Raises LacksRoomError on the ranks that lack room: the others wait for them.
+    """
+    if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
+        raise LacksRoomError("a page of it cannot be written")
+    pairs = [(m, len(m) - LINE) for m in memory.buffers]
+    counts = [np.frombuffer(m, np.int64, 1, behind) for m, behind in pairs]
+    counts[rank][:] = 0
+    barrier()
+    segments = [np.frombuffer(m, np.uint8, behind) for m, behind in pairs]
+    made = gate(counts, rank, memory.sync)
 
     def is_viewed() -> bool:
         views = [weakref.ref(segment) for segment in segments]
@@ -59,7 +77,7 @@ def make_window(
         return any(view() is not None for view in views)
 
     moves = made.barrier, made.arrive, made.exchange
-    return SharedWindow(segments, window.Sync, *moves, free, is_viewed)
+    return SharedWindow(segments, memory.sync, *moves, memory.free, is_viewed)
 
 
 def has_room(segment: Bytes) -> bool:

@@ -20,13 +20,16 @@ from typing import Any, NoReturn, Self
 
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import Bytes, Ledger, SharedWindow, TransportFamily
+from nnmpi.comm.transport.base import TAGS, Bytes, Ledger, TransportFamily
+from nnmpi.comm.transport.files import HAS_FILES, map_files
 from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.mpi_job import MPIChannel
+from nnmpi.comm.transport.mpi_window import Segments
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 
 ENDED = b"e"  # what a rank tells the others when it has nothing left to do
+TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
 FEWEST = 1000  # requests that are kept before those that are complete are dropped
 LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """The classes of errors by which MPI tells that a rank is gone."""
@@ -154,9 +157,9 @@ class UlfmTransport(MPITransport):
     def barrier(self) -> None:
         self.wait([self.ibarrier()])
 
-    def ibarrier(self) -> MPI.Request:
+    def ibarrier(self) -> Any:
         try:
-            return self.family.keep(super().ibarrier())
+            return UlfmBarrier(self._comm, self.family)
         except MPI.Exception as error:
             self.family.raise_loss(error)
 
@@ -184,21 +187,13 @@ class UlfmTransport(MPITransport):
         with self.family.noticing():
             super().free()
 
-    def window(self, nbytes: int) -> SharedWindow:
-        made = super().window(nbytes)
-
-        def free() -> None:
-            if not self.family.abandoned:
-                with self.family.noticing():
-                    made.free()
-
-        return made._replace(free=free)
-
-    def _end_without_room(self, nbytes: int, error: Exception) -> NoReturn:
-        if isinstance(error, MPI.Exception):
-            with self.family.noticing():
-                raise error
-        super()._end_without_room(nbytes, error)
+    def _allocate(self, nbytes: int) -> Segments:
+        with self.family.noticing():
+            return (
+                map_files(self._comm, nbytes, self.barrier)
+                if HAS_FILES
+                else super()._allocate(nbytes)
+            )
 
     def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
         return UlfmGate(counts, rank, sync, self._notice)
@@ -230,6 +225,30 @@ class UlfmGate(Gate):
         if super().test():
             return True
         self._progress()
+        return False
+
+
+class UlfmBarrier:
+    """A barrier of messages, tested as a request is: rank r tells r + 1, then r + 2, r + 4, ...
+
+    That of the library prints lines where a rank is lost.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, family: UlfmFamily) -> None:
+        self._comm, self._family = comm, family
+        self._hop, self._requests = 0, list[MPI.Request]()
+        self.Test()
+
+    def Test(self) -> bool:  # noqa: N802 - as MPI calls it
+        comm, keep = self._comm, self._family.keep
+        rank, size = comm.rank, comm.size
+        while all(request.Test() for request in self._requests):
+            self._hop = hop = 2 * self._hop or 1
+            if hop >= size:
+                self._requests = []
+                return True
+            receive = keep(comm.Irecv(bytearray(), (rank - hop) % size, TAGS))
+            self._requests = [receive, keep(comm.Isend(b"", (rank + hop) % size, TAGS))]
         return False
 
 
