@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,3 +33,19 @@ def gather_objects(comm: Comm, own: T) -> list[T]:
     rows[ends[comm.rank] - len(data) : ends[comm.rank]] = data
     comm.all_gather(rows, parts=counts.tolist())
     return [pickle.loads(row.tobytes()) for row in np.split(rows, ends[:-1])]
+
+
+def send_object(comm: Comm, own: object, to: int) -> None:
+    """Sends what the other rank gets by `receive_object`."""
+    data = np.frombuffer(pickle.dumps(own), np.uint8)
+    comm.isend(np.array([data.size]), to).wait()
+    comm.isend(data, to).wait()
+
+
+def receive_object(comm: Comm, source: int) -> Any:
+    """What another rank sends."""
+    size = np.zeros(1, int)
+    comm.irecv(size, source).wait()
+    data = np.empty(size[0], np.uint8)
+    comm.irecv(data, source).wait()
+    return pickle.loads(data.tobytes())

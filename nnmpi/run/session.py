@@ -5,10 +5,11 @@
 It is made and closed by all ranks together. What fails on one rank fails on all.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.torn import Seen
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import consistency
 from nnmpi.run.dropped import watch
@@ -54,6 +56,7 @@ class Session:
     """
 
     _steps: Generator[StepResult, None, None] | None = None
+    _is_rescaled = False  # after a step that was finished when a rank was lost
 
     def __init__(
         self,
@@ -245,6 +248,37 @@ class Session:
             None if self.task.scaler is None else self.task.scaler.now,
         )
 
+    # ---- when a rank is lost
+
+    def finish(self, seen: Seen, left: Collection[int]) -> StepResult | None:
+        """The step in which a rank was lost, if it could be finished here and is not noted yet; if
+        it could not, it is undone. `left` are the ranks of the job that are left."""
+        strategy, state, loader = self.strategy, self._run.state, self.setup.train
+        assert strategy.torn is not None
+        outcome = strategy.torn.finish(seen, left)
+        strategy.torn.undo()
+        if outcome is None or state.step > seen.step:
+            return None
+        if self.task.scaler is not None and not self._is_rescaled:
+            self.task.scaler.now = self.task.scaler.now.after(outcome.updated)
+            self._is_rescaled = True
+        rows = next(islice(loader.batches(state.epoch), state.batch, None))
+        divisor = loader.divisor(loader.split.y.take(rows, axis=0))
+        return StepResult(state.next(len(loader)), len(rows), divisor, *outcome)
+
+    def left(self, finished: StepResult | None, left: Collection[int]) -> Snapshot:
+        """What this rank has after that step, and what lost ranks of its node had."""
+        own, torn = self.snapshot(), self.strategy.torn
+        for rank in torn.lost(left) if torn else ():
+            with torn.in_place_of(rank):
+                own = own._replace(owned=(*own.owned, *saved(self.part, self.optimizer)))
+        return own._replace(state=finished.state) if finished else own
+
+    def leave(self) -> None:
+        """Forgets what it shares with ranks of which one is lost; nothing is given back."""
+        self.is_closed = True
+        self._forget()
+
     # ---- between two runs, and the end
 
     def rest(self) -> None:
@@ -266,11 +300,6 @@ class Session:
             self.is_closed, self.rests = True, False
             self._forget()
             self._release()
-
-    def leave(self) -> None:
-        """Forgets what it shares with ranks of which one is lost; nothing is given back."""
-        self.is_closed = True
-        self._forget()
 
     def end(self) -> None:
         """Closes it, in the midst of its steps too; every rank calls it."""

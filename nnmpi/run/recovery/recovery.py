@@ -6,18 +6,19 @@ there all find what comes next (`standing.py`), and the ranks that work make a n
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from nnmpi.comm import Comm, RankLost
 from nnmpi.config import Config
-from nnmpi.nn import Module
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.model.moves import MovedTensor
-from nnmpi.parallel.model.parts import memory_axes
-from nnmpi.run.recovery.standing import Course, Holding, Stage, Standing, agreed
+from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.step.torn import Seen
+from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
+from nnmpi.run.recovery.standing import Course, Stage, Standing, agreed
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.report import Event
 from nnmpi.run.run_state import RunState
@@ -58,8 +59,10 @@ class Recovery:
     def __init__(self, comm: Comm, hooks: Hooks) -> None:
         self.survivors, self._hooks = Survivors(comm), hooks
         self.stage, self.news = Stage.SETTING_UP, list[Event]()
-        self._session = 0, 0  # the number of losses before it, and of sessions since then
-        self._kept: dict[tuple[int, int], Snapshot] = {}  # by the number of the session
+        self._number = 0  # of the session, or of the one that is to come: the same on all ranks
+        self._kept: dict[int, Snapshot] = {}  # by the number of the session
+        self._seen: Seen | None = None  # what ranks know of the step in which one was lost
+        self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
     def set_up(self) -> None:
@@ -94,8 +97,8 @@ class Recovery:
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""
-        self._kept[self._session] = snapshot
-        self._session = self._session[0], self._session[1] + 1
+        self._kept[self._number] = snapshot
+        self._number += 1
 
     def arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
         """A session; when all ranks have it, none needs what it was made of."""
@@ -108,41 +111,51 @@ class Recovery:
         """Returns when the ranks that are left are arranged again."""
         began = time.perf_counter()
         while True:
-            self._leave()
             self.survivors.shrink()
             try:
+                self._leave()
                 self._go_on(began)
             except RankLost:
                 continue
             return
 
     def _leave(self) -> None:
-        """Keeps what the session has, and forgets it."""
-        session = self._hooks.session()
+        """The step in which a rank was lost is finished, or undone; what the session has is kept,
+        and the session dropped."""
+        everyone, session = self.survivors.all, self._hooks.session()
+        torn = session.strategy.torn if session else None
+        found = gather_objects(everyone, torn.seen() if torn else self._seen)
+        known = [one for one in found if one is not None]
+        self._seen = Seen.joined(known) if known else None
+        if session is not None and self._seen is not None:
+            self._finished = session.finish(self._seen, everyone.members) or self._finished
+        everyone.barrier()  # ranks of a node have finished parts of each other
         if session is not None:
-            self._kept[self._session] = session.snapshot()
-            self._tensors = _tensors(session.model)
+            self._kept[self._number] = session.left(self._finished, everyone.members)
+            self._tensors = tensors_of(session.model)
             session.leave()
-        self._session = self._session[0] + 1, 0
-        self._hooks.wait(self.survivors.all)
-        del session
+        self._hooks.wait(everyone)
+        del session, torn
         gc.collect()  # a parameter and its store know each other
 
     def _go_on(self, began: float) -> None:
         """What comes next, for all ranks that are left."""
         survivors = self.survivors
-        course = agreed(gather_objects(survivors.all, self._standing()))
-        fewer = self._fewer()
+        standings = gather_objects(survivors.all, self._standing())
+        course, fewer = agreed(standings), self._fewer()
         survivors.divide(fewer.ranks)
         if course.stage == Stage.SETTING_UP:
             self._hooks.set_up(fewer.config, survivors.all, fewer.ranks)
+        snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
         if survivors.work is None:
             self._hooks.wait(survivors.all)
         else:
-            self._hooks.arrange(fewer.config, survivors.work, self._snapshot(course.source))
+            self._hooks.arrange(fewer.config, survivors.work, snapshot)
+        self._number = 1 + max(one.number for one in standings)
         survivors.all.barrier()
         self._kept.clear()
+        self._seen = self._finished = None
         self.stage = max(course.stage, Stage.READY)
         self.news.append(self._event(course, fewer, time.perf_counter() - began))
 
@@ -160,22 +173,37 @@ class Recovery:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told, course.again)
 
-    def _snapshot(self, source: Holding | None) -> Snapshot | None:
-        """What the next session is made of: what this rank has, if it is of the right step."""
+    def _snapshot(
+        self, source: Holding | None, standings: Sequence[Standing], working: int
+    ) -> Snapshot | None:
+        """What the next session is made of: what this rank has, if it is of the right step, and
+        what spare ranks have that no other one has."""
         if source is None:
             return None
         own = self._kept.get(source.session)
-        return own if own is not None and own.state.step == source.version else source.head
+        if own is None or own.state.step != source.version:
+            own = source.head
+        gifts = handed_over([one.holds for one in standings], source, working)
+        given = self.survivors.give(gifts, own.owned)
+        return own._replace(owned=(*own.owned, *given))
 
     # ---- what the others hear
 
     def _standing(self) -> Standing:
         run = self._hooks.run()
         if run is None:
-            return Standing(self.stage)
-        holds = tuple(self._holding(number) for number in self._kept)
-        told = run.told.last, run.told.calling
-        return Standing(self.stage, *told, holds, run.counters, run.result, run.follows)
+            return Standing(self.stage, self._number)
+        return Standing(
+            self.stage,
+            self._number,
+            run.told.last,
+            run.told.calling,
+            tuple(self._holding(number) for number in self._kept),
+            run.counters,
+            run.result,
+            run.follows,
+            self._finished,
+        )
 
     def _event(self, course: Course, fewer: Fewer, seconds: float) -> Event:
         return {
@@ -189,22 +217,8 @@ class Recovery:
             "steps_again": course.steps_again,
         }
 
-    def _holding(self, number: tuple[int, int]) -> Holding:
+    def _holding(self, number: int) -> Holding:
         own = self._kept[number]
-        ranges = tuple((one.place.path, one.place.part, one.lo, one.hi) for one in own.owned)
-        return Holding(
-            own.state.step,
-            number,
-            self._tensors,
-            ranges,
-            own._replace(owned=(), epoch=own.epoch._replace(metrics={})),
-        )
-
-
-def _tensors(model: Module) -> tuple[MovedTensor, ...]:
-    """Each parameter and buffer once, under its first name."""
-    first = {id(tensor): (place, tensor) for place, tensor in reversed([*model.tensors()])}
-    return tuple(
-        MovedTensor(place.path, place.shape, memory_axes(tensor), ())
-        for place, tensor in first.values()
-    )
+        head = own._replace(owned=(), epoch=own.epoch._replace(metrics={}))
+        ranges = tuple(OwnedRange.of(one) for one in own.owned)
+        return Holding(own.state.step, number, self._tensors, ranges, head)

@@ -7,19 +7,15 @@
 It is a pure function of what all ranks have told, so all find the same.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
-from math import prod
 from typing import NamedTuple
 
-from nnmpi.nn.place import Part, whole
-from nnmpi.parallel.model.moves import MovedTensor, TensorRange
-from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.recovery.holdings import Holding, newest
 from nnmpi.run.run_state import Counters
-from nnmpi.run.snapshot import Snapshot
 
 
 class NothingLeftError(AgreedError):
@@ -34,46 +30,28 @@ class Stage(IntEnum):
     RUNNING = 2
 
 
-class Holding(NamedTuple):
-    """What a rank has after so many steps.
-
-    version   the number of these steps
-    session   the number of the session that it is from
-    tensors   of the whole model
-    ranges    that this rank has
-    head      its snapshot, without the arrays
-    """
-
-    version: int
-    session: tuple[int, int]
-    tensors: tuple[MovedTensor, ...]
-    ranges: tuple[tuple[str, Part, int, int], ...]
-    head: Snapshot
-
-    @property
-    def key(self) -> tuple[int, tuple[int, int]]:
-        """Holdings with one key belong together."""
-        return self.version, self.session
-
-
 class Standing(NamedTuple):
     """How far a rank is that is left.
 
+    number     of its session
     told       what it has told
     calling    the callback that was interrupted
     holds      what it has of the model; a spare rank has nothing
     counters   of the run, after the last step that it has noted
     result     that step
     follows    whether what follows that step is not done yet
+    finished   the step in which a rank was lost, if it was finished here
     """
 
     stage: Stage
+    number: int
     told: Mapping[Hashable, int] = {}
     calling: Hashable | None = None
     holds: tuple[Holding, ...] = ()
     counters: Counters | None = None
     result: StepResult | None = None
     follows: bool = False
+    finished: StepResult | None = None
 
     @property
     def step(self) -> int:
@@ -108,52 +86,27 @@ def agreed(standings: Sequence[Standing]) -> Course:
     workers = [one for one in standings if one.holds]
     if Stage.SETTING_UP in stages or not workers:
         return Course(Stage.SETTING_UP)
-    source = _newest(workers)
+    try:
+        source = newest(chain.from_iterable(one.holds for one in workers))
+    except ValueError as error:
+        raise NothingLeftError(str(error)) from None
+    version, furthest = source.version, max(one.step for one in workers)
     again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
-    at = [one for one in workers if one.step == source.version]
+    at = [one for one in workers if one.step == version]
     first = min(at or workers, key=_progress)
+    assert first.counters is not None
     course = Course(max(stages), source, first.counters, None, first.told, again)
-    if not at:  # an older version, that of a backup
-        assert first.counters is not None
-        furthest = max(one.step for one in workers)
-        counters = first.counters.back_to(source.head)
-        return course._replace(counters=counters, steps_again=furthest - source.version)
-    if len(at) < len(workers) or first.follows:
-        course = course._replace(unfinished=first.result)
-    return course
+    if at:
+        follows = first.follows or len(at) < len(workers)
+        return course._replace(unfinished=first.result if follows else None)
+    if version > furthest:  # no rank has noted the step, but some have finished it
+        finished = (one.finished for one in workers if one.finished is not None)
+        return course._replace(unfinished=next(finished))
+    counters = first.counters.back_to(source.head)
+    return course._replace(counters=counters, steps_again=furthest - version)
 
 
 def _progress(one: Standing) -> tuple[bool, bool]:
     """How far it is after its last step: the end of an epoch clears its sums."""
     assert one.counters is not None
     return not one.follows, one.counters.sums.samples == 0
-
-
-def _newest(standings: Iterable[Standing]) -> Holding:
-    """The newest version of which the ranks together have everything."""
-    holdings = [*chain.from_iterable(one.holds for one in standings)]
-    lacks = ""
-    for key in sorted({one.key for one in holdings}, reverse=True):
-        there = [one for one in holdings if one.key == key]
-        try:
-            _check(there)
-        except ValueError as error:
-            lacks = lacks or str(error)
-        else:
-            return there[0]
-    raise NothingLeftError(lacks)
-
-
-def _check(holdings: Sequence[Holding]) -> None:
-    """Raises ValueError unless they make up the model, each number at least once."""
-    tensors = holdings[0].tensors
-    numbers = {tensor.path: i for i, tensor in enumerate(tensors)}
-    have = {
-        TensorRange(numbers[path], 0, 0, lo, hi, part)
-        for one in holdings
-        for path, part, lo, hi in one.ranges
-    }
-    need = [
-        TensorRange(i, 0, 0, 0, prod(one.shape), whole(one.shape)) for i, one in enumerate(tensors)
-    ]
-    plan_moves(tensors, have, need, [0])

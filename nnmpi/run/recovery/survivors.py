@@ -1,13 +1,15 @@
 """Survivors: the ranks of a job that are left, those of them that work, and those that wait."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from nnmpi.comm import Comm, RankLost
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.agreement import gather_objects, receive_object, send_object
+from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.run.recovery.holdings import Gift, OwnedRange
 
 T = TypeVar("T")
 
@@ -48,6 +50,17 @@ class Survivors:
         self.work = self.all
         if self.spare:
             self.work = self.all.split(0 if self.all.rank < ranks else None)
+
+    def give(self, gifts: Iterable[Gift], owned: Sequence[SavedRange]) -> list[SavedRange]:
+        """What this rank gets of what others own; every rank calls it."""
+        got: list[SavedRange] = []
+        for gift in gifts:
+            if gift.source == self.all.rank:
+                own = [one for one in owned if OwnedRange.of(one) in gift.ranges]
+                send_object(self.all, own, gift.to)
+            elif gift.to == self.all.rank:
+                got += receive_object(self.all, gift.source)
+        return got
 
     # ---- the end of a run
 

@@ -1,0 +1,110 @@
+"""Holding: what a rank has of a model after some steps, without the numbers; who lacks what."""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import NamedTuple, Self
+
+from nnmpi.nn import Module
+from nnmpi.nn.place import Part, whole
+from nnmpi.parallel.model.moves import MovedTensor, TensorRange
+from nnmpi.parallel.model.nearest import plan_moves
+from nnmpi.parallel.model.parts import memory_axes
+from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.run.snapshot import Snapshot
+
+
+class OwnedRange(NamedTuple):
+    """Numbers lo to hi - 1 of a part of a tensor, in the order of its memory."""
+
+    path: str
+    part: Part
+    lo: int
+    hi: int
+
+    @classmethod
+    def of(cls, one: SavedRange) -> Self:
+        """Where these numbers are."""
+        return cls(one.place.path, one.place.part, one.lo, one.hi)
+
+
+class Holding(NamedTuple):
+    """What a rank has after so many steps.
+
+    version   the number of these steps
+    session   the number of the session that it is from
+    tensors   of the whole model
+    ranges    that this rank has
+    head      its snapshot, without the arrays
+    """
+
+    version: int
+    session: int
+    tensors: tuple[MovedTensor, ...]
+    ranges: tuple[OwnedRange, ...]
+    head: Snapshot
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Holdings with one key belong together."""
+        return self.version, self.session
+
+
+def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
+    """Each parameter and buffer of a whole model once, under its first name."""
+    first = {id(tensor): (place, tensor) for place, tensor in reversed([*model.tensors()])}
+    return tuple(
+        MovedTensor(place.path, place.shape, memory_axes(tensor), ())
+        for place, tensor in first.values()
+    )
+
+
+def newest(holdings: Iterable[Holding]) -> Holding:
+    """One of the newest that have everything together; raises ValueError if there are none."""
+    found, lacks = [*holdings], ""
+    for key in sorted({one.key for one in found}, reverse=True):
+        there = [one for one in found if one.key == key]
+        try:
+            _check(there)
+        except ValueError as error:
+            lacks = lacks or str(error)
+        else:
+            return there[0]
+    raise ValueError(lacks)
+
+
+def _check(holdings: Sequence[Holding]) -> None:
+    """Raises ValueError unless they make up the model, each number at least once."""
+    tensors = holdings[0].tensors
+    numbers = {tensor.path: i for i, tensor in enumerate(tensors)}
+    have = {
+        TensorRange(numbers[one.path], 0, 0, one.lo, one.hi, one.part)
+        for there in holdings
+        for one in there.ranges
+    }
+    need = [
+        TensorRange(i, 0, 0, 0, prod(one.shape), whole(one.shape)) for i, one in enumerate(tensors)
+    ]
+    plan_moves(tensors, have, need, [0])
+
+
+class Gift(NamedTuple):
+    """What a spare rank sends to one that works."""
+
+    source: int
+    to: int
+    ranges: frozenset[OwnedRange]
+
+
+def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working: int) -> list[Gift]:
+    """What spare ranks, the last ones, give of what belongs to `source`, from what each rank has:
+    what no rank before them has."""
+    owned = [
+        frozenset(own for one in there if one.key == source.key for own in one.ranges)
+        for there in holdings
+    ]
+    known, gifts = frozenset[OwnedRange]().union(*owned[:working]), []
+    for rank, own in enumerate(owned[working:], working):
+        if new := own - known:
+            gifts.append(Gift(rank, rank % working, new))
+            known |= new
+    return gifts
