@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from nnmpi import blas
-from nnmpi.comm import AbortedError, Comm, OtherRankError
+from nnmpi.comm import AbortedError, Comm, OtherRankError, RankLost
 from nnmpi.config import Config
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
@@ -268,10 +268,13 @@ class Session:
 
     def left(self, finished: StepResult | None, left: Collection[int]) -> Snapshot:
         """What this rank has after that step, and what lost ranks of its node had."""
+        with suppress(RankLost):  # where parameters are gathered again for steps
+            self.wake()
         own, torn = self.snapshot(), self.strategy.torn
-        for rank in torn.lost(left) if torn else ():
-            with torn.in_place_of(rank):
-                own = own._replace(owned=(*own.owned, *saved(self.part, self.optimizer)))
+        if torn is not None:
+            for rank in torn.lost(left):
+                with torn.in_place_of(rank):
+                    own = own._replace(owned=(*own.owned, *saved(self.part, self.optimizer)))
         return own._replace(state=finished.state) if finished else own
 
     def leave(self) -> None:
