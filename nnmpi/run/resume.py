@@ -70,7 +70,7 @@ def resumed(
                 )
             return None
         try:
-            snapshot, about = found.snapshot(comm), all_or_none(comm, found.about)
+            snapshot, about = found.snapshot(), all_or_none(comm, found.about)
         except DamagedError as error:
             damaged[found.step] = str(error)
             continue

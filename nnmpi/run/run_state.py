@@ -15,12 +15,12 @@ from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
-from nnmpi.run.recovery.told import Told
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
+from nnmpi.run.told import Told
 
 
 class StepPhase(Enum):

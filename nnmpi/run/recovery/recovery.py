@@ -86,7 +86,7 @@ class Recovery:
             try:
                 if self.survivors.work is None:
                     self.survivors.wait()
-                result = self.survivors.end(None if self.survivors.work is None else f())
+                result: T = self.survivors.end(None if self.survivors.work is None else f())
             except RankLost:
                 if not self.survivors.all.fault_tolerant:
                     raise
