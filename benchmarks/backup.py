@@ -43,7 +43,7 @@ class Training:
     """A model in training without end, with backups of any of these distances."""
 
     def __init__(self, comm: Comm, case: str) -> None:
-        how: dict[str, Any] = {"zero": 1, "allreduce": "ring", "epochs": 1, "backup": 0}
+        how: dict[str, Any] = {"zero": 1, "allreduce": "ring", "epochs": 1}
         self.trainer = t = Trainer(Config(**CASES[case], **how), comm=comm)
         self.made, self._steps, a = 0, self._all_steps(), t.arrangement
         each = ((n, replace(a, config=replace(a.config, backup=n))) for n in EVERY if n)

@@ -21,6 +21,7 @@ import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
+from nnmpi.config import Config
 from nnmpi.nn.place import Place
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
@@ -256,6 +257,15 @@ class NoBackups:
 
     def close(self) -> None:
         """There is nothing to give back."""
+
+
+def check_backup(config: Config, comm: Comm) -> None:
+    """Raises ValueError if backups would be made that nobody could use."""
+    if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
+        raise ValueError(
+            "backup: this job ends when a rank is lost, so nobody would need what backups keep; "
+            "start it with mpirun --with-ft ulfm, or leave backup out"
+        )
 
 
 def backups(
