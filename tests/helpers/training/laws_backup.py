@@ -129,7 +129,7 @@ def each_node(comm: Comm) -> list[set[int]]:
 
 
 def any_rank_may_be_lost(comm: Comm) -> None:
-    """Whatever one rank alone has is on another, as it was, with both generations."""
+    """Whatever one rank alone has is on another, as it was, in both versions that are held."""
     for ranks, options in LAYOUTS.values():
         if ranks == comm.size:
             after(comm, options, 3, each_rank)
@@ -143,9 +143,9 @@ def sends_and_holds_what_is_said(comm: Comm, options: Options) -> None:
         kept.train(1)
         sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
         held = sum(
-            parcel.memory.nbytes
-            for generation in made._generations
-            for parcel in (generation.own, *generation.kept.values())
+            packed.memory.nbytes
+            for memory in made._memories
+            for packed in (memory.own, *memory.kept.values())
         )
         assert backup(a, comm.rank) == Backup(sent, held)
     kept.close()
