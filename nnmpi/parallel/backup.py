@@ -205,9 +205,8 @@ class Backups:
         Of one whose backup is not complete it may have its own parts alone.
         """
         found = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
-        return sorted(
-            (held for held in found if held.version >= 0), reverse=True, key=itemgetter(0)
-        )
+        there = (held for held in found if held.version >= 0)
+        return sorted(there, key=attrgetter("version"), reverse=True)
 
     def close(self) -> None:
         """Gives its Comm back, when all messages are there; every rank calls it."""
