@@ -45,6 +45,7 @@ class Fit:
     _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
     _hears_steps: bool  # whether some rank has a callback after each step
     _recovery: Recovery
+    _backed_up = 0  # the number of the session that has backups
 
     @property
     def _session(self) -> Session:
@@ -262,6 +263,9 @@ class Fit:
         self._session.model.train()
         own = self._comm.size > 1 and "lr_schedule" in self._setup.own
         self._compare_settings(all_or_none(self._comm, self._factors_of_epoch) if own else ())
+        if self._backed_up != run.sessions:
+            self._backed_up = run.sessions
+            self._session.back_up()
         with closing(self._session.steps()) as steps:
             run.phase = StepPhase.COMPUTING
             for result in steps:
@@ -283,6 +287,7 @@ class Fit:
         if self._hears_steps and self._session.arrangement.steps_together:
             self._compare_settings()
         self._saves.after_step(self._session, result)
+        self._session.back_up()
         run.follows = False
         run.pace.resume()
 
@@ -342,12 +347,24 @@ class Fit:
 
     def _tell(self, occasion: str, event: Event) -> None:
         self._tell_all(occasion, event)
+        self._keep_changes(occasion)
         self._run.pace.resume()
         if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":
             raise ValueError(
                 f"{occasion} of a callback has closed this Trainer, whose run goes on: call "
                 "trainer.stop() there, and close() after fit"
             )
+
+    def _keep_changes(self, occasion: str) -> None:
+        """What callbacks have changed here they change in a step that is made again."""
+        run, session = self._run, self._session
+        if not self._comm.fault_tolerant or session.is_closed:
+            return
+        key, now = (run.state.step, occasion), session.settings.changes
+        if key in run.changed:
+            session.settings.change(run.changed[key])
+        elif now != next(reversed(run.changed.values()), session.settings.unchanged):
+            run.changed[key] = now
 
     # ---- the file of --save
 

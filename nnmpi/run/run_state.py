@@ -4,7 +4,7 @@ It knows neither the Trainer, a session, nor the data: what asks it in a step ma
 garbage is collected.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import NamedTuple, cast
@@ -18,6 +18,7 @@ from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
+from nnmpi.run.settings import Changes
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.told import Told
@@ -35,6 +36,7 @@ class Counters(NamedTuple):
     """How far a run has come after a step; the same on all ranks that are there.
 
     metrics   those of the last epoch of the run that was evaluated
+    changed   settings, by the step and the occasion after which callbacks have changed them
     """
 
     span: tuple[int, int] | None
@@ -46,16 +48,7 @@ class Counters(NamedTuple):
     stopping: bool
     metrics: Event
     pace: PaceCounts
-
-    def back_to(self, snapshot: Snapshot) -> "Counters":
-        """Those of an older step of the same run."""
-        return self._replace(
-            span=snapshot.run,
-            state=snapshot.state,
-            skipped=snapshot.skipped,
-            sums=snapshot.epoch,
-            stopping=False,
-        )
+    changed: Mapping[tuple[int, str], Changes]
 
 
 class RunState:
@@ -72,6 +65,7 @@ class RunState:
     loaded    what the file of --load had for the model
     resumed   what it goes on from, if not from the start
     metrics   of the last epoch that was evaluated in this run, or how it was suspended
+    changed   settings, by the step and the occasion after which callbacks have changed them
     told      what this rank has told
     result    the last step
     follows   whether what follows it is not done yet
@@ -86,6 +80,7 @@ class RunState:
         self.first = self.runs = self.sessions = 0
         self.loaded: Loaded | None = None
         self.metrics: Event = {}
+        self.changed: dict[tuple[int, str], Changes] = {}
         self.told, self.result, self.follows = Told(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
@@ -115,7 +110,7 @@ class RunState:
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         self.metrics, self.result, self.follows = {}, None, False
-        self.told = Told()
+        self.told, self.changed = Told(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
@@ -149,13 +144,22 @@ class RunState:
         """What other ranks need to go on from here."""
         sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
         now = (self.span, self.state, self.skipped, sums, self.first, self.runs)
-        return Counters(*now, self.stopping, self.metrics, self.pace.counts)
+        return Counters(*now, self.stopping, self.metrics, self.pace.counts, dict(self.changed))
+
+    def counters_of(self, snapshot: Snapshot) -> Counters:
+        """Those of a snapshot of this run."""
+        return self.counters._replace(
+            span=snapshot.run,
+            state=snapshot.state,
+            skipped=snapshot.skipped,
+            sums=snapshot.epoch._replace(metrics={}),
+        )
 
     def take(self, now: Counters, unfinished: StepResult | None) -> None:
         """The counters are these; what follows a step is not done yet."""
         self.set_span(now.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
-        self.stopping, self.metrics = now.stopping, now.metrics
+        self.stopping, self.metrics, self.changed = now.stopping, now.metrics, {**now.changed}
         self.result, self.follows = unfinished, unfinished is not None
         self.pace = self.pace.again(now.pace)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
@@ -204,7 +208,10 @@ class RunState:
 
     @property
     def _request(self) -> float:
-        """What this rank requests after the step that is under way."""
+        """What this rank requests after the step that is under way; nothing in one that is made
+        again."""
+        if not self.told.is_new("progress", self.state.step + 1):
+            return 0.0
         if self.stop_requested or self.suspend_requested:
             return STOPS
         return SAVES if self.save_requested else 0.0

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, saved
@@ -41,7 +42,7 @@ from nnmpi.run import consistency
 from nnmpi.run.dropped import watch
 from nnmpi.run.files import saving
 from nnmpi.run.may_change import check_batch_norm
-from nnmpi.run.run_state import RunState
+from nnmpi.run.run_state import Counters, RunState
 from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
@@ -120,8 +121,9 @@ class Session:
             restored.sums_to_optimizer(self.optimizer)
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
+        self.backups = backups(arrangement, part, self.optimizer, comm)
         self._resting = ExitStack()
-        self._release = partial(_release, self._resting, self.strategy, model)
+        self._release = partial(_release, self._resting, self.backups, self.strategy, model)
         self._forget = watch(comm, self, self._release)
         blas.release_memory()
 
@@ -233,18 +235,29 @@ class Session:
 
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; no message is sent."""
-        run, position = self._run, self.strategy.position
+        whole = not self.strategy.layout.serves
+        return self._head()._replace(owned=saved(self.part, self.optimizer, whole))
+
+    def back_up(self) -> None:
+        """A backup, if one is due; every rank calls it before the first step and after each."""
+        self.backups.after_step(
+            self._run.state.step, VersionFacts(self._head(), self._run.counters)
+        )
+
+    def _head(self) -> Snapshot:
+        """A snapshot of now without arrays."""
+        counters, position = self._run.counters, self.strategy.position
         return Snapshot(
             self.config,
             self.comm.size,
             self.arrangement.measured,
-            run.span,
-            run.state,
-            run.skipped,
-            run.sums,
+            counters.span,
+            counters.state,
+            counters.skipped,
+            counters.sums,
             () if position is None else (position,),
             self.settings.changes,
-            saved(self.part, self.optimizer, whole=not self.strategy.layout.serves),
+            (),
             None if self.task.scaler is None else self.task.scaler.now,
         )
 
@@ -266,16 +279,19 @@ class Session:
         divisor = loader.divisor(loader.split.y.take(rows, axis=0))
         return StepResult(state.next(len(loader)), len(rows), divisor, *outcome)
 
-    def left(self, finished: StepResult | None, left: Collection[int]) -> Snapshot:
-        """What this rank has after that step, and what lost ranks of its node had."""
+    def left(self, finished: StepResult | None, left: Collection[int]) -> dict[int, HeldVersion]:
+        """What this rank has after that step, with what lost ranks of its node had; and what it has
+        of earlier steps. By version, with VersionFacts of each."""
         with suppress(RankLost):  # where parameters are gathered again for steps
             self.wake()
         own, torn = self.snapshot(), self.strategy.torn
+        ranges, step = [*own.owned], (finished or self._run).state.step
         if torn is not None:
             for rank in torn.lost(left):
                 with torn.in_place_of(rank):
-                    own = own._replace(owned=(*own.owned, *saved(self.part, self.optimizer)))
-        return own._replace(state=finished.state) if finished else own
+                    ranges += saved(self.part, self.optimizer)
+        now = HeldVersion(step, ranges, VersionFacts(own._replace(owned=()), self._run.counters))
+        return {one.version: one for one in (*self.backups.held(), now)}
 
     def leave(self) -> None:
         """Forgets what it shares with ranks of which one is lost; nothing is given back."""
@@ -311,6 +327,13 @@ class Session:
         self.close()
 
 
+class VersionFacts(NamedTuple):
+    """What is to be known of a version of the model beside its arrays; the same on all ranks."""
+
+    head: Snapshot
+    counters: Counters
+
+
 class NoModelError(AttributeError, ValueError):
     """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
 
@@ -342,9 +365,12 @@ SPARE = cast(
 )
 
 
-def _release(resting: ExitStack, strategy: Strategy, model: Module) -> None:
+def _release(
+    resting: ExitStack, made: Backups | NoBackups, strategy: Strategy, model: Module
+) -> None:
     """Gives back what ranks share of a session; the model keeps what this rank has of it."""
     resting.close()
+    made.close()
     strategy.close()
     if model._meet is not None:
         model._meet = _refuse

@@ -52,10 +52,7 @@ class Settings:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
         self._optimizer, self._count = optimizer, len(optimizer.parameters)
         self._start = self._now()
-        for path in changes.frozen:
-            self._parameters[path].requires_grad = False
-        for group, options in zip(optimizer.param_groups, changes.options, strict=False):
-            group.update(options)
+        self.change(changes)
         self._trained, _ = self._now()
         self._seen: Any = None  # what ranks have compared last
         self._digest = 0
@@ -64,6 +61,15 @@ class Settings:
         """requires_grad of each parameter, and the options of groups."""
         trained = [p.requires_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
+
+    def change(self, changes: Changes) -> None:
+        """Settings are those of the start, but for these."""
+        trained, groups = self._start
+        for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
+            p.requires_grad = is_trained and path not in changes.frozen
+        changed = zip(self._optimizer.param_groups, groups, changes.options, strict=False)
+        for group, options, others in changed:
+            group.update({**options, **others})
 
     @property
     def trains_others(self) -> bool:
@@ -82,6 +88,11 @@ class Settings:
             ),
             tuple(path for path, was_trained, is_trained in both if was_trained > is_trained),
         )
+
+    @property
+    def unchanged(self) -> Changes:
+        """What `changes` is at the start."""
+        return Changes(tuple({} for _ in self._start[1]))
 
     def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:
         """Raises AgreedError, on all ranks, if ranks differ. Every rank calls it.

@@ -10,7 +10,7 @@ from nnmpi.parallel.model.moves import MovedTensor, TensorRange
 from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import memory_axes
 from nnmpi.parallel.model.snapshot import SavedRange
-from nnmpi.run.snapshot import Snapshot
+from nnmpi.run.session import VersionFacts
 
 
 class OwnedRange(NamedTuple):
@@ -34,14 +34,14 @@ class Holding(NamedTuple):
     session   the number of the session that it is from
     tensors   of the whole model
     ranges    that this rank has
-    head      its snapshot, without the arrays
+    facts     what else is to be known of that version
     """
 
     version: int
     session: int
     tensors: tuple[MovedTensor, ...]
     ranges: tuple[OwnedRange, ...]
-    head: Snapshot
+    facts: VersionFacts
 
     @property
     def key(self) -> tuple[int, int]:

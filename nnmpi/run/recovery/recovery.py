@@ -14,6 +14,7 @@ from nnmpi.config import Config
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import Seen
@@ -22,7 +23,7 @@ from nnmpi.run.recovery.standing import Course, Stage, Standing, agreed
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.report import Event
 from nnmpi.run.run_state import RunState
-from nnmpi.run.session import Session
+from nnmpi.run.session import Session, VersionFacts
 from nnmpi.run.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Recovery:
         self.survivors, self._hooks = Survivors(comm), hooks
         self.stage, self.news = Stage.SETTING_UP, list[Event]()
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
-        self._kept: dict[int, Snapshot] = {}  # by the number of the session
+        self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
         self._seen: Seen | None = None  # what ranks know of the step in which one was lost
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
@@ -97,7 +98,11 @@ class Recovery:
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""
-        self._kept[self._number] = snapshot
+        run = self._hooks.run()
+        assert run is not None
+        facts = VersionFacts(snapshot._replace(owned=()), run.counters_of(snapshot))
+        version = snapshot.state.step
+        self._kept[version, self._number] = HeldVersion(version, snapshot.owned, facts)
         self._number += 1
 
     def arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
@@ -131,7 +136,8 @@ class Recovery:
             self._finished = session.finish(self._seen, everyone.members) or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
         if session is not None:
-            self._kept[self._number] = session.left(self._finished, everyone.members)
+            for version, held in session.left(self._finished, everyone.members).items():
+                self._kept[version, self._number] = held
             self._tensors = tensors_of(session.model)
             session.leave()
         self._hooks.wait(everyone)
@@ -180,12 +186,10 @@ class Recovery:
         what spare ranks have that no other one has."""
         if source is None:
             return None
-        own = self._kept.get(source.session)
-        if own is None or own.state.step != source.version:
-            own = source.head
+        held = self._kept.get(source.key)
+        owned = tuple(held.ranges) if held is not None else ()
         gifts = handed_over([one.holds for one in standings], source, working)
-        given = self.survivors.give(gifts, own.owned)
-        return own._replace(owned=(*own.owned, *given))
+        return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
     # ---- what the others hear
 
@@ -198,7 +202,7 @@ class Recovery:
             self._number,
             run.told.last,
             run.told.calling,
-            tuple(self._holding(number) for number in self._kept),
+            tuple(self._holding(*key) for key in self._kept),
             run.counters,
             run.result,
             run.follows,
@@ -217,8 +221,7 @@ class Recovery:
             "steps_again": course.steps_again,
         }
 
-    def _holding(self, number: int) -> Holding:
-        own = self._kept[number]
-        head = own._replace(owned=(), epoch=own.epoch._replace(metrics={}))
-        ranges = tuple(OwnedRange.of(one) for one in own.owned)
-        return Holding(own.state.step, number, self._tensors, ranges, head)
+    def _holding(self, version: int, session: int) -> Holding:
+        held = self._kept[version, session]
+        ranges = tuple(OwnedRange.of(one) for one in held.ranges)
+        return Holding(version, session, self._tensors, ranges, held.about)

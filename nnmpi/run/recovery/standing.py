@@ -102,7 +102,7 @@ def agreed(standings: Sequence[Standing]) -> Course:
     if version > furthest:  # no rank has noted the step, but some have finished it
         finished = (one.finished for one in workers if one.finished is not None)
         return course._replace(unfinished=next(finished))
-    counters = first.counters.back_to(source.head)
+    counters = source.facts.counters._replace(changed=first.counters.changed)
     return course._replace(counters=counters, steps_again=furthest - version)
 
 
