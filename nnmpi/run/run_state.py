@@ -174,10 +174,15 @@ class RunState:
     def resume(self, resumed: Resumed) -> None:
         """The run goes on from a checkpoint."""
         self.go_on_from(resumed.snapshot)
-        self.pace = Pace(before=resumed.pace)
+        self.pace = self.pace.again(resumed.pace)
         is_over = resumed.is_over and self.total_steps <= resumed.total_steps
         snapshot = resumed.snapshot._replace(owned=())
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
+
+    def go_back(self, resumed: Resumed) -> None:
+        """Steps are made again from a checkpoint on, which was told before."""
+        now = self.counters_of(resumed.snapshot)
+        self.take(now._replace(pace=resumed.pace, stopping=False), None)
 
     @property
     def epochs(self) -> int:

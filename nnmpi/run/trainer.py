@@ -22,13 +22,14 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.model.entries import Entries, load_state
+from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpoints.keep import check_empty
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
-from nnmpi.run.recovery.recovery import Hooks, Recovery
+from nnmpi.run.recovery.recovery import Hooks, NothingLeftError, Recovery
 from nnmpi.run.report import Event, Report
 from nnmpi.run.resume import facts_of, resumed
 from nnmpi.run.run_state import RunState
@@ -120,6 +121,7 @@ class Trainer:
             self._fitted,
             self._set_up,
             self._arrange,
+            self._resume_again,
             self._wait,
             lambda: self._run,
             lambda: None if self.session.is_closed else self.session,
@@ -156,6 +158,20 @@ class Trainer:
         if found:
             self._run.resume(found)
             all_or_none(comm, lambda: load_states(self.callbacks, found.callbacks))
+
+    def _resume_again(self, config: Config, comm: Comm, lacks: str) -> None:
+        """Goes back to the newest checkpoint, as ranks were lost and nobody has what they had."""
+        directory, found = config.checkpoint_dir, None
+        if directory:
+            found = resumed(directory, self._setup, comm, needed=False)
+        if found is None:
+            where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
+            raise NothingLeftError(
+                f"a rank was lost, and nothing is left to go on from: {where} ({lacks}); start "
+                "again, with --backup or --save-every"
+            )
+        self._open(config, comm, found.snapshot)
+        self._run.go_back(found)
 
     def _arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
         """Opens a session of these ranks; without a snapshot the first one of the run."""

@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from nnmpi.comm import Comm, RankLost
 from nnmpi.config import Config
 from nnmpi.parallel import plan
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import Seen
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
 from nnmpi.run.recovery.standing import Course, Stage, Standing, agreed
 from nnmpi.run.recovery.survivors import Survivors
@@ -29,6 +32,10 @@ from nnmpi.run.snapshot import Snapshot
 T = TypeVar("T")
 
 
+class NothingLeftError(AgreedError):
+    """Ranks are lost, and with them what nobody else has."""
+
+
 class Hooks(NamedTuple):
     """What a Trainer does for its recovery.
 
@@ -36,6 +43,7 @@ class Hooks(NamedTuple):
     fitted    the nearest layout for so many ranks; None where this rank does not know the model
     set_up    loads data on these ranks, of which so many work
     arrange   opens a session
+    resume    opens one on the newest checkpoint, since nobody has something
     wait      this rank is spare, until a session is opened
     run       the counters; None before it is set up
     session   that of this rank; None where there is none
@@ -45,6 +53,7 @@ class Hooks(NamedTuple):
     fitted: Callable[[int], Fewer | None]
     set_up: Callable[[Config, Comm, int], None]
     arrange: Callable[[Config, Comm, Snapshot | None], None]
+    resume: Callable[[Config, Comm, str], None]
     wait: Callable[[Comm], None]
     run: Callable[[], RunState | None]
     session: Callable[[], Session | None]
@@ -156,14 +165,18 @@ class Recovery:
         self._take(course)
         if survivors.work is None:
             self._hooks.wait(survivors.all)
+        elif course.lacks:
+            self._hooks.resume(fewer.config, survivors.work, course.lacks)
         else:
             self._hooks.arrange(fewer.config, survivors.work, snapshot)
+            self._check_initial(course)
         self._number = 1 + max(one.number for one in standings)
         survivors.all.barrier()
         self._kept.clear()
         self._seen = self._finished = None
         self.stage = max(course.stage, Stage.READY)
-        self.news.append(self._event(course, fewer, time.perf_counter() - began))
+        made = max(one.step for one in standings)
+        self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
     def _fewer(self) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
@@ -191,6 +204,26 @@ class Recovery:
         gifts = handed_over([one.holds for one in standings], source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
+    def _check_initial(self, course: Course) -> None:
+        """Raises NothingLeftError if a run that begins again had other values at its start."""
+        session, comm = self._hooks.session(), self.survivors.work
+        if course.source is not None or session is None or comm is None:
+            return
+        now = {OwnedRange.of(one): one.values for one in session.snapshot().owned}
+
+        def check() -> None:
+            for held in self._kept.values():
+                for one in held.ranges:
+                    own = slice(0, one.hi - one.lo)
+                    values = now.get(OwnedRange.of(one))
+                    if values is not None and not np.array_equal(values[own], one.values[own]):
+                        raise NothingLeftError(
+                            f"{one.place.path} was changed before the first step, and a rank was "
+                            "lost that had a part of the model: start again"
+                        )
+
+        all_or_none(comm, check)
+
     # ---- what the others hear
 
     def _standing(self) -> Standing:
@@ -209,16 +242,18 @@ class Recovery:
             self._finished,
         )
 
-    def _event(self, course: Course, fewer: Fewer, seconds: float) -> Event:
+    def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:
+        run = self._hooks.run()
+        step = run.state.step if run else 0
         return {
             "event": "recovered",
-            "step": course.counters.state.step if course.counters else 0,
+            "step": step,
             "lost": self.survivors.lost,
             "ranks": fewer.ranks,
             "spare": fewer.spare,
             "layout": fewer.why,
             "seconds": round(seconds, 4),
-            "steps_again": course.steps_again,
+            "steps_again": max(made - step, 0),
         }
 
     def _holding(self, version: int, session: int) -> Holding:

@@ -13,13 +13,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.holdings import Holding, newest
 from nnmpi.run.run_state import Counters
-
-
-class NothingLeftError(AgreedError):
-    """Ranks are lost, and with them what nobody else has."""
 
 
 class Stage(IntEnum):
@@ -63,12 +58,12 @@ class Course(NamedTuple):
     """What all ranks that are left do next.
 
     stage       from which they go on
-    source      what the next session is made of; None: of initial values
+    source      what the next session is made of; None: what the first one was made of
     counters    of the run
     unfinished  the step of which not all is done yet that follows it
     told        what ranks that were spare take as told
     again       callbacks that are called once more, since one was interrupted, and their steps
-    steps_again   how many steps are made again
+    lacks       what nobody has any more, if so: a checkpoint may have it
     """
 
     stage: Stage
@@ -77,20 +72,23 @@ class Course(NamedTuple):
     unfinished: StepResult | None = None
     told: Mapping[Hashable, int] = {}
     again: tuple[tuple[Hashable, int], ...] = ()
-    steps_again: int = 0
+    lacks: str = ""
 
 
 def agreed(standings: Sequence[Standing]) -> Course:
-    """What they do next; raises NothingLeftError where the ranks that are left lack numbers."""
+    """What they do next."""
     stages = [one.stage for one in standings]
     workers = [one for one in standings if one.holds]
     if Stage.SETTING_UP in stages or not workers:
         return Course(Stage.SETTING_UP)
+    furthest = max(one.step for one in workers)
     try:
         source = newest(chain.from_iterable(one.holds for one in workers))
     except ValueError as error:
-        raise NothingLeftError(str(error)) from None
-    version, furthest = source.version, max(one.step for one in workers)
+        first, is_new = workers[0], not furthest and all(one.number == 0 for one in workers)
+        lacks = "" if is_new else str(error)
+        return Course(max(stages), None, first.counters, None, first.told, lacks=lacks)
+    version = source.version
     again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
     at = [one for one in workers if one.step == version]
     first = min(at or workers, key=_progress)
@@ -103,7 +101,7 @@ def agreed(standings: Sequence[Standing]) -> Course:
         finished = (one.finished for one in workers if one.finished is not None)
         return course._replace(unfinished=next(finished))
     counters = source.facts.counters._replace(changed=first.counters.changed)
-    return course._replace(counters=counters, steps_again=furthest - version)
+    return course._replace(counters=counters)
 
 
 def _progress(one: Standing) -> tuple[bool, bool]:
