@@ -32,6 +32,7 @@ from helpers.tensor import (
 )
 from helpers.training import (
     conformance,
+    laws_checkpoints,
     laws_generation,
     laws_goals,
     laws_gpt2,
@@ -123,6 +124,7 @@ TABLE = {
     "masters": Row(OF_MASTERS, (2,)),
     "cuts": Row(of(laws_pipeline_cuts), (1, 4), threads_all=(2,), mpi=(3,)),
     "snapshot": Row(of(laws_snapshot), (1, 4), threads_all=(2,), mpi=(3,)),
+    "checkpoints": Row(of(laws_checkpoints), (3,), threads_all=(1, 2, 4, 8), mpi=(3,)),
     "slices": Row(of(laws_slices), mpi=(2, 3)),
     "server": Row(of(laws_server), mpi=(4,)),
     "shards": Row(OF_SHARDS, (1, 2, 3, 4), mpi=(3,)),
