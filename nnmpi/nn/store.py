@@ -7,11 +7,12 @@ Rules:
   known before there is a store. Another ALIGN moves the edges of chunks, and the last bits of sums.
 - A parameter takes its `room`, not its size: ranks with parts of unequal sizes have buffers of one
   length, which are summed together.
-- The optimizer and Update see memory through `owned` alone. A store that keeps less, elsewhere, or
-  in another type overrides what that calls; nobody asks which store it is.
+- The optimizer and Update see memory through `owned` and `updates` alone. A store that keeps less,
+  elsewhere, or in another type overrides what these call; nobody asks which store it is.
+- Running sums of optimizers are in memory of the store, as values are (`allocate_sums`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
@@ -44,6 +45,9 @@ class Shard(NamedTuple):
 
 ShardArrays: TypeAlias = tuple[Shard, Array, Array]
 """A shard, its values and its gradients."""
+
+UpdateArrays: TypeAlias = tuple[Array, Array, dict[str, Array]]
+"""Values, their gradients, and their running sums by name, of which an update moves all."""
 
 
 class FlatStore(Store):
@@ -97,6 +101,26 @@ class FlatStore(Store):
         """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
         for shard in self.own_shards(start, end):
             yield shard, self.shard_values(shard), self.shard_gradient(shard)
+
+    def allocate_sums(self, names: Iterable[str], n: int) -> dict[str, Array]:
+        """Memory for running sums of an optimizer, n numbers each, which are 0.
+
+        Who has the dict looks the arrays up at each use: a store may put others there.
+        """
+        return {name: self.on.xp.zeros(n, self.updated_dtype) for name in names}
+
+    def updates(
+        self, start: int, end: int, sums: Mapping[str, Array], at: int
+    ) -> Iterator[UpdateArrays]:
+        """What an optimizer moves of elements start to end - 1: what is `owned`, with its running
+        sums, which begin at `at` in `sums`.
+
+        It is changed before the next one is asked for.
+        """
+        for _, values, grads in self.owned(start, end):
+            n = len(values)
+            yield values, grads, {name: array[at : at + n] for name, array in sums.items()}
+            at += n
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """What this rank updates of elements start to end - 1."""

@@ -8,12 +8,12 @@ Rules:
 - Ranges are found again when `_dependencies` changes, which each step compares: what else ranges
   come to depend on belongs there, or sets `_ranges_of` to nothing as `take` does.
 - A step leaves the mark of a write (`storage.written`), by which the tape refuses older graphs.
-- A running sum lies in the order of memory, like the values; only `state_dict` has shapes.
+- A running sum lies in the order of memory, like the values, and where the store says
+  (`running_sums.py`); only `state_dict` has shapes.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
+from nnmpi.optim.running_sums import RunningSums
 
 
 class FlatRange(NamedTuple):
@@ -106,22 +107,24 @@ class Optimizer:
         self._groups = [number for number, group in enumerate(groups) for _ in group["params"]]
         self.sums = (*dict.fromkeys(n for g in groups for n in self._sums(g)),)
         self.steps = [0] * len(parameters)
-        self._stretches = [_own_stretches(p) for p in parameters]
-        lengths = (sum(stop - start for start, stop in own) for own in self._stretches)
-        self.offsets = list(accumulate(lengths, initial=0))
+        self._running = RunningSums(self.sums, parameters)
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
-        like = self._store()
-        self.state = {n: like.on.xp.zeros(self.offsets[-1], like.updated_dtype) for n in self.sums}
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """The running sums of this rank by name, of one parameter after the other."""
+        return self._running.arrays
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Update more parameters from now on, as in add_param_group({"params": ..., "lr": 0.1})."""
         self._convert_sums()
-        state, steps, n = self.state, self.steps, self.offsets[-1]
+        state, steps, n = self.state, self.steps, self._running.starts[-1]
         self._take_groups([*self.param_groups, *grouped([group], self.defaults)])
         self.steps[: len(steps)] = steps
         for name, sums in state.items():
-            self.state[name][:n] = self._store().on.asarray(sums, self.state[name].dtype)
+            own = self.state[name]
+            own[:n] = backend.of(own).asarray(sums, own.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the stores, which the first step of a copy creates again."""
@@ -140,19 +143,16 @@ class Optimizer:
             flatten(self.parameters)  # copied parameters are not in a flat store
             self._check_stretches()
             self._ranges, self._ranges_of = self._find_ranges(), self._dependencies()
-            self._convert_state()
+            self._running.convert()
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         self._convert_sums()
         written = tape.tick()
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
-            t, at = self.steps[i] + 1, self.offsets[i]
-            for _, values, grads in store.owned(start, end):
-                n = len(values)
-                own = {name: s[at : at + n] for name, s in self.state.items()}
-                self._update(Operands(values, grads, own, t), groups[group])
-                at += n
+            t, at = self.steps[i] + 1, self._running.starts[i]
+            for values, grads, sums in store.updates(start, end, self.state, at):
+                self._update(Operands(values, grads, sums, t), groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
@@ -169,14 +169,14 @@ class Optimizer:
         states.check_paths(places)
         found: dict[str, np.ndarray] = {}
         for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
-            here = sum(hi - lo for lo, hi, _ in self.own_stretches(i))
+            here = sum(hi - lo for lo, hi in self.own_stretches(i))
             if place.local_shape != place.shape or (self.sums and here < p.size):
                 raise ValueError(
                     f"this rank has only a part of the state of {place.path}, as one of several "
                     "ranks: call Trainer.optimizer_state_dict() on all of them"
                 )
             for name in self.sums:
-                values = in_shape(self.row(name, i), p.shape, p.memory_axes)
+                values = in_shape(self._row(name, i), p.shape, p.memory_axes)
                 found[states.name_of(place, name)] = np.array(values, order="C")
             found[states.name_of(place, states.STEP)] = np.array(self.steps[i])
         return found
@@ -198,42 +198,34 @@ class Optimizer:
             for name in self.sums:
                 self.put(name, i, state[states.name_of(place, name)][place.slices])
 
-    def own_stretches(self, i: int) -> Iterator[tuple[int, int, int]]:
-        """(lo, hi, at): this rank updates numbers lo to hi - 1 of parameter i, in the order of its
-        memory; in each running sum they begin at `at`.
+    def own_stretches(self, i: int) -> Iterator[tuple[int, int]]:
+        """(lo, hi): this rank updates numbers lo to hi - 1 of parameter i, in the order of its
+        memory."""
+        return self._running.stretches(i)
 
-            parameter      [ a b c d e f g | padding ]
-            own stretches    (1, 3)  (5, 7)
-            running sum    [ b c f g padding ]            of one parameter after the other
-        """
-        at = self.offsets[i]
-        for lo, stop in self._stretches[i]:
-            hi = min(stop, self.parameters[i].size)
-            if lo < hi:
-                yield lo, hi, at
-            at += stop - lo
+    def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
+        """The memory of a running sum of numbers lo to hi - 1 of parameter i, which this rank
+        updates: of those between two steps, as `FlatStore.numbers` is of values."""
+        self._convert_sums()
+        return self._running.numbers(name, i, lo, hi)
 
     def put(self, name: str, i: int, values: np.ndarray) -> None:
         """Copies a running sum of parameter i from an array of the shape of the parameter."""
-        sums, row = self.state[name], memory_order(self.parameters[i], values)
-        for lo, hi, at in self.own_stretches(i):
-            sums[at : at + hi - lo] = backend.of(sums).asarray(row[lo:hi], sums.dtype)
+        row = memory_order(self.parameters[i], values)
+        for lo, hi in self.own_stretches(i):
+            own = self.numbers(name, i, lo, hi)
+            own[...] = backend.of(own).asarray(row[lo:hi], own.dtype)
 
-    def row(self, name: str, i: int) -> np.ndarray:
-        """A running sum of parameter i on the host, in the order of its memory.
-
-        It is 0 where other ranks update the parameter.
-        """
-        self._convert_sums()
-        sums = self.state[name]
-        found = np.zeros(self.parameters[i].size, str(sums.dtype))
-        for lo, hi, at in self.own_stretches(i):
-            found[lo:hi] = backend.to_host(sums[at : at + hi - lo])
+    def _row(self, name: str, i: int) -> np.ndarray:
+        """A running sum of parameter i, of which this rank updates all, on the host."""
+        found = np.empty(self.parameters[i].size, str(self.state[name].dtype))
+        for lo, hi in self.own_stretches(i):
+            found[lo:hi] = backend.to_host(self.numbers(name, i, lo, hi))
         return found
 
     def _check_stretches(self) -> None:
         """Refuses a store in which this rank updates another part of the parameters than before."""
-        if self.sums and self._stretches != [_own_stretches(p) for p in self.parameters]:
+        if self.sums and not self._running.fits:
             raise ValueError(
                 "this optimizer has running sums for a part of the parameters only, as one of "
                 "several ranks; create another optimizer over model.parameters()"
@@ -257,18 +249,6 @@ class Optimizer:
         """What the ranges depend on."""
         return [(p.has_grad, p.store) for p in self.parameters]
 
-    def _convert_state(self) -> None:
-        """Move the running sums to the type and the device of what is updated."""
-        like = self._store()
-        dtype = like.updated_dtype
-        self.state = {name: like.on.asarray(s, dtype) for name, s in self.state.items()}
-
-    def _store(self) -> FlatStore:
-        """The store of the first parameter: all have one type and one device."""
-        store = self.parameters[0].store
-        assert isinstance(store, FlatStore)
-        return store
-
     def _find_ranges(self) -> list[FlatRange]:
         """The longest ranges of parameters that have a gradient."""
         found: list[FlatRange] = []
@@ -290,10 +270,3 @@ def non_negative(name: str, value: float) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} {value} must be a number and at least 0")
     return value
-
-
-def _own_stretches(p: Parameter) -> list[tuple[int, int]]:
-    """(start, stop) of what this rank updates of p in the order of its memory, with padding."""
-    assert isinstance(p.store, FlatStore)
-    start, end = p.store.spans[p.index]
-    return [(shard.start - start, shard.stop - start) for shard in p.store.own_shards(start, end)]

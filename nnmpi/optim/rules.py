@@ -79,7 +79,7 @@ class Adam(Optimizer):
 
     def _convert_sums(self) -> None:
         """Sums have a factor of 1 / (1 - beta): new betas scale them."""
-        end = 0
+        end, starts = 0, self._running.starts
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
             old, new = self._betas[k], tuple(group["betas"])
@@ -88,7 +88,7 @@ class Adam(Optimizer):
             self._check(group)
             for name, sums in self.state.items():
                 i = 0 if name == "gradient_sum" else 1
-                sums[self.offsets[start] : self.offsets[end]] *= (1 - old[i]) / (1 - new[i])
+                sums[starts[start] : starts[end]] *= (1 - old[i]) / (1 - new[i])
             self._betas[k] = new
 
     def _update(self, x: Operands, group: Group) -> None:

@@ -27,7 +27,8 @@ from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, TensorRange, everything
+from nnmpi.parallel.model.moves import TensorRange
+from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, everything
 
 
 class Entry(NamedTuple):
@@ -87,11 +88,11 @@ class Entries:
             TensorRange(i, comm.rank, optimizer.steps[local[p]], lo, hi, p.place.part)
             for i, p in enumerate(parameters)
             if p in local
-            for lo, hi, _ in optimizer.own_stretches(local[p])
+            for lo, hi in optimizer.own_stretches(local[p])
         ]
 
         def read(name: str, p: Parameter, one: TensorRange) -> np.ndarray:
-            return optimizer.row(name, local[p])[one.lo : one.hi]
+            return backend.to_host(optimizer.numbers(name, local[p], one.lo, one.hi))
 
         items = list[Item]()
         for i, p in enumerate(parameters):

@@ -22,26 +22,13 @@ from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.model.moves import TensorRange
 
 WRITER = 0
 """The rank on which tensors are put together."""
 
 Placed: TypeAlias = Sequence[tuple[Place, Any]]
 """Parameters and buffers with their places."""
-
-
-class TensorRange(NamedTuple):
-    """Numbers lo to hi - 1 of a part of tensor i, in the order of its memory, which a rank has.
-
-    steps   how often the tensor was updated there
-    """
-
-    i: int
-    rank: int
-    steps: int
-    lo: int
-    hi: int
-    part: Part
 
 
 Read: TypeAlias = Callable[[TensorRange], np.ndarray]

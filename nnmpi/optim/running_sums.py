@@ -1,0 +1,76 @@
+"""RunningSums: what an optimizer adds up over steps, of the numbers that one rank updates.
+
+    parameter      [ a b c d e f g | padding ]
+    stretches        (1, 3)  (5, 7)                this rank updates b, c, f and g
+    running sum    [ b c f g padding ]             of one parameter after the other
+
+The store of the parameters hands out the memory, as it does for values: it may be that of one rank,
+or memory of a node.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from nnmpi.backend import Array
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore
+
+
+class RunningSums:
+    """Running sums of parameters, in the order of the memory of each.
+
+    arrays   each running sum, by name; the store may put other memory there
+    starts   where the numbers of each parameter begin in an array, and the length of an array
+    """
+
+    def __init__(self, names: Sequence[str], parameters: Sequence[Parameter]) -> None:
+        self._parameters, self._stretches = parameters, _own_stretches(parameters)
+        lengths = (sum(stop - start for start, stop in own) for own in self._stretches)
+        self.starts = list(accumulate(lengths, initial=0))
+        self.arrays = store_of(parameters).allocate_sums(names, self.starts[-1])
+
+    @property
+    def fits(self) -> bool:
+        """Whether this rank still updates these numbers."""
+        return self._stretches == _own_stretches(self._parameters)
+
+    def stretches(self, i: int) -> Iterator[tuple[int, int]]:
+        """(lo, hi): numbers lo to hi - 1 of parameter i are here, in the order of its memory."""
+        return ((lo, hi) for lo, hi, _ in self._places(i))
+
+    def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
+        """The memory of the running sum of numbers lo to hi - 1 of parameter i, which are here."""
+        at = next(at + lo - start for start, stop, at in self._places(i) if start <= lo < stop)
+        return self.arrays[name][at : at + hi - lo]
+
+    def convert(self) -> None:
+        """Moves them to the type and the device of what is updated."""
+        like = store_of(self._parameters)
+        for name, sums in self.arrays.items():
+            self.arrays[name] = like.on.asarray(sums, like.updated_dtype)
+
+    def _places(self, i: int) -> Iterator[tuple[int, int, int]]:
+        """(lo, hi, where they begin in an array) of each stretch, without padding."""
+        at, size = self.starts[i], self._parameters[i].size
+        for lo, stop in self._stretches[i]:
+            if lo < min(stop, size):
+                yield lo, min(stop, size), at
+            at += stop - lo
+
+
+def store_of(parameters: Sequence[Parameter]) -> FlatStore:
+    """The store of the first parameter: all have one type and one device."""
+    store = parameters[0].store
+    assert isinstance(store, FlatStore)
+    return store
+
+
+def _own_stretches(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
+    """(start, stop) of what this rank updates of each parameter, with padding."""
+    found = []
+    for p in parameters:
+        assert isinstance(p.store, FlatStore)
+        start, end = p.store.spans[p.index]
+        shards = p.store.own_shards(start, end)
+        found.append([(shard.start - start, shard.stop - start) for shard in shards])
+    return found

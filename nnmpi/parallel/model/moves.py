@@ -1,0 +1,207 @@
+"""Moves: which stretches of tensors are copied from who has them to who needs them, as a value.
+
+    have    rank 0  w 0..5    rank 1  w 5..9
+    need    rank 0  w 0..9    rank 1  w 0..9    rank 2  w 0..9
+
+    moves   0 ─► 0  w 0..5    0 ─► 1  w 0..5    0 ─► 2  w 0..5
+            1 ─► 0  w 5..9    1 ─► 1  w 5..9    1 ─► 2  w 5..9
+
+Numbers may be needed in another part of their tensor than they are had in (`boxes.py`). Nothing
+here communicates: `nearest.py` finds a plan, and `moving.py` carries it out.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi.nn.place import Part
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.model.boxes import BoxRange, Runs, runs_of
+
+Holder: TypeAlias = int | str
+"""A rank, by its number; or a file, by its name, which each rank that needs it reads itself."""
+
+VALUES = "values"
+"""The name of the values of a tensor, among those of its running sums."""
+
+Arrays: TypeAlias = tuple[tuple[str, np.dtype[Any]], ...]
+"""Names and types of arrays that lie alike: the values of a tensor, or its running sums."""
+
+TOGETHER = 1 << 25
+"""Bytes of tensors that are moved together; one that has more is moved alone."""
+
+MESSAGE = 1 << 22
+UNDER_WAY = 1 << 27
+"""Bytes of all messages that a rank may send at a time, and of those that it may receive."""
+
+
+class TensorRange(NamedTuple):
+    """Numbers lo to hi - 1 of a part of tensor i, in the order of its memory, had or needed.
+
+    steps   how often the tensor was updated there
+    """
+
+    i: int
+    holder: Holder
+    steps: int
+    lo: int
+    hi: int
+    part: Part
+
+    @property
+    def rank(self) -> int:
+        """The holder, which is no file."""
+        assert isinstance(self.holder, int)
+        return self.holder
+
+
+class MovedTensor(NamedTuple):
+    """A tensor, and what is moved of it.
+
+    axes   in the order of memory
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    arrays: Arrays
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of a number, in all arrays."""
+        return sum(dtype.itemsize for _, dtype in self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole tensor."""
+        return math.prod(self.shape) * self.itemsize
+
+
+class Move(NamedTuple):
+    """What a need gets of a holding."""
+
+    have: TensorRange
+    need: TensorRange
+    ranges: tuple[BoxRange, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return sum(one.hi - one.lo for one in self.ranges)
+
+    @property
+    def is_message(self) -> bool:
+        """Whether one rank sends it to another."""
+        return isinstance(self.have.holder, int) and self.have.holder != self.need.holder
+
+    def runs(self, axes: Sequence[int]) -> Runs:
+        """Where its numbers are in both parts, in the order in which they are had."""
+        found = [runs_of(one, self.have.part, self.need.part, axes) for one in self.ranges]
+        if len(found) == 1:
+            return found[0]
+        joined = [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
+        order = np.argsort(joined[0])
+        return Runs(*(a[order] for a in joined))
+
+
+def longest_message(ranks: int) -> int:
+    """The bytes of the longest message among so many ranks, of which each sends all others one."""
+    return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
+
+
+class Piece(NamedTuple):
+    """Numbers lo to hi - 1 of a move, in the order of its runs, of one array."""
+
+    move: Move
+    name: str
+    dtype: np.dtype[Any]
+    lo: int
+    hi: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes in a message."""
+        return (self.hi - self.lo) * self.dtype.itemsize
+
+
+class MovedBytes(NamedTuple):
+    """Bytes of what a rank needs, which it has itself, reads from files or receives; and what it
+    sends."""
+
+    kept: int
+    read: int
+    sent: Sent
+    received: Sent
+
+    @property
+    def needed(self) -> int:
+        """The bytes of all that it needs."""
+        return self.kept + self.read + self.received.bytes
+
+
+class MovePlan(NamedTuple):
+    """The moves of some tensors, in the order of these; the same on all ranks."""
+
+    tensors: tuple[MovedTensor, ...]
+    needs: tuple[TensorRange, ...]
+    moves: tuple[Move, ...]
+
+    def together(self) -> "Iterator[MovePlan]":
+        """Plans of tensors that are moved together, one plan behind the other."""
+        found, number, room = dict[int, int](), 0, 0  # the number of the plan of each tensor
+        for i in dict.fromkeys(need.i for need in self.needs):
+            room -= self.tensors[i].nbytes
+            if room < 0:
+                number, room = number + 1, TOGETHER - self.tensors[i].nbytes
+            found[i] = number
+        needs = groupby(self.needs, lambda need: found[need.i])
+        moves = {k: (*g,) for k, g in groupby(self.moves, lambda move: found[move.need.i])}
+        for k, some in needs:
+            yield MovePlan(self.tensors, (*some,), moves.get(k, ()))
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The ranks that send something, each with one that needs it."""
+        pairs = dict.fromkeys((move.have.holder, move.need.holder) for move in self.moves)
+        return [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a != b]
+
+    def messages(self, source: Holder, to: Holder, most: int) -> Iterator[list[Piece]]:
+        """What one of them gives the other, in messages of at most so many bytes."""
+        message, room = list[Piece](), most
+        for move in self.moves:
+            if (move.have.holder, move.need.holder) != (source, to):
+                continue
+            for name, dtype in self.tensors[move.need.i].arrays:
+                at, size = 0, move.size
+                while at < size:
+                    stop = min(size, at + room // dtype.itemsize)
+                    if stop == at:
+                        yield message
+                        message, room = [], most
+                        continue
+                    message.append(Piece(move, name, dtype, at, stop))
+                    at, room = stop, room - message[-1].nbytes
+        if message:
+            yield message
+
+    def moved(self, rank: int, ranks: int) -> "MovedBytes":
+        """What it costs one of so many ranks."""
+        kept, read, sent, received = 0, 0, Sent(), Sent()
+        for move in self.moves:
+            nbytes = move.size * self.tensors[move.need.i].itemsize * (move.need.holder == rank)
+            kept += nbytes * (move.have.holder == rank)
+            read += nbytes * isinstance(move.have.holder, str)
+        for plan in self.together():
+            for source, to in plan.pairs:
+                if rank not in (source, to):
+                    continue
+                for message in plan.messages(source, to, longest_message(ranks)):
+                    one = Sent(sum(piece.nbytes for piece in message), 1)
+                    if rank == source:
+                        sent += one
+                    else:
+                        received += one
+        return MovedBytes(kept, read, sent, received)

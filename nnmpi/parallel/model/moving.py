@@ -1,0 +1,158 @@
+"""Moving: a plan of moves, carried out by messages between ranks and by reading files.
+
+    rank 0   read ─► pack ═╗            ╔═► unpack ─► write      messages of a few MB, one under way
+    rank 1   read ─► pack ═╩════════════╩═► unpack ─► write      at a time from each rank to each
+    file     read ──────────────────────────────────► write
+
+Tensors are moved some at a time, so a rank has, beside what it trains, no more of them than fit in
+TOGETHER bytes, or a stretch of one that is larger.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TypeAlias
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.comm.progress import Work
+from nnmpi.parallel.model.boxes import Runs
+from nnmpi.parallel.model.moves import MovePlan, Piece, TensorRange, longest_message
+
+Read: TypeAlias = Callable[[TensorRange, str, int, int], np.ndarray]
+"""read(have, name, lo, hi): numbers lo to hi - 1 of its part, of which the holding has some, of the
+array of this name. Of a holding they are read in order, those of a file none twice."""
+
+Write: TypeAlias = Callable[[TensorRange, str, np.ndarray], None]
+"""write(need, name, numbers): all numbers of a need, of the array of this name."""
+
+SHORT = 64  # numbers: shorter runs are copied by their indices, all at once
+
+
+def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
+    """Moves everything; every rank of `comm` calls it, with the same plan.
+
+    Raises on all ranks what reading a file raises on one.
+    """
+    error: Exception | None = None
+    for some in plan.together():
+        moving = _Moving(some, comm, read)
+        moving.exchange()
+        try:
+            if error is None:
+                moving.copy()
+                moving.write(write)
+        except Exception as caught:
+            error = caught
+    if any(isinstance(move.have.holder, str) for move in plan.moves):
+        comm.agree(error)
+    elif error is not None:
+        raise error
+
+
+class _Moving:
+    """Moves of tensors that are moved together, on one rank."""
+
+    def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
+        self._plan, self._comm, self._read = plan, comm, read
+        self._most = longest_message(comm.size)
+        self._arrived = {
+            (need, name): np.empty(need.hi - need.lo, dtype)
+            for need in plan.needs
+            if need.holder == comm.rank
+            for name, dtype in plan.tensors[need.i].arrays
+        }
+
+    def exchange(self) -> None:
+        """Sends other ranks what they need, and receives what this one needs."""
+        me, pairs = self._comm.rank, self._plan.pairs
+        streams = [self._receives(source) for source, to in pairs if to == me]
+        streams += [self._sends(to) for source, to in pairs if source == me]
+        under_way = [(next(stream), stream) for stream in streams]
+        while under_way:
+            under_way[0][0].poll()  # moves all
+            ended = [stream for work, stream in under_way if work.done]
+            under_way = [(work, stream) for work, stream in under_way if not work.done]
+            under_way += [(work, stream) for stream in ended for work in islice(stream, 1)]
+            if not ended:
+                time.sleep(0)  # lets other ranks use this core
+
+    def _receives(self, source: int) -> Iterator[Work]:
+        for message in self._plan.messages(source, self._comm.rank, self._most):
+            packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
+            yield self._comm.irecv(packed, source)
+            for piece, numbers in _unpacked(message, packed):
+                runs = self._runs(piece)
+                target = runs.target - piece.move.need.lo
+                _copy(numbers, _packed(runs.length), self._array(piece), target, runs.length)
+
+    def _sends(self, to: int) -> Iterator[Work]:
+        for message in self._plan.messages(self._comm.rank, to, self._most):
+            packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
+            for piece, numbers in _unpacked(message, packed):
+                runs = self._runs(piece)
+                row, source = self._had(piece, runs)
+                _copy(row, source, numbers, _packed(runs.length), runs.length)
+            yield self._comm.isend(packed, to)
+
+    def copy(self) -> None:
+        """Copies what this rank needs of its own memory and of files."""
+        me = self._comm.rank
+        here = (m for m in self._plan.moves if m.need.holder == me and not m.is_message)
+        for holder in dict.fromkeys(move.have.holder for move in here):
+            for message in self._plan.messages(holder, me, self._most):
+                for piece in message:
+                    runs = self._runs(piece)
+                    row, source = self._had(piece, runs)
+                    target = runs.target - piece.move.need.lo
+                    _copy(row, source, self._array(piece), target, runs.length)
+
+    def write(self, write: Write) -> None:
+        """Gives away all that this rank has needed."""
+        for (need, name), numbers in self._arrived.items():
+            write(need, name, numbers)
+
+    def _had(self, piece: Piece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+        """A row of the holding that has the runs of a piece, and where they start in it."""
+        first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
+        return self._read(piece.move.have, piece.name, first, stop), runs.source - first
+
+    def _array(self, piece: Piece) -> np.ndarray:
+        return self._arrived[piece.move.need, piece.name]
+
+    def _runs(self, piece: Piece) -> Runs:
+        """Those of the numbers of a piece."""
+        axes = self._plan.tensors[piece.move.need.i].axes
+        return piece.move.runs(axes).cut(piece.lo, piece.hi)
+
+
+def _unpacked(message: list[Piece], packed: np.ndarray) -> Iterator[tuple[Piece, np.ndarray]]:
+    """The numbers of each piece, where they are in the bytes of a message."""
+    at = 0
+    for piece in message:
+        yield piece, packed[at : at + piece.nbytes].view(piece.dtype)
+        at += piece.nbytes
+
+
+def _packed(length: np.ndarray) -> np.ndarray:
+    """Where runs start that lie one behind the other."""
+    starts: np.ndarray = np.cumsum(length) - length
+    return starts
+
+
+def _copy(
+    row: np.ndarray, source: np.ndarray, into: np.ndarray, target: np.ndarray, length: np.ndarray
+) -> None:
+    """Copies runs of one row to another one, where they start elsewhere."""
+    if length.sum() < SHORT * len(length):
+        into[_indices(target, length)] = row[_indices(source, length)]
+    else:
+        for a, b, n in zip(source.tolist(), target.tolist(), length.tolist(), strict=True):
+            into[b : b + n] = row[a : a + n]
+
+
+def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Of all numbers of runs."""
+    found: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
+    return found

@@ -1,0 +1,159 @@
+"""What moves keep: each number that is needed arrives, once, from who has it; over any Comm."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.nn.place import Part, Place
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.model import moves
+from nnmpi.parallel.model.moves import MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.moving import carry_out
+from nnmpi.parallel.model.nearest import plan_moves
+
+SHAPES = ((), (1,), (7,), (0, 3), (5, 6), (1, 9), (4, 3, 5), (2, 3, 2, 4), (40, 70))
+FILES = ("a", "b")
+
+
+class Case(NamedTuple):
+    """Whole arrays of some tensors, and who has and needs what of them."""
+
+    tensors: list[MovedTensor]
+    arrays: dict[tuple[int, str], np.ndarray]
+    have: list[TensorRange]
+    need: list[TensorRange]
+    nodes: list[int]
+
+    @property
+    def plan(self) -> MovePlan:
+        return plan_moves(self.tensors, self.have, self.need, self.nodes)
+
+    def row(self, i: int, name: str, part: Part) -> np.ndarray:
+        """The numbers of a part, in the order of its memory."""
+        tensor = self.tensors[i]
+        array = self.arrays[i, name][Place("", tensor.shape, part).slices]
+        return array.transpose(tensor.axes).reshape(-1)
+
+
+def random_case(seed: int, ranks: int, files: tuple[str, ...] = FILES) -> Case:
+    """Parts of all kinds; each number is somewhere, and mostly in several places."""
+    rng = np.random.default_rng(seed)
+    holders = [*range(ranks), *files]
+    tensors, arrays = [], {}
+    have, need = list[TensorRange](), list[TensorRange]()
+    names = ("values", "x", "y")[: rng.integers(1, 4)]
+    for i, shape in enumerate(SHAPES):
+        axes = tuple(int(k) for k in rng.permutation(len(shape)))
+        dtypes = [np.dtype(rng.choice(["float32", "float64", "int64"])) for _ in names]
+        tensors.append(MovedTensor(f"t{i}", shape, axes, tuple(zip(names, dtypes, strict=True))))
+        for name, dtype in tensors[-1].arrays:
+            arrays[i, name] = rng.integers(0, 1 << 30, shape).astype(dtype)
+        whole = tuple((0, n) for n in shape)
+        for part in (*_divided(rng, whole), *(_box(rng, shape) for _ in range(2))):
+            for lo, hi in _stretches(rng, Place("", shape, part).size):
+                for h in rng.permutation(len(holders))[: rng.integers(1, 4)]:
+                    have.append(TensorRange(i, holders[h], 0, lo, hi, part))
+        for rank in range(ranks):
+            part = _box(rng, shape) if rng.random() < 0.7 else whole
+            size = Place("", shape, part).size
+            lo, hi = sorted(int(n) for n in rng.integers(0, size + 1, 2))
+            need.append(TensorRange(i, rank, 0, lo, hi, part))
+            if rng.random() < 0.5 and hi < size:
+                need.append(TensorRange(i, rank, 0, hi, size, part))
+    return Case(tensors, arrays, have, need, [r // 2 for r in range(ranks)])
+
+
+def _divided(rng: np.random.Generator, part: Part) -> Iterator[Part]:
+    """Parts that make up a part."""
+    for k, (a, b) in enumerate(part):
+        if b - a > 1 and rng.random() < 0.6:
+            cut = int(rng.integers(a + 1, b))
+            for side in ((a, cut), (cut, b)):
+                yield from _divided(rng, (*part[:k], side, *part[k + 1 :]))
+            return
+    yield part
+
+
+def _box(rng: np.random.Generator, shape: tuple[int, ...]) -> Part:
+    sides = (sorted(int(k) for k in rng.integers(0, n + 1, 2)) for n in shape)
+    return tuple((a, b) for a, b in sides)
+
+
+def _stretches(rng: np.random.Generator, size: int) -> Iterator[tuple[int, int]]:
+    cuts = sorted({0, size, *(int(n) for n in rng.integers(0, size + 1, rng.integers(0, 4)))})
+    yield from pairwise(cuts)
+
+
+def carried_out(case: Case, comm: Comm) -> MovePlan:
+    """The plan, after it was carried out: each need is written once, and right."""
+    plan, written = case.plan, Counter[tuple[TensorRange, str]]()
+    last: dict[tuple[str, int, str], int] = {}
+
+    def read(have: TensorRange, name: str, lo: int, hi: int) -> np.ndarray:
+        assert have.lo <= lo < hi <= have.hi
+        assert have.holder in (comm.rank, *FILES)
+        if isinstance(have.holder, str):
+            at = have.holder, have.i, f"{name} {have}"
+            assert lo >= last.get(at, 0), "read twice, or not in order"
+            last[at] = hi
+        return case.row(have.i, name, have.part)[lo:hi]
+
+    def write(need: TensorRange, name: str, numbers: np.ndarray) -> None:
+        written[need, name] += 1
+        wanted = case.row(need.i, name, need.part)[need.lo : need.hi]
+        np.testing.assert_array_equal(numbers, wanted, strict=True)
+
+    carry_out(plan, comm, read, write)
+    own = [need for need in case.need if need.holder == comm.rank]
+    assert written == Counter((n, name) for n in own for name, _ in case.tensors[n.i].arrays)
+    return plan
+
+
+# ---- the laws
+
+
+def each_number_that_is_needed_arrives(comm: Comm) -> None:
+    """Of parts of all kinds, from memory and from files."""
+    for seed in range(4):
+        carried_out(random_case(seed, comm.size), comm)
+
+
+def the_price_of_a_plan_is_what_is_sent(comm: Comm) -> None:
+    """In bytes and messages, with each rank."""
+    for seed in range(2):
+        case, ledger = random_case(seed, comm.size, files=()), comm.ledger
+        ledger.reset()
+        plan = carried_out(case, comm)
+        found = plan.moved(comm.rank, comm.size)
+        assert found.sent == Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
+        assert found.received == Sent(sum(ledger.received_bytes), sum(ledger.received_messages))
+        own = (need for need in case.need if need.holder == comm.rank)
+        wanted = sum((n.hi - n.lo) * case.tensors[n.i].itemsize for n in own)
+        assert (found.needed, found.read) == (wanted, 0)
+        comm.barrier()
+
+
+def long_rows_travel_in_messages_of_bounded_length(comm: Comm) -> None:
+    """Each rank has a share of each row of a matrix, and needs some whole rows."""
+    n, p = 1600, comm.size
+    cuts = [k * n // p for k in range(p + 1)]
+    sides = [*pairwise(cuts)]
+    size = [n * (b - a) for a, b in sides]
+    shape, arrays = (n, n), (("values", np.dtype(np.float64)), ("x", np.dtype(np.float64)))
+    case = Case(
+        [MovedTensor("w", shape, (0, 1), arrays)],
+        {(0, name): np.random.default_rng(7).random(shape) for name, _ in arrays},
+        [TensorRange(0, r, 0, 0, size[r], ((0, n), side)) for r, side in enumerate(sides)],
+        [TensorRange(0, r, 0, 0, size[r], (side, (0, n))) for r, side in enumerate(sides)],
+        [0] * p,
+    )
+    plan = carried_out(case, comm)
+    most = moves.longest_message(p)
+    for source, to in plan.pairs:
+        lengths = [sum(one.nbytes for one in m) for m in plan.messages(source, to, most)]
+        assert all(length <= most for length in lengths)
+        assert all(length > most - 8 for length in lengths[:-1])
