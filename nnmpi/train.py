@@ -32,6 +32,7 @@ from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import LostOutputError, Report, open_report
+from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.models import check_named
 from nnmpi.run.setup.setup import set_up
@@ -118,6 +119,13 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
             with open_report(c, comm) as report:
                 report.event(event)
             return 0
+        if c.elastic:
+            fewer, working = fitted(c, comm)
+            if working is None:  # a spare rank
+                return 0
+            if fewer.config != c and comm.rank == 0:
+                print_error(f"nnmpi.train: {fewer.why}")
+            c, comm = fewer.config, working
         trainer = Trainer(c, comm=comm)
         if trainer.resumed and trainer.resumed.is_over:
             with open_report(replace(c, log=None), comm) as report:

@@ -1,11 +1,15 @@
-"""Resumed: what a run goes on from, read from a directory of checkpoints and compared with it."""
+"""Resumed: what a run goes on from, read from a directory of checkpoints and compared with it; and
+the layout of --elastic."""
 
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.checkpoints.manifest import DamagedError
@@ -100,3 +104,11 @@ def _software(found: Found) -> Iterator[str]:
     others = [f"{k} {now.get(k)} (was {v})" for k, v in before.items() if now.get(k) != v]
     if others:
         yield f"sums may be added in another order than before, with {', '.join(others)}"
+
+
+def fitted(config: Config, comm: Comm) -> tuple[Fewer, Comm | None]:
+    """With --elastic: the layout for the ranks that there are, and the Comm of those that work,
+    which spare ranks do not have. Every rank calls it."""
+    fewer = all_or_none(comm, lambda: arrange_fewer(config, comm.size, plan.check))
+    works = comm.rank < fewer.ranks
+    return fewer, comm.split(0 if works else None) if fewer.spare else comm

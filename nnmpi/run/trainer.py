@@ -27,7 +27,7 @@ from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
 from nnmpi.run.report import Event, Report
-from nnmpi.run.resume import facts_of, resumed
+from nnmpi.run.resume import facts_of, fitted, resumed
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import NO_SAVES, Saves
 from nnmpi.run.session import NO_SESSION, Session
@@ -106,6 +106,8 @@ class Trainer:
         if resume is not None:
             directory = config.checkpoint_dir or os.fspath(resume)
             config = replace(config, resume=True, checkpoint_dir=directory)
+        if config.elastic:
+            config = _elastic(config, comm)
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
@@ -325,3 +327,14 @@ class Trainer:
             )
         if self._run.in_epoch and not together:
             raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")
+
+
+def _elastic(config: Config, comm: Comm) -> Config:
+    """The config for the ranks that there are; raises ValueError if some of them could not work."""
+    fewer, _ = fitted(config, comm)
+    if fewer.spare:
+        raise ValueError(
+            f"{fewer.why}: start it on {fewer.ranks} ranks, or by python -m nnmpi.train, which has "
+            "spare ranks wait"
+        )
+    return fewer.config
