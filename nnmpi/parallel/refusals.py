@@ -8,11 +8,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.config import Config
+from nnmpi.config import Config, options
 from nnmpi.dtypes import HALVES
 from nnmpi.mesh import AXES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
+
+PLAIN = Config()
+"""All options at their defaults."""
+
+BARE = {o.name: o.metadata["bare"] for o in options() if o.metadata["bare"] is not None}
+"""Of options that may be given without a value: what they are then."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
@@ -107,6 +113,9 @@ REFUSALS = (
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
+    # backups
+    Refusal("backup", "servers", NO_ONE_STEP, NO_SERVERS),
+    Refusal("backup", "pipedream", NO_ONE_STEP, "use --schedule 1f1b"),
     # devices
     Refusal(
         "device",
@@ -129,6 +138,7 @@ NEEDS = (
     Need("append", "log", "it says what to do with that file"),
     Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("prompt", "sample_every", "it is the beginning of a sample"),
+    Need("mtbf", "backup", "it says how often backups are worth their cost"),
     Need("save_every", "checkpoint_dir", "checkpoints are written there"),
     Need("keep", "checkpoint_dir", "checkpoints are kept there"),
     Need("keep_best", "checkpoint_dir", "checkpoints are kept there"),
@@ -179,9 +189,9 @@ def _asked(name: str, config: Config, ranks: int) -> str:
     if name in SPECIAL:
         return SPECIAL[name](config, ranks)
     value = getattr(config, name)
-    if value == getattr(Config(), name):
+    if value == getattr(PLAIN, name):
         return ""
-    return name if value is True else f"{name} {shown(value)}"
+    return name if value is True or value == BARE.get(name) else f"{name} {shown(value)}"
 
 
 def _servers(config: Config, ranks: int) -> str:

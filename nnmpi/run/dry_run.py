@@ -105,6 +105,10 @@ def add_options(p: argparse.ArgumentParser) -> None:
         "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
     )
     cli.add_flags(p, GROUPS)
+    backups = p.add_argument_group("backups")
+    backups.add_argument(
+        "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
+    )
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, metavar="FILE", default=None, help="write a picture")
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
@@ -118,7 +122,7 @@ def run(given: argparse.Namespace) -> Any:
         raise ValueError(
             f"nodes {given.nodes} must be from 1 to {given.ranks}, the number of ranks"
         )
-    known = {option.name for option in options(GROUPS)}
+    known = {"backup", *(option.name for option in options(GROUPS))}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)

@@ -48,6 +48,7 @@ def layout_event(a: Arrangement) -> Event:
         "slices": config.slices if config.reproducible else None,
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
+        "backup": a.config.backup,
         "notes": list(graph.notes),
         "kinds": [_figures(one) for one in alike_ranks(a, config.batch_size)],
         "sharded_layers": [
@@ -79,8 +80,11 @@ def _figures(one: AlikeRanks) -> Event:
         "stages": list(one.stages),
         **{f"{name}_bytes": value for name, value in one.memory._asdict().items()},
         "activation_bytes": one.activations,
+        "backups_bytes": one.backup.held,
+        "sole_bytes": one.sole,
         "sent": sent,
         "parameters_sent": one.parameters_sent._asdict(),
+        "backup_sent": one.backup.sent._asdict(),
     }
 
 

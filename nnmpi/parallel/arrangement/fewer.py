@@ -22,14 +22,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.config import Config
 from nnmpi.drawing.tables import plural
-from nnmpi.mesh import AXES
 from nnmpi.parallel.layout import server_count
-from nnmpi.parallel.refusals import pointless
+from nnmpi.parallel.refusals import AXES_BESIDE_DP, PLAIN, pointless
 
 Check: TypeAlias = Callable[[Config, int], object]
 """Raises ValueError if so many ranks cannot be arranged as a config says."""
-
-BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 
 
 class Fewer(NamedTuple):
@@ -56,7 +53,7 @@ def arrange_fewer(
     ranks along an axis: it is asked where an axis changes. Raises ValueError if no layout fits.
     """
     served, passed_over = _with_servers(config, ranks), list[str]()
-    asked = {axis: getattr(served, axis) for axis in BESIDE_DP}
+    asked = {axis: getattr(served, axis) for axis in AXES_BESIDE_DP}
     workers = ranks - server_count(served)
     for sizes in _nearest(asked, workers):
         try:
@@ -83,7 +80,7 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 
     def away(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
-        kept = (sizes[axis] for axis in reversed(BESIDE_DP))
+        kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
         return (changed, -prod(sizes.values()), *(-n for n in kept))
 
     each = product(*(range(1, n + 1) for n in asked.values()))
@@ -109,7 +106,7 @@ def _most_copies(
 
 def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
     """The config on such a mesh, without the options that mean nothing there."""
-    workers, plain = dp * prod(sizes.values()), Config()
+    workers = dp * prod(sizes.values())
     changes: dict[str, Any] = {
         **sizes,
         "dp": None if config.dp is None else dp,
@@ -118,7 +115,7 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
     }
     found = replace(config, **changes)
     useless = pointless(found, workers + server_count(found))
-    changes |= {name: getattr(plain, name) for name in useless}
+    changes |= {name: getattr(PLAIN, name) for name in useless}
     return replace(config, **changes)
 
 
@@ -136,7 +133,7 @@ def _words(sizes: Mapping[str, int]) -> str:
 
 
 def _why(config: Config, found: Config, working: int, ranks: int, passed_over: list[str]) -> str:
-    before, now = ({axis: getattr(c, axis) for axis in BESIDE_DP} for c in (config, found))
+    before, now = ({axis: getattr(c, axis) for axis in AXES_BESIDE_DP} for c in (config, found))
     one, servers = prod(now.values()), server_count(found)
     layout = _words({"dp": (working - servers) // one, **now})
     layout += f" and {plural(servers, 'server')}" if servers else ""
@@ -154,9 +151,8 @@ def _why(config: Config, found: Config, working: int, ranks: int, passed_over: l
 
 def _changes(config: Config, found: Config) -> Iterator[str]:
     """The other options that are not as they were."""
-    plain = vars(Config())
     for name, value in vars(config).items():
         now = getattr(found, name)
-        if now != value and name not in ("dp", *BESIDE_DP):
-            is_left_out = now == plain[name]
+        if now != value and name not in ("dp", *AXES_BESIDE_DP):
+            is_left_out = now == getattr(PLAIN, name)
             yield f"without {name} {value}" if is_left_out else f"{name} {now} for {value}"

@@ -10,8 +10,9 @@ from helpers.datafiles import refused
 from nnmpi import Config
 from nnmpi.data import blank
 from nnmpi.parallel import plan
-from nnmpi.parallel.arrangement.fewer import BESIDE_DP, Fewer, arrange_fewer
+from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.refusals import AXES_BESIDE_DP
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.on_paper import fitted
@@ -55,7 +56,7 @@ def test_any_number_of_ranks_has_a_layout_of_which_more_ranks_never_leave_fewer_
         config, working, spare, why = fewer(name, ranks)
         plan.check(config, working)
         assert before <= working <= ranks == working + spare
-        assert all(getattr(config, axis) <= getattr(asked, axis) for axis in BESIDE_DP)
+        assert all(getattr(config, axis) <= getattr(asked, axis) for axis in AXES_BESIDE_DP)
         assert mesh_of(config, working).size + server_count(config) == working
         assert why.startswith(("dp ", "cp ", "pp ", "tp ", "one rank"))
         assert why.isprintable()
@@ -66,15 +67,17 @@ def test_any_number_of_ranks_has_a_layout_of_which_more_ranks_never_leave_fewer_
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_whole_copies_of_the_model_are_left_out_before_one_is_cut_otherwise(name: str) -> None:
     asked = Config(**LAYOUTS[name])
-    one = prod(getattr(asked, axis) for axis in BESIDE_DP)
+    one = prod(getattr(asked, axis) for axis in AXES_BESIDE_DP)
     for ranks in range(one + 3, MOST + 1):  # beside servers
         config = fewer(name, ranks).config
-        assert all(getattr(config, axis) == getattr(asked, axis) for axis in (*BESIDE_DP, "cut"))
+        assert all(
+            getattr(config, axis) == getattr(asked, axis) for axis in (*AXES_BESIDE_DP, "cut")
+        )
         assert config.servers == asked.servers
     for ranks in range(1, one):
         config = fewer(name, ranks).config
-        assert [getattr(config, axis) for axis in BESIDE_DP] != [
-            getattr(asked, axis) for axis in BESIDE_DP
+        assert [getattr(config, axis) for axis in AXES_BESIDE_DP] != [
+            getattr(asked, axis) for axis in AXES_BESIDE_DP
         ]
 
 
