@@ -25,13 +25,13 @@ from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks, load_states
-from nnmpi.run.checkpoints.keep import check_empty
+from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
 from nnmpi.run.recovery.recovery import Hooks, NothingLeftError, Recovery
 from nnmpi.run.report import Event, Report
-from nnmpi.run.resume import facts_of, resumed
+from nnmpi.run.resume import facts_of, fitted_on_all, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import NO_SAVES, Saves
 from nnmpi.run.session import NO_SESSION, SPARE, Session
@@ -114,7 +114,7 @@ class Trainer:
             directory = config.checkpoint_dir or os.fspath(resume)
             config = replace(config, resume=True, checkpoint_dir=directory)
         self.config = self._asked = config
-        self.session, self._resume = NO_SESSION, resume
+        self.session, self._resume_from = NO_SESSION, resume
         self._given = build, data, loss, metrics, callbacks, optimizer, schedule
         hooks = Hooks(
             lambda: self._asked,
@@ -132,6 +132,8 @@ class Trainer:
     def _set_up(self, config: Config, comm: Comm, ranks: int) -> None:
         """Loads data, and makes what no arrangement changes; every rank calls it."""
         build, data, loss, metrics, callbacks, optimizer, schedule = self._given
+        if config.elastic and not self._recovery.survivors.lost:
+            config = self._asked = fitted_on_all(config, comm)
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
@@ -148,30 +150,32 @@ class Trainer:
 
     def _begin(self, config: Config, comm: Comm) -> None:
         """Opens the first session, on a checkpoint if the run goes on from one."""
-        own = config.checkpoint_dir
-        directory, found = own if self._resume is None else os.fspath(self._resume), None
-        if directory and (config.resume or config.elastic):
-            found = resumed(directory, self._setup, comm, needed=config.resume)
-        if own and not (found and own == directory):
-            all_or_none(comm, lambda: check_empty(own))
-        self._open(config, comm, found.snapshot if found else None)
-        if found:
-            self._run.resume(found)
-            all_or_none(comm, lambda: load_states(self.callbacks, found.callbacks))
+        own = config.checkpoint_dir if self._resume_from is None else os.fspath(self._resume_from)
+        if not goes_on(config, own, comm, partial(self._resume, config, comm)):
+            self._open(config, comm, None)
+
+    def _resume(self, config: Config, comm: Comm, found: Found) -> None:
+        """Opens the first session on a checkpoint."""
+        resumed = all_or_none(comm, lambda: resumed_from(found, self._setup))
+        self._open(config, comm, resumed.snapshot)
+        self._run.resume(resumed)
+        all_or_none(comm, lambda: load_states(self.callbacks, resumed.callbacks))
 
     def _resume_again(self, config: Config, comm: Comm, lacks: str) -> None:
         """Goes back to the newest checkpoint, as ranks were lost and nobody has what they had."""
-        directory, found = config.checkpoint_dir, None
-        if directory:
-            found = resumed(directory, self._setup, comm, needed=False)
-        if found is None:
+        directory = config.checkpoint_dir
+
+        def go_back(found: Found) -> None:
+            resumed = all_or_none(comm, lambda: resumed_from(found, self._setup))
+            self._open(config, comm, resumed.snapshot)
+            self._run.go_back(resumed)
+
+        if not directory or use_newest(directory, comm, go_back) is None:
             where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
             raise NothingLeftError(
                 f"a rank was lost, and nothing is left to go on from: {where} ({lacks}); start "
                 "again, with --backup or --save-every"
             )
-        self._open(config, comm, found.snapshot)
-        self._run.go_back(found)
 
     def _arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
         """Opens a session of these ranks; without a snapshot the first one of the run."""

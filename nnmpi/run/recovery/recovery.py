@@ -77,10 +77,10 @@ class Recovery:
 
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
-        comm, config = self.survivors.all, self._hooks.config()
+        comm = self.survivors.all
         try:
-            self._hooks.set_up(config, comm, comm.size)
-            self.arrange(config, comm, None)
+            self._hooks.set_up(self._hooks.config(), comm, comm.size)
+            self.arrange(self._hooks.config(), comm, None)
         except RankLost:
             if not comm.fault_tolerant:
                 raise
