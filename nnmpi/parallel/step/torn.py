@@ -15,7 +15,7 @@ What a rank computes without messages is never half done on a rank that is left.
 memory of a node is left, with its journal (`stores/journal.py`).
 
     1  here = torn.seen()                       each rank, without messages
-    2  seen = Seen.joined(those of all ranks)   over the Comm that was shrunk
+    2  seen = SeenStep.joined(those of all ranks)   over the Comm that was shrunk
     3  torn.finish(seen, comm.members)          each rank, without messages, then a barrier:
        torn.undo()                              what each has is whole, and of `torn.version`
     4  with torn.in_place_of(rank)              for each of torn.lost(comm.members): what it had
@@ -31,7 +31,7 @@ from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 
 
-class Seen(NamedTuple):
+class SeenStep(NamedTuple):
     """What ranks know of the end of a step.
 
     step       the last one whose gradients are summed on one of them
@@ -68,26 +68,26 @@ class TornStep:
         0 before the first step of this strategy."""
         return max(self._update.version, self._buffers.step)
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenStep:
         """What this rank knows, and what is noted in the memory of its node."""
         update, paths = self._update, [p.place.path for p in self._store.parameters]
         noted = self._store.noted(update.step)
         uses = [one.used for one in noted] + ([] if update.uses is None else [update.uses])
         decided = [update.decision, *(one.decision for one in noted)]
         decision = next((one for one in decided if one is not None), None)
-        return Seen(
+        return SeenStep(
             update.step,
             {path: flag > 0 for path, flag in zip(paths, uses[0], strict=True)} if uses else {},
             None if decision is None else tuple(decision),
         )
 
-    def can_finish(self, seen: Seen) -> bool:
+    def can_finish(self, seen: SeenStep) -> bool:
         """Whether this rank will have the version after that step if it finishes it."""
         paths = (p.place.path for p in self._store.parameters)
         is_known = seen.decision is not None and all(path in seen.used for path in paths)
         return self._update.version > seen.step or (self._update.step == seen.step and is_known)
 
-    def finish(self, seen: Seen, left: Collection[int]) -> Outcome | None:
+    def finish(self, seen: SeenStep, left: Collection[int]) -> Outcome | None:
         """Carries out what was decided, if this rank can: its own part, and those of lost ranks of
         its node for which it stands, if these ranks of the job are left.
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from nnmpi.backend import Array
 
-CHUNK_BYTES = 1 << 17
-"""Of one array: those of gradients, running sums and undo besides fit a second-level cache."""
+CHUNK_BYTES = 1 << 19
+"""Of one array: short enough that what is copied is still in a cache when it changes, and long
+enough that few chunks are begun."""
 
 STEP, COUNT, IS_DECIDED, DECISION = 0, 1, 2, 3
 """Where a record has what; behind the decision are the flags of parameters."""

@@ -23,7 +23,7 @@ from nnmpi.optim.optimizer import Operands
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange, saved
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
-from nnmpi.parallel.step.torn import Seen, TornStep
+from nnmpi.parallel.step.torn import SeenStep, TornStep
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import journal
 
@@ -184,7 +184,7 @@ def finished(comm: Comm, here: TornStep, dying: Lines) -> tuple[Comm, Outcome | 
     while True:
         try:
             world = world.shrink()
-            seen = Seen.joined(gather_objects(world, here.seen()))
+            seen = SeenStep.joined(gather_objects(world, here.seen()))
             with dying.watched():
                 outcome = here.finish(seen, world.members)
             world.barrier()
