@@ -36,7 +36,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.step.torn import Seen
+from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import consistency
 from nnmpi.run.dropped import watch
@@ -263,7 +263,7 @@ class Session:
 
     # ---- when a rank is lost
 
-    def finish(self, seen: Seen, left: Collection[int]) -> StepResult | None:
+    def finish(self, seen: SeenStep, left: Collection[int]) -> StepResult | None:
         """The step in which a rank was lost, if it could be finished here and is not noted yet; if
         it could not, it is undone. `left` are the ranks of the job that are left."""
         strategy, state, loader = self.strategy, self._run.state, self.setup.train

@@ -19,7 +19,7 @@ from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.step.torn import Seen
+from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
 from nnmpi.run.recovery.standing import Course, Stage, Standing, agreed
@@ -71,7 +71,7 @@ class Recovery:
         self.stage, self.news = Stage.SETTING_UP, list[Event]()
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
         self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
-        self._seen: Seen | None = None  # what ranks know of the step in which one was lost
+        self._seen: SeenStep | None = None  # what ranks know of the step in which one was lost
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
@@ -140,7 +140,7 @@ class Recovery:
         torn = session.strategy.torn if session else None
         found = gather_objects(everyone, torn.seen() if torn else self._seen)
         known = [one for one in found if one is not None]
-        self._seen = Seen.joined(known) if known else None
+        self._seen = SeenStep.joined(known) if known else None
         if session is not None and self._seen is not None:
             self._finished = session.finish(self._seen, everyone.members) or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
