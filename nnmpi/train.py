@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnmpi import blas, cli
-from nnmpi.comm import Comm, OtherRankError, ended, job, launched, traceback_text
+from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
 from nnmpi.comm.stderr import print_error
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
@@ -144,16 +144,15 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     try:
         if c.dry_run:
             event = dry_run(set_up(c, None, None, comm), comm)
-            with open_report(c, comm) as report:
-                report.event(event)
+            with open_report(c, comm) as one:
+                one.event(event)
             return 0
         trainer = Trainer(c, comm=comm)
         if trainer.resumed and trainer.resumed.is_over:
-            with open_report(replace(c, log=None), comm) as report:
-                report.event(complete_event(trainer.resumed))
+            with open_report(replace(c, log=None), comm) as one:
+                one.event(complete_event(trainer.resumed))
             return 0
-        blas.default_threads(threads.on_all_ranks(trainer.arrangement, comm))
-        report = open_report(c, comm, mark=trainer.resumed and trainer.resumed.mark)
+        report = opened(trainer)
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
@@ -168,6 +167,22 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         return failed(trainer, error)
 
 
+def opened(trainer: Trainer) -> Report | None:
+    """The report of the first rank, opened before the run begins; None: `fit` opens it.
+
+    Where a rank is lost now, `fit` notices it too, and arranges those that are left.
+    """
+    if trainer.is_spare:
+        return None
+    mark = trainer.resumed and trainer.resumed.mark
+    try:
+        blas.default_threads(threads.on_all_ranks(trainer.arrangement, trainer.comm))
+        report = open_report(trainer.config, trainer.comm, mark=mark)
+    except RankLost:
+        return None
+    return report if trainer.is_first else None
+
+
 def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
     """The config of the arguments, with BLAS set as it says; an error on one rank is an error on
     all."""
@@ -177,14 +192,17 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
         with first_prints(comm):  # --help prints once
             return config(arguments)
 
-    c = all_or_none(comm, read)
+    try:
+        c = all_or_none(comm, read)
+    except RankLost:  # the Trainer arranges those that are left
+        c = read()
     blas.default_threads(1)  # until the model is known
     if c.reproducible:
         blas.set_threads(1)  # more would change the order of sums
     return c
 
 
-def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
+def run(trainer: Trainer, report: Report | None, early: Sequence[int]) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
     before, interrupts = version(trainer.config.save), list[int]()
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -116,15 +117,16 @@ class Trainer:
         self.config = self._asked = config
         self.session, self._resume_from = NO_SESSION, resume
         self._given = build, data, loss, metrics, callbacks, optimizer, schedule
+        me = weakref.proxy(self)  # a Trainer that is dropped is garbage at once
         hooks = Hooks(
-            lambda: self._asked,
-            self._fitted,
-            self._set_up,
-            self._arrange,
-            self._resume_again,
-            self._wait,
-            lambda: self._run,
-            lambda: None if self.session.is_closed else self.session,
+            lambda: me._asked,
+            partial(Trainer._fitted, me),
+            partial(Trainer._set_up, me),
+            partial(Trainer._arrange, me),
+            partial(Trainer._resume_again, me),
+            partial(Trainer._wait, me),
+            lambda: me._run,
+            lambda: None if me.session.is_closed else me.session,
         )
         self._recovery = Recovery(job() if comm is None else comm, hooks)
         self._recovery.set_up()

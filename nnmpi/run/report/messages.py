@@ -32,6 +32,15 @@ def _resumed(e: Event) -> str:
     return "\n".join([how, *e["notes"], _start(e)])
 
 
+def _recovered(e: Event) -> str:
+    """Which ranks are gone, and how the others go on."""
+    lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
+    steps = f"step {e['step']:,}"
+    if e["steps_again"]:
+        steps += f", with {plural(e['steps_again'], 'step')} to make again"
+    return f"lost {lost}: goes on after {e['seconds']:.1f} s from {steps}; {e['layout']}"
+
+
 def _checkpoint(e: Event) -> str:
     if "problem" in e:
         return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
@@ -214,6 +223,7 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "progress": _progress,
     "sample": _sample,
     "epoch": _epoch,
+    "recovered": _recovered,
     "dry-run": arranged,
     "layout": arranged,
     "done": _result,

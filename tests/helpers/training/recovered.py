@@ -1,0 +1,118 @@
+"""Runs of which ranks are killed, on threads, and what the ranks that are left tell of them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pytest
+from helpers.once import once
+from helpers.training.pipelined import BOUND, MLP, Heard, contents, digits, distance
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, RankLost
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.comm.transport.hub import Hub
+from nnmpi.run.report import Event
+
+Options = Mapping[str, Any]
+COMMON: Options = {**MLP, "dtype": "float64", "epochs": 2, "steps": 6, "batch_size": 24}
+RING: Options = {"allreduce": "ring"}
+
+LAYOUTS: dict[str, tuple[int, Options]] = {
+    "ring": (3, RING),
+    "memory of a node": (3, {"allreduce": "shared", "optimizer": "adam", "lr": 0.01}),
+    "two nodes": (4, {"allreduce": "shared"}),
+    "pipelines": (4, {**RING, "dp": 2, "pp": 2, "micro_batches": 3}),
+    "tensor parallel": (4, {**RING, "dp": 2, "tp": 2}),
+    "slices": (3, {"reproducible": True, "slices": 4, "clip_norm": None}),
+    "zero 1, backups": (3, {**RING, "zero": 1, "backup": 2}),
+    "zero 3, backups": (3, {**RING, "zero": 3, "bucket_mb": 0.001, "backup": 2}),
+    "one pipeline, backups": (3, {"pp": 3, "micro_batches": 3, "backup": 1}),
+}
+"""Ranks and options by name; in each of them no rank is needed."""
+
+
+class Told:
+    """A callback that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, float]] = []
+        self.epochs: list[tuple[float, ...]] = []
+        self.ends: list[int] = []
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        self.steps.append((event["step"], event["loss"]))
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        names = ("epoch", "steps", "loss", "test_loss", "accuracy", "mean_gradient_norm", "lr")
+        self.epochs.append(tuple(event[name] for name in names if name in event))
+
+    def on_end(self, trainer: Trainer, event: Event) -> None:
+        self.ends.append(event["steps"])
+
+
+class Left(NamedTuple):
+    """What a rank that is left has of a run; without a state where another rank is lost later."""
+
+    told: Told
+    events: list[Event]
+    last: Event
+    is_spare: bool
+    state: Mapping[str, Any] | None
+
+    @property
+    def recovered(self) -> list[Event]:
+        return [event for event in self.events if event["event"] == "recovered"]
+
+
+def trained(comm: Comm, options: Options) -> Left:
+    heard, told = Heard(), Told()
+    config = Config(**{**COMMON, **options})
+    trainer = Trainer(config, None, digits(), comm, callbacks=[told])
+    last, state = trainer.fit(heard), None
+    with suppress(RankLost):  # after the run
+        state = None if trainer.is_spare else contents(trainer)
+    return Left(told, heard.events, last, trainer.is_spare, state)
+
+
+def run(name: str, killed: Mapping[int, int], **options: Any) -> list[Left | None]:
+    """What is left of a run of which ranks are killed, each at an operation of that number."""
+    ranks, layout = LAYOUTS[name]
+    per_node = 2 if name == "two nodes" else None
+    how: dict[str, Any] = {"per_node": per_node, "fault_tolerant": True, "killed": killed}
+    return threads.run(ranks, trained, {**layout, **options}, **how)
+
+
+@once
+def whole(name: str) -> tuple[Left, dict[int, int]]:
+    """The run that nobody leaves, and the operations of each rank in it."""
+    counts, plain = Counter[int](), Hub._count
+
+    def counted(hub: Hub, by: Any) -> None:
+        counts[by.job_rank] += 1
+        plain(hub, by)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hub, "_count", counted)
+        found = run(name, {})[0]
+    assert found is not None
+    return found, dict(counts)
+
+
+def check(left: list[Left | None], wanted: Left, bound: float = BOUND) -> None:
+    """Every rank that works at the end has heard of each step, epoch and event once."""
+    found = [one for one in left if one is not None]
+    assert found
+    for one in found:
+        assert (one.last["event"], one.last["steps"]) == ("done", wanted.last["steps"])
+        if one.is_spare:
+            continue
+        assert one.told.steps == [(s, pytest.approx(x, rel=bound)) for s, x in wanted.told.steps]
+        assert one.told.ends == wanted.told.ends
+        for ours, theirs in zip(one.told.epochs, wanted.told.epochs, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e4 * bound)
+        kinds = Counter(event["event"] for event in one.events)
+        assert (kinds["start"], kinds["epoch"], kinds["done"]) == (1, len(wanted.told.epochs), 1)
+        if one.state is not None and wanted.state is not None:
+            assert distance(one.state, wanted.state) < 100 * bound

@@ -1,0 +1,135 @@
+"""Ranks are killed at operations from the first to the last, and the others go on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.training import recovered
+from helpers.training.pipelined import digits
+from helpers.training.recovered import LAYOUTS
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.recovery.recovery import NothingLeftError
+from nnmpi.run.report import Event, NullReport
+
+DEATHS = 3  # of each layout; with --all many more
+
+
+def deaths(name: str, count: int) -> list[dict[int, int]]:
+    """Each kills one rank, at an operation between the first and some behind the last."""
+    ranks, _ = LAYOUTS[name]
+    _, operations = recovered.whole(name)
+    rng = np.random.default_rng([count, *name.encode()])
+    shares = (np.arange(count) + rng.random(count)) / count
+    victims = rng.integers(ranks, size=count).tolist()
+    return [
+        {rank: 1 + int(1.05 * share * operations[rank])}
+        for rank, share in zip(victims, shares, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_others_go_on_whichever_rank_is_killed_at_any_operation(name: str) -> None:
+    wanted, _ = recovered.whole(name)
+    for killed in deaths(name, DEATHS):
+        recovered.check(recovered.run(name, killed), wanted)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_others_go_on_at_many_operations(name: str) -> None:
+    wanted, _ = recovered.whole(name)
+    for killed in deaths(name, 150):
+        recovered.check(recovered.run(name, killed), wanted)
+
+
+@pytest.mark.parametrize("more", [40, 150, 260])
+def test_a_rank_is_killed_while_the_others_recover(more: int) -> None:
+    name = "two nodes"
+    wanted, operations = recovered.whole(name)
+    first = operations[1] // 2
+    recovered.check(recovered.run(name, {1: first, 2: first + more}), wanted)
+
+
+def test_two_ranks_are_killed_at_once() -> None:
+    wanted, operations = recovered.whole("two nodes")
+    middle = operations[1] // 2
+    recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
+
+
+def test_reproducible_runs_keep_their_bits() -> None:
+    wanted, operations = recovered.whole("slices")
+    for one in recovered.run("slices", {1: operations[1] // 2}):
+        if one is not None:
+            assert one.told.steps == wanted.told.steps
+            assert one.last["parameters_sha256"] == wanted.last["parameters_sha256"]
+
+
+def test_a_part_that_nobody_has_ends_the_run_with_one_line() -> None:
+    def fit(comm: Comm) -> str:
+        config = Config(**{**recovered.COMMON, "pp": 3, "micro_batches": 3})
+        with pytest.raises(NothingLeftError) as error:
+            Trainer(config, None, digits(), comm).fit(NullReport())
+        return str(error.value)
+
+    for text in filter(None, threads.run(3, fit, fault_tolerant=True, killed={2: 400})):
+        assert text.startswith("a rank was lost, and nothing is left to go on from")
+        assert "\n" not in text
+
+
+def test_a_callback_that_was_interrupted_is_called_again() -> None:
+    class Evaluates:
+        def __init__(self) -> None:
+            self.found: list[float] = []
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if trainer.comm.size == 3 and trainer.comm.rank == 2 and event["step"] == 2:
+                threads.kill(trainer.comm)
+            self.found.append(trainer.evaluate().mean_loss)
+
+    def fit(comm: Comm) -> list[float]:
+        callback = Evaluates()
+        config = Config(**{**recovered.COMMON, **recovered.RING})
+        Trainer(config, None, digits(), comm, callbacks=[callback]).fit(NullReport())
+        return callback.found
+
+    first, second, lost = threads.run(3, fit, fault_tolerant=True)
+    assert (len(first), first, lost) == (6, second, None)
+
+
+def test_a_trainer_goes_on_to_work_after_its_run() -> None:
+    x = digits().test.x
+
+    def fit(comm: Comm) -> tuple[bool, np.ndarray | str]:
+        config = Config(**{**recovered.COMMON, **recovered.RING, "dp": 2, "tp": 2})
+        with Trainer(config, None, digits(), comm) as trainer:
+            trainer.fit(NullReport())
+            if trainer.is_spare:
+                with pytest.raises(ValueError, match="is spare since others were lost") as error:
+                    trainer.evaluate()
+                return trainer.is_first, str(error.value)
+            return trainer.is_first, trainer.predict(x)
+
+    left = [one for one in threads.run(4, fit, fault_tolerant=True, killed={0: 400}) if one]
+    assert [is_first for is_first, _ in left] == [True, False, False]
+    np.testing.assert_array_equal(left[0][1], left[1][1])
+    assert isinstance(left[2][1], str)
+
+
+def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def fit(comm: Comm) -> None:
+        config = Config(**{**recovered.COMMON, **recovered.RING, "log": str(log), "quiet": True})
+        Trainer(config, None, digits(), comm).fit()
+
+    threads.run(3, fit, fault_tolerant=True, killed={0: 400})
+    whole = [json.loads(line) for line in log.read_text().splitlines()]
+    events = [event for event in whole if event["event"] != "failed"]  # a thread that is killed
+    kinds = [event["event"] for event in events]
+    assert sorted(kinds) == ["done", "epoch", "epoch", "recovered", "start"]
+    assert (kinds[0], kinds[-1]) == ("start", "done")
+    assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1, 2]
