@@ -9,7 +9,8 @@ from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress import Steps, Work
+from nnmpi.comm.progress import Work
+from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS, SharedWindow
 
 

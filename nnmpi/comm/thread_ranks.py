@@ -11,7 +11,8 @@ from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import AbortedError, OtherRankError, RankLost
-from nnmpi.comm.transport.threads import Hub, ThreadTransport
+from nnmpi.comm.transport.hub import Hub
+from nnmpi.comm.transport.threads import ThreadTransport
 
 T = TypeVar("T")
 

@@ -173,6 +173,12 @@ class Transport(Receiver, Protocol):
     def revoke(self) -> None:
         """Lets all ranks raise RankLost in their operations on it; never waits."""
 
+    def confirm(self) -> None:
+        """Returns on all ranks of the job, or raises RankLost on all that are left.
+
+        The latter if one of them is lost, or calls `shrink` instead. To shrink is next then.
+        """
+
     def shrink(self) -> Self:
         """The ranks of the job that are left, in their old order: the first of a new family.
 

@@ -134,6 +134,9 @@ class MPITransport:
     def revoke(self) -> None:
         pass  # the job ends with its first rank that is lost
 
+    def confirm(self) -> None:
+        pass
+
     def shrink(self) -> Self:
         raise RuntimeError(
             "this job does not outlive its ranks: start it with mpirun --with-ft ulfm, of Open MPI "
