@@ -82,14 +82,16 @@ class Silence:
             return len(waiting) < len(others)
         if min(waiting, default=self._rank) < self._rank:
             return True  # that one has it done
-        for r in silent:
-            if now - self._killed.setdefault(r, now) > TIME_TO_VANISH:
-                return False
-        return self._end_all(silent, channel, f"{what} for longer than NNMPI_TIMEOUT={limit:g} s")
+        if any(now - self._killed.get(r, now) > TIME_TO_VANISH for r in silent):
+            return False  # it has ended by itself, in a way that MPI does not notice
+        new = [r for r in silent if r not in self._killed]
+        self._killed |= dict.fromkeys(new, now)
+        what = f"{what} for longer than NNMPI_TIMEOUT={limit:g} s"
+        return not new or self._end_all(new, channel, what)
 
     def _end_all(self, silent: list[int], channel: "MPIChannel", what: str) -> bool:
         """Has these ranks killed; returns whether each has a rank beside it that can."""
-        here = sorted({self._rank, *self._computed} - {*silent})
+        here = sorted({self._rank, *self._computed} - {*self._killed})
         print_error(
             f"rank {self._rank} waits {what}; {name_ranks(silent)} "
             f"{'is' if len(silent) == 1 else 'are'} silent, and killed"
