@@ -32,3 +32,4 @@ from nnmpi.comm.transport.base import AbortedError as AbortedError
 from nnmpi.comm.transport.base import MessageLengthError as MessageLengthError
 from nnmpi.comm.transport.base import NoRoomError as NoRoomError
 from nnmpi.comm.transport.base import OtherRankError as OtherRankError
+from nnmpi.comm.transport.base import RankLost as RankLost
