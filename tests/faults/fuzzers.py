@@ -6,6 +6,7 @@ import fuzz_command_line
 import fuzz_data_files
 import fuzz_deaths
 import fuzz_folders
+import fuzz_lost_ranks
 import fuzz_outputs
 import fuzz_pictures
 import fuzz_saved_models
@@ -26,4 +27,5 @@ FUZZERS: dict[str, Fuzzer] = {
     "collectives": Fuzzer(fuzz_collectives.case, 8, 60),
     "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),
     "deaths": Fuzzer(fuzz_deaths.case, 2, 120),
+    "lost-ranks": Fuzzer(fuzz_lost_ranks.case, 1, 90),
 }

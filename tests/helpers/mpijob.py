@@ -39,13 +39,23 @@ def run(
     timeout: float = 200,
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
+    fault_tolerant: bool = False,
 ) -> Ended:
     """Runs `python *arguments` on so many ranks, with `env` added to the environment.
+
+    If it is to be fault tolerant, the test is skipped where the launcher cannot do that.
 
     After `timeout` seconds everything that was started is killed, and `status` is None.
     """
     with subprocess.Popen(
-        [*launcher(python), "-n", str(ranks), python, *map(os.fspath, arguments)],
+        [
+            *launcher(python),
+            *ulfm(python) * fault_tolerant,
+            "-n",
+            str(ranks),
+            python,
+            *map(os.fspath, arguments),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,6 +84,13 @@ def launcher(python: str) -> list[str]:
                 outcome = subprocess.run([found, "--version"], capture_output=True, check=True)
                 return [found, "--oversubscribe"] if b"Open MPI" in outcome.stdout else [found]
     pytest.skip("there is no mpirun beside this Python or on PATH")
+
+
+def ulfm(python: str) -> list[str]:
+    """The options of a launcher whose jobs go on when a rank is killed."""
+    if "--oversubscribe" not in launcher(python):
+        pytest.skip("jobs of this launcher end with their first rank that is killed: no ULFM")
+    return ["--with-ft", "ulfm"]
 
 
 def environment(added: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Exceptions that reach the top of a rank end the job.
+"""Exceptions that reach the top of a rank end the job, or the rank alone: see `verdict`.
 
 Left alone, a rank that fails waits in MPI_Finalize for the others, which wait for it.
 """
@@ -12,23 +12,30 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
+from typing import NamedTuple
 
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.tracebacks import traceback_text
+from nnmpi.comm.debug.verdict import Judge, Trouble
 from nnmpi.comm.stderr import flush_output, print_error
-from nnmpi.comm.transport.base import OtherRankError
+from nnmpi.comm.transport.base import OtherRankError, RankLost
 
-INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 TIME_TO_BE_ENDED = 3.0  # seconds in which another rank, which prints its exception, ends this one
 
 MOST = 1000  # characters of a message that ranks compare
 
 
+class Failures(NamedTuple):
+    """What a rank that fails has heard of the others."""
+
+    is_first: bool = True  # this rank, of all that fail
+    others: Mapping[int, str] = {}  # messages of other ranks that fail
+    all_fail: bool = False
+
+
 @contextmanager
-def fatal(
-    who: str, abort: Callable[[int], None], passed: tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
-    """Ends the job by an exception in the block, unless it is one of those that are passed on.
+def fatal(who: str, judge: Judge, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Acts on an exception in the block, unless it is one of those that are passed on.
 
     It is for what runs before the hooks are there, or when Python asks them no more.
     """
@@ -39,19 +46,19 @@ def fatal(
     except BaseException as error:
         _interrupt_ends_process()
         if isinstance(error, KeyboardInterrupt):
-            _end(who, "interrupted", abort, INTERRUPTED)
-        _end(who, traceback.format_exc(), abort)
+            _end(who, "interrupted", judge, Trouble.INTERRUPTED)
+        _end(who, traceback.format_exc(), judge)
 
 
 def install(
     rank: int,
     size: int,
-    abort: Callable[[int], None],
-    failures: Callable[[str], tuple[bool, Mapping[int, str]]] = lambda message: (True, {}),
+    judge: Judge,
+    failures: Callable[[str, bool], Failures] = lambda message, follows: Failures(),
 ) -> None:
-    """Replaces Python's exception hooks: they print the exception of this rank, and abort the job.
+    """Replaces Python's exception hooks: they print the exception of this rank, and act on it.
 
-    `failures` says whether this rank is the first that fails, and the messages of others that have.
+    `failures` tells the other ranks of it, and whether it only follows from that of another.
     Hooks that the user has set are called first. A fork of the rank's process is no rank.
     """
     process = os.getpid()
@@ -59,8 +66,8 @@ def install(
     own = before is not sys.__excepthook__
     thread_own = thread_before is not threading.__excepthook__
 
-    def end(text: str, status: int = 1) -> None:
-        _end(f"rank {rank} of {size}", text, abort, status)
+    def end(text: str, trouble: Trouble = Trouble.FAILED) -> None:
+        _end(f"rank {rank} of {size}", text, judge, trouble)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         is_rank, interrupted = os.getpid() == process, issubclass(kind, KeyboardInterrupt)
@@ -69,16 +76,18 @@ def install(
         if not is_rank or (own and not interrupted):
             before(kind, error, trace)
         if is_rank and interrupted:
-            end("interrupted", INTERRUPTED)
+            end("interrupted", Trouble.INTERRUPTED)
         elif is_rank and own:
             end(kind.__name__)
+        elif is_rank and isinstance(error, RankLost):
+            end(f"RankLost: {error}", Trouble.NOT_RECOVERED)
         elif is_rank:
             message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
-            follows = issubclass(kind, OtherRankError)
-            is_first, others = (False, {}) if follows else failures(message)
-            if not is_first:
-                time.sleep(TIME_TO_BE_ENDED)
-            end(_others(rank, message, others) + traceback_text(error))
+            is_first, others, all_fail = failures(message, issubclass(kind, OtherRankError))
+            if all_fail or not judge.fault_tolerant:
+                time.sleep(0 if is_first else TIME_TO_BE_ENDED)
+            trouble = Trouble.ALL_FAILED if all_fail else Trouble.FAILED
+            end(_others(rank, message, others) + traceback_text(error), trouble)
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
         ends = os.getpid() == process and not issubclass(args.exc_type, SystemExit)
@@ -92,10 +101,10 @@ def install(
     sys.excepthook, threading.excepthook = hook, thread_hook
 
 
-def _end(who: str, text: str, abort: Callable[[int], None], status: int = 1) -> None:
+def _end(who: str, text: str, judge: Judge, trouble: Trouble = Trouble.FAILED) -> None:
     flush_output()
     print_error("\n".join(f"{who}: {line}" for line in text.rstrip().splitlines()))
-    abort(status)
+    judge.act(trouble)
 
 
 def _interrupt_ends_process() -> None:

@@ -1,4 +1,4 @@
-"""A thread beside each rank that ends the job where ranks would wait for ever.
+"""A thread beside each rank that acts where ranks would wait for ever: `verdict` says how.
 
 warning  a rank has waited for a minute: it prints what it waits in, once
 report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end (or for the start,
@@ -7,6 +7,8 @@ report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its en
 left     a rank has come to its end; another that waits for it in a collective, or for its message,
          ends the job
 failed   an exception ends a rank; of several, the first one prints it
+silent   in a fault-tolerant job, a rank that others have waited for so long is killed instead of
+         the job: `silence` finds it
 
 Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
 would do so without a word, and without noticing that a rank waits for one that has left.
@@ -24,7 +26,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
+from nnmpi.comm.debug.exit_hooks import Failures
+from nnmpi.comm.debug.silence import Silence
 from nnmpi.comm.debug.start_limit import stopped_ranks
+from nnmpi.comm.debug.verdict import Judge, Remedy, Trouble
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
 
@@ -40,7 +45,7 @@ FRAMES = 8  # of a stack, the innermost
 
 TIME_TO_FAIL = 0.5  # seconds in which ranks that fail hear of each other
 
-REPORT, LEFT, FAILED = b"r", b"l", b"f"
+REPORT, LEFT, FAILED, SILENCE = b"r", b"l", b"f", b"s"
 END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
 
 
@@ -60,17 +65,18 @@ class Left(NamedTuple):
 
 
 class Watchdog:
-    """Watches the thread that makes it, and ends the job by `abort(status)`.
+    """Watches the thread that makes it.
 
     Without a `channel` it knows no other rank.
     """
 
-    def __init__(self, rank: int, progress: Progress, abort: Callable[[int], None]) -> None:
-        self._rank, self._progress, self._abort = rank, progress, abort
+    def __init__(self, rank: int, progress: Progress, judge: Judge) -> None:
+        self._rank, self._progress, self._judge = rank, progress, judge
         self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
+        self._silence = Silence(rank, progress, self._tell)
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._left: dict[int, Left] = {}
-        self._failed: dict[int, tuple[str, bool]] = {}  # what ends ranks, and whether one is first
+        self._failed: dict[int, tuple[str, bool, bool]] = {}  # message, is first, follows
         self._lock = threading.Lock()  # of the channel
         self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
@@ -81,25 +87,27 @@ class Watchdog:
         self._ended.set()
         self._thread.join()
 
-    def failures(self, message: str) -> tuple[bool, dict[int, str]]:
-        """Tells the other ranks what ends this one; returns whether it is the first of them, and
-        the messages of the others.
+    def failures(self, message: str, follows: bool) -> Failures:
+        """Tells the other ranks what ends this one, and returns what they have told meanwhile.
 
-        Of several that have not heard of each other in time, the one with the lowest number is.
+        An error that follows from that of another rank is not told where the job ends anyway. Of
+        several that have not heard of each other in time, the one with the lowest number is first.
         """
-        if self.channel is None or self._ended.is_set():
-            return True, {}
+        channel = self.channel
+        if channel is None or self._ended.is_set() or (follows and not self._judge.fault_tolerant):
+            return Failures(is_first=not follows)
         self._receive()
-        is_first = not self._failed
-        self._send_all(FAILED, [message, is_first])
+        is_first = not (self._failed or follows)
+        self._send_all(FAILED, [message, is_first, follows])
         until = time.monotonic() + TIME_TO_FAIL
-        while time.monotonic() < until:
+        while time.monotonic() < until and not self._failed.keys() >= {*channel.left()}:
             time.sleep(0.01)
             self._receive()
         failed = dict(self._failed)  # the thread of the watchdog adds to it
-        others = {r: text for r, (text, _) in sorted(failed.items())}
-        first = [r for r, (_, first) in failed.items() if first]
-        return is_first and self._rank < min(first, default=self._rank + 1), others
+        others = {r: text for r, (text, _, follows) in sorted(failed.items()) if not follows}
+        first = [r for r, (_, first, _) in failed.items() if first]
+        is_first = is_first and self._rank < min(first, default=self._rank + 1)
+        return Failures(is_first, others, failed.keys() >= {*channel.left()})
 
     def _run(self) -> None:
         while not self._ended.wait(min(TICK, self._progress.log.settings.timeout / 4)):
@@ -109,6 +117,7 @@ class Watchdog:
 
     def _look(self) -> None:
         self._receive()
+        self._silence.look()
         waiting = self._progress.waiting()
         if waiting is None:
             return
@@ -126,11 +135,13 @@ class Watchdog:
         while (message := self._next()) is not None:
             source, data = message
             if data[:1] == FAILED:
-                text, is_first = json.loads(data[1:])
-                self._failed[source] = text, is_first
+                text, is_first, follows = json.loads(data[1:])
+                self._failed[source] = text, is_first, follows
             elif data[:1] == LEFT:
                 calls, incomplete, last = json.loads(data[1:])
                 self._left[source] = Left(calls, incomplete, last, time.monotonic())
+            elif data[:1] == SILENCE:
+                self._silence.hear(source, json.loads(data[1:]))
             else:
                 self._report(LoggedCall(*json.loads(data[1:])))
 
@@ -139,6 +150,11 @@ class Watchdog:
             return None if self.channel is None else self.channel.receive()
 
     def _time_out(self, what: str, call: LoggedCall, limit: float) -> None:
+        channel, trouble = self.channel, Trouble.SILENT
+        if channel is not None and self._judge.verdict(trouble).remedy is Remedy.END_SILENT:
+            if self._silence.is_ended(channel, what, limit):
+                return
+            trouble = Trouble.STUCK
         print_error(
             f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {what}; "
             "every rank reports, unless it is stopped, gone or in a long call outside Python"
@@ -147,7 +163,7 @@ class Watchdog:
         self._report(None)
         self._send_all(REPORT, call)
         time.sleep(TIME_TO_REPORT)
-        self._abort(1)
+        self._judge.act(trouble)
 
     def _report(self, late: LoggedCall | None) -> None:
         if not self._reported:
@@ -167,7 +183,7 @@ class Watchdog:
                     f"rank {self._rank} waits for rank {r} in {call}, "
                     f"but rank {r} has left {left.last}"
                 )
-                self._abort(1)
+                self._judge.act(Trouble.LEFT)
 
     def _wait_for_all(self, channel: "MPIChannel") -> None:
         """Waits at the end of this rank, without using the core that others may need."""
@@ -180,7 +196,7 @@ class Watchdog:
                 self._tell_that_it_left()
             limit = self._progress.log.settings.timeout
             if time.monotonic() - started > limit:
-                missing = [r for r in channel.peers if r not in self._left]
+                missing = [r for r in channel.left() if r not in self._left]
                 whom = name_ranks(missing) if missing else "another rank"
                 self._time_out(f"at its end for {whom}", END, limit)
             time.sleep(pause)
@@ -199,10 +215,16 @@ class Watchdog:
 
     def _send_all(self, kind: bytes, values: object) -> None:
         if self.channel is not None:
-            message = kind + json.dumps(values, default=str).encode()
-            with self._lock:
-                for r in self.channel.peers:
-                    self.channel.send(message, r)
+            for r in self.channel.left():
+                self._send(kind, values, r)
+
+    def _send(self, kind: bytes, values: object, to: int) -> None:
+        assert self.channel is not None
+        with self._lock:
+            self.channel.send(kind + json.dumps(values, default=str).encode(), to)
+
+    def _tell(self, values: list[object], to: int) -> None:
+        self._send(SILENCE, values, to)
 
 
 def warn(rank: int, call: LoggedCall, seconds: float) -> None:

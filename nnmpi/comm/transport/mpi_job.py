@@ -3,7 +3,7 @@
 import atexit
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mpi4py
 
@@ -22,6 +22,11 @@ class MPIChannel:
         rank, size = rank_and_size()
         self.peers = [r for r in range(size) if r != rank]
         self._sends: list[MPI.Request] = []
+        self.processes: list[tuple[str, int]] = []  # host and number of each rank's, where known
+
+    def left(self) -> Sequence[int]:
+        """The other ranks that are not known to be lost."""
+        return self.peers
 
     def send(self, message: bytes, to: int) -> None:
         self._sends.append(self._comm.Isend(message, to))

@@ -14,10 +14,13 @@ Rules, each of which was measured (docs/faults.md):
 - Nothing that was revoked is freed.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.comm.transport.base import TAGS, Bytes, Ledger, TransportFamily
@@ -28,6 +31,7 @@ from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.mpi_window import Segments
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 
+PROCESS = np.dtype([("host", "S64"), ("process", np.int64)])
 ENDED = b"e"  # what a rank tells the others when it has nothing left to do
 TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
 FEWEST = 1000  # requests that are kept before those that are complete are dropped
@@ -45,12 +49,19 @@ def is_available() -> bool:
         return False
 
 
+TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
+
+
 class UlfmFamily(TransportFamily):
     """The transports of one rank up to a loss, over communicators made from that of the start."""
 
-    def __init__(self, started: MPI.Intracomm, lost: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, left: MPI.Intracomm, started: MPI.Intracomm, lost: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__()
         self.started = started  # all shrink it, again and again, so that they name the same one
+        self._left = left  # as many as were left when this family began
+        self._met = False
         self._lost = lost  # before this family
         self._posted: list[MPI.Request] = []
         self._most = FEWEST
@@ -62,6 +73,18 @@ class UlfmFamily(TransportFamily):
             self._posted = [*filter(None, self._posted)]  # one that is complete is null
             self._most = max(FEWEST, 2 * len(self._posted))
         return request
+
+    def meet(self, confirms: bool) -> bool:
+        """Whether all ranks confirm, and none is lost; the same on all.
+
+        Who shrinks comes too: else those who confirm would wait for it. Once it is False it stays.
+        """
+        if not self._met:
+            try:
+                self._met = not self._left.Agree(int(confirms))
+            except MPI.Exception:  # of all, where a rank is lost
+                self._met = True
+        return not self._met
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
@@ -100,7 +123,7 @@ class UlfmTransport(MPITransport):
         ledger: Ledger | None = None,
         family: TransportFamily | None = None,
     ) -> None:
-        super().__init__(comm, ledger, family or UlfmFamily(comm))
+        super().__init__(comm, ledger, family or UlfmFamily(comm, comm))
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
         try:
@@ -188,12 +211,19 @@ class UlfmTransport(MPITransport):
             super().free()
 
     def _allocate(self, nbytes: int) -> Segments:
-        with self.family.noticing():
+        try:
             return (
                 map_files(self._comm, nbytes, self.barrier)
                 if HAS_FILES
                 else super()._allocate(nbytes)
             )
+        except MPI.Exception as error:
+            self.family.raise_loss(error)
+        except FileNotFoundError:  # a rank that dies has closed its file, which MPI finds out soon
+            until = time.monotonic() + TIME_TO_NOTICE
+            while time.monotonic() < until:
+                self._notice()
+            raise
 
     def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
         return UlfmGate(counts, rank, sync, self._notice)
@@ -208,14 +238,19 @@ class UlfmTransport(MPITransport):
     def revoke(self) -> None:
         self._comm.Revoke()
 
+    def confirm(self) -> None:
+        if not self.family.meet(confirms=True):
+            raise self.family.lost("lost a rank")
+
     def shrink(self) -> Self:
         self.family.abandon()
+        self.family.meet(confirms=False)
         started = self.family.started
         with self.family.noticing():
             left = MPI.Intracomm(started.Shrink())
         there = left.Get_group().Translate_ranks(range(left.Get_size()), started.Get_group())
         lost = frozenset(range(started.Get_size())) - {*there}
-        return type(self)(left, family=UlfmFamily(started, lost))
+        return type(self)(left, family=UlfmFamily(left, started, lost))
 
 
 class UlfmGate(Gate):
@@ -273,20 +308,27 @@ class UlfmChannel(MPIChannel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gone: set[int] = set()
+        self._gone: set[int] = set()
         self._ended: set[int] = set()
+        own = np.zeros(1, PROCESS)
+        own[0] = MPI.Get_processor_name().encode(), os.getpid()
+        rows = np.zeros(self._comm.Get_size(), PROCESS)
+        self._comm.Allgather(own.view(np.uint8), rows.view(np.uint8))
+        self.processes = [(str(host), process) for host, process in rows.tolist()]
+
+    def left(self) -> Sequence[int]:
+        return [r for r in self.peers if r not in self._gone]
 
     def send(self, message: bytes, to: int) -> None:
-        if to not in self.gone:
-            with suppress(MPI.Exception):  # it is gone, and `receive` finds that out
-                super().send(message, to)
+        with suppress(MPI.Exception):  # it is gone, and `receive` finds that out
+            super().send(message, to)
 
     def receive(self) -> tuple[int, bytes] | None:
         try:
             received = super().receive()
         except MPI.Exception:
-            self.gone = {*failed_ranks(self._comm)}
-            self._comm.Ack_failed(len(self.gone))
+            self._gone = {*failed_ranks(self._comm)}
+            self._comm.Ack_failed(len(self._gone))
             return None
         if received is None or received[1] != ENDED:
             return received
@@ -295,6 +337,6 @@ class UlfmChannel(MPIChannel):
 
     def ibarrier(self) -> Callable[[], bool]:
         """Complete when all ranks that are left have called it, each of which tells all others."""
-        for r in self.peers:
+        for r in self.left():
             self.send(ENDED, r)
-        return lambda: self._ended | self.gone >= {*self.peers}
+        return lambda: self._ended | self._gone >= {*self.peers}
