@@ -172,4 +172,19 @@ def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:
         raise ValueError("there is no room")
 
     with refused("no layout fits 2 ranks: one rank cannot be: there is no room"):
-        arrange_fewer(Config(pp=2), 2, never)
+        arrange_fewer(Config(pp=3), 2, never)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pp": 2, "reproducible": True}, "reproducible with pp 2: one rank computes"),
+        ({"slow_rank": "first:3"}, "slow_rank 'first:3'"),
+        ({"cut": "3"}, "cut 3 without pp"),
+    ],
+)
+def test_options_that_never_go_together_are_refused_as_without_it(
+    options: dict[str, Any], words: str
+) -> None:
+    with refused(words):
+        arrange_fewer(Config(**options), 4, plan.check)
