@@ -10,11 +10,10 @@ from helpers.datafiles import refused
 from helpers.training.laws_backup import (
     LAYOUTS,
     Kept,
-    after,
+    backups_outlive,
     each_node,
     each_rank,
     left_by,
-    sends_and_holds_what_is_said,
 )
 
 from nnmpi import Config, Trainer
@@ -27,20 +26,13 @@ from nnmpi.parallel.backup import Backups
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_others_have_what_a_rank_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
-    threads.run(ranks, after, options, 3, each_rank)
+    threads.run(ranks, backups_outlive, options, each_rank)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_other_nodes_have_what_a_node_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
-    threads.run(ranks, after, options, 3, each_node, per_node=-(-ranks // 2))
-
-
-@pytest.mark.parametrize("per_node", [2, pytest.param(None, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_backup_sends_and_holds_what_is_said(name: str, per_node: int | None) -> None:
-    ranks, options = LAYOUTS[name]
-    threads.run(ranks, sends_and_holds_what_is_said, options, per_node=per_node)
+    threads.run(ranks, backups_outlive, options, each_node, per_node=-(-ranks // 2))
 
 
 # ---- a rank is lost in the midst of it
@@ -67,7 +59,7 @@ def lost_at(n: int) -> tuple[int, list[int]]:
 def test_a_version_is_whole_whenever_a_rank_is_lost() -> None:
     """With a backup of each version: that of two steps before, or a later one."""
     seen = set[int]()
-    for n in range(160, 320, 10):
+    for n in range(165, 315, 15):
         reached, whole = lost_at(n)
         if reached > 0:
             assert whole[0] >= max(reached - 2, 0), f"operation {n}"

@@ -50,7 +50,7 @@ MB = 1e6
 OF_RANKS = (
     *(axis.name for axis in AXES),
     *("zero", "schedule", "virtual_stages", "cut", "recompute"),
-    *("slow_rank", "jitter", "verify", "sequence_parallel"),
+    *("slow_rank", "jitter", "verify", "sequence_parallel", "backup", "mtbf"),
 )
 """Options that one rank has no use for."""
 

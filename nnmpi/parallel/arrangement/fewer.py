@@ -16,7 +16,7 @@ or the model do not allow are passed over. All ranks find the same: it is a pure
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,7 +50,8 @@ def arrange_fewer(
     """The layout nearest to the one that a run was started with, for so many ranks.
 
     `check` knows which options go together, `divide` whether the model can be divided among fewer
-    ranks along an axis: it is asked where an axis changes. Raises ValueError if no layout fits.
+    ranks along an axis: it is asked where an axis changes. Raises ValueError if no layout fits, or
+    if these options never go together.
     """
     served, passed_over = _with_servers(config, ranks), list[str]()
     asked = {axis: getattr(served, axis) for axis in AXES_BESIDE_DP}
@@ -61,6 +62,8 @@ def arrange_fewer(
             if sizes != asked:
                 divide(found, working)
         except ValueError as error:
+            if sizes == asked:  # these options do not go together on any ranks
+                raise
             passed_over.append(f"{_words(sizes)} cannot be: {error}")
         else:
             why = _why(config, found, working, ranks, passed_over[:1])
@@ -72,7 +75,9 @@ def _with_servers(config: Config, ranks: int) -> Config:
     """The config with as many servers as leave a rank that computes; one rank alone needs none."""
     if server_count(config) < ranks:
         return config
-    return replace(config, servers=ranks - 1, sync=config.sync if ranks > 1 else "bsp")
+    if ranks > 1:
+        return replace(config, servers=ranks - 1)
+    return replace(config, servers=0, sync=PLAIN.sync, staleness=PLAIN.staleness)
 
 
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
@@ -115,14 +120,17 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
     }
     found = replace(config, **changes)
     useless = pointless(found, workers + server_count(found))
-    changes |= {name: getattr(PLAIN, name) for name in useless}
+    never = pointless(config, ranks=2)  # which `check` refuses
+    changes |= {name: getattr(PLAIN, name) for name in useless if name not in never}
     return replace(config, **changes)
 
 
 def _slow_ranks(config: Config, workers: int) -> str | None:
     """Those of --slow-rank that there are."""
     words = config.slow_rank.split(",") if config.slow_rank else []
-    return ",".join(word for word in words if float(word.partition(":")[0]) < workers) or None
+    ranks = (word.partition(":")[0] for word in words)  # `check` refuses what is no number
+    there = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
+    return ",".join(compress(words, there)) or None
 
 
 # ---- in words

@@ -10,15 +10,18 @@ from helpers.training.laws_snapshot import trainer_of
 
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.backups import Backup, backup, needs_backups
+from nnmpi.parallel.arrangement.backups import backup, needs_backups
 from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
+from nnmpi.parallel.backup import Backups, HeldVersion, backups
 from nnmpi.parallel.model.snapshot import SavedRange, saved
 from nnmpi.parallel.step.executor import StepState
 
 Options = Mapping[str, Any]
 Whole = dict[tuple[Any, ...], np.ndarray]
 """Values and sums of each part of a tensor, in the order of its memory."""
+
+Losses = Callable[[Comm], list[set[int]]]
+"""Sets of ranks that may be lost together."""
 
 RING: Options = {"allreduce": "ring"}
 LAYOUTS: dict[str, tuple[int, Options]] = {
@@ -109,14 +112,25 @@ def left_by(everywhere: Everywhere, lost: Collection[int]) -> list[int]:
     return found
 
 
-def after(comm: Comm, options: Options, steps: int, losses: Callable[[Comm], Any]) -> None:
-    """After so many steps the latest versions are whole without any of the sets of ranks that
-    `losses` names; or no backups are needed."""
+def backups_outlive(comm: Comm, options: Options, losses: Losses) -> None:
+    """After three steps with a backup of every other version, two of them are whole without any of
+    these sets of ranks, and they took what is said on paper; or none are needed."""
     kept = Kept(comm, options)
-    kept.train(steps)
-    told = gather_objects(comm, (kept.backups.held(), kept.truth))
-    for lost in losses(comm) if needs_backups(kept.arrangement) else ():
-        assert left_by(told, lost) == [2, 0], f"without {lost}"
+    made = kept.backups
+    if isinstance(made, Backups):
+        ledger = made._comm.ledger
+        kept.train(3)
+        sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
+        held = sum(
+            packed.memory.nbytes
+            for memory in made._memories
+            for packed in (memory.own, *memory.kept.values())
+        )
+        said = backup(kept.arrangement, comm.rank)
+        assert (sent, held) == (said.sent.times(2), said.held)
+        told = gather_objects(comm, (made.held(), kept.truth))
+        for lost in losses(comm):
+            assert left_by(told, lost) == [2, 0], f"without {lost}"
     kept.close()
 
 
@@ -132,20 +146,4 @@ def any_rank_may_be_lost(comm: Comm) -> None:
     """Whatever one rank alone has is on another, as it was, in both versions that are held."""
     for ranks, options in LAYOUTS.values():
         if ranks == comm.size:
-            after(comm, options, 3, each_rank)
-
-
-def sends_and_holds_what_is_said(comm: Comm, options: Options) -> None:
-    kept = Kept(comm, options)
-    a, made = kept.arrangement, kept.backups
-    if not isinstance(made, NoBackups):
-        ledger = made._comm.ledger
-        kept.train(1)
-        sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
-        held = sum(
-            packed.memory.nbytes
-            for memory in made._memories
-            for packed in (memory.own, *memory.kept.values())
-        )
-        assert backup(a, comm.rank) == Backup(sent, held)
-    kept.close()
+            backups_outlive(comm, options, each_rank)

@@ -8,6 +8,7 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config
+from nnmpi.config import options
 from nnmpi.data import blank
 from nnmpi.parallel import plan
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
@@ -17,8 +18,10 @@ from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.on_paper import fitted
 from nnmpi.run.setup.setup import build_model
+from nnmpi.run.snapshot import MAY_CHANGE
 
 MOST = 24  # ranks
+OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in MAY_CHANGE]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp": {},
@@ -55,6 +58,7 @@ def test_any_number_of_ranks_has_a_layout_of_which_more_ranks_never_leave_fewer_
     for ranks in range(1, MOST + 1):
         config, working, spare, why = fewer(name, ranks)
         plan.check(config, working)
+        assert all(getattr(config, name) == getattr(asked, name) for name in OF_THE_RUN)
         assert before <= working <= ranks == working + spare
         assert all(getattr(config, axis) <= getattr(asked, axis) for axis in AXES_BESIDE_DP)
         assert mesh_of(config, working).size + server_count(config) == working
@@ -168,4 +172,19 @@ def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:
         raise ValueError("there is no room")
 
     with refused("no layout fits 2 ranks: one rank cannot be: there is no room"):
-        arrange_fewer(Config(pp=2), 2, never)
+        arrange_fewer(Config(pp=3), 2, never)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pp": 2, "reproducible": True}, "reproducible with pp 2: one rank computes"),
+        ({"slow_rank": "first:3"}, "slow_rank 'first:3'"),
+        ({"cut": "3"}, "cut 3 without pp"),
+    ],
+)
+def test_options_that_never_go_together_are_refused_as_without_it(
+    options: dict[str, Any], words: str
+) -> None:
+    with refused(words):
+        arrange_fewer(Config(**options), 4, plan.check)
