@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from helpers.comm.brought import part, total
 
-from nnmpi.comm import Comm, thread_ranks
+from nnmpi.comm import Comm, RankLost, thread_ranks
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.transport.base import RankLost
 from nnmpi.comm.transport.threads import ThreadTransport
 
 STARTED = 9  # the tag of messages to a rank that is killed then
