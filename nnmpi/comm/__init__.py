@@ -13,6 +13,7 @@ Rules of `communicator.py`:
   tag is the number of its call, which is the same on all ranks.
 - What is found out once for a length and a type is kept in `_prepared`: a call after that is a
   look-up, a line in the log and the moves. Small sums are as fast as that is.
+- Nobody catches RankLost to go on with the same Comms: each of their operations raises it again.
 - The log is what a report of a hang shows: a new collective logs its call before it waits.
 """
 

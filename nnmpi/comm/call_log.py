@@ -135,8 +135,9 @@ class CallLog:
             self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
-        """The counter of a communicator; kept after that is freed, since others may wait in it."""
-        return self.counters.setdefault(comm, CallCounter(members))
+        """A new counter of a communicator; kept after that is freed: others may wait in it."""
+        self.counters[comm] = counter = CallCounter(members)
+        return counter
 
     def participants(self, call: LoggedCall) -> tuple[int, ...]:
         """The ranks of the whole job that a collective needs, or the other rank of a message."""

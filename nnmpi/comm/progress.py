@@ -101,7 +101,7 @@ class Progress:
             raise error
 
     def abandon(self) -> None:
-        """Ends all works, and revokes the Comms of this rank; the next ones number calls anew.
+        """Ends all works, and revokes the Comms of this rank.
 
         A work that is waited for or polled later raises RankLost.
         """
@@ -111,7 +111,6 @@ class Progress:
             self._error = None
             for work in tuple(self.works):
                 work.drop()
-        self.log.counters = {}
 
     def forget(self, error: BaseException) -> None:
         """Drops the error of a helper thread: the work that failed raises it."""

@@ -45,42 +45,44 @@ class ChannelEnd(Protocol):
     family: TransportFamily
 
 
-class Posted:
-    """What a rank waits for, on a channel: `awaited` are the ranks of the job that it needs."""
-
-    error: MessageLengthError | None = None  # raised where it is waited for
-    done = False
-
-    def __init__(self, what: str, channel: Hashable, awaited: Collection[int]) -> None:
-        self.what, self.channel, self.awaited = what, channel, awaited
-
-
-class PostedMessage(Posted):
-    """A send or a receive that was posted."""
+class PostedMessage:
+    """A send or a receive that was posted. `awaited`: the ranks of the job that it needs."""
 
     def __init__(self, data: Bytes, sends: bool, what: str, channel: Hashable, peer: int) -> None:
-        super().__init__(what, channel, (peer,))
-        self.data, self.sends = data, sends
+        self.data, self.sends, self.what, self.done = data, sends, what, False
+        self.channel, self.awaited = channel, (peer,)
+        self.error: MessageLengthError | None = None  # raised where it is waited for
 
 
-class Rendezvous(Posted):
+class Rendezvous:
     """One collective of a channel; complete when all ranks have brought their values."""
 
+    error = None
+
     def __init__(self, channel: Hashable, members: Sequence[int]) -> None:
-        self.awaited: set[int] = set(members)
-        super().__init__(f"a call of all {len(members)} ranks", channel, self.awaited)
+        self.what, self.done = f"a call of all {len(members)} ranks", False
+        self.channel, self._members = channel, members
         self.brought: dict[int, Any] = {}
         self.takers: list[Taker] = []
 
+    @property
+    def awaited(self) -> Collection[int]:
+        """The ranks that have not come."""
+        return {*self._members} - self.brought.keys()
 
-class Survivors(Posted):
+
+class Survivors:
     """A meeting of the ranks that are left, however many these are when it is complete."""
 
+    what, error, awaited = "all ranks that are left", None, ()
+
     def __init__(self, number: int) -> None:
-        super().__init__("all ranks that are left", ("left", number), ())
-        self.number = number
+        self.number, self.channel, self.done = number, ("left", number), False
         self.came: dict[int, bool] = {}  # whether a rank confirms that it misses nobody
         self.ranks: list[int] = []  # when it is complete
+
+
+Posted: TypeAlias = PostedMessage | Rendezvous | Survivors
 
 
 class Hub:
@@ -143,8 +145,7 @@ class Hub:
             self._rendezvous[key] = found
             found.brought[by.job_rank] = value
             found.takers.append(take)
-            found.awaited.remove(by.job_rank)
-            if not found.awaited:
+            if len(found.brought) == len(by.members):
                 for taker in found.takers:
                     taker([found.brought[rank] for rank in by.members])
                 found.done = True
@@ -232,13 +233,13 @@ class Hub:
 
     def _goes_on(self, rank: int, requests: Sequence[Posted]) -> bool:
         """Whether a rank that waits for these does so no longer."""
-        return (
-            all(q.done for q in requests) or rank in self._lost or any(map(self._fails, requests))
-        )
+        if all(q.done for q in requests):
+            return True
+        return self.fault_tolerant and (rank in self._lost or any(map(self._fails, requests)))
 
     def _fails(self, posted: Posted) -> bool:
         """Whether it can never be complete: it is revoked, or a rank that it needs is lost."""
-        if posted.done or not self.fault_tolerant:
+        if posted.done:
             return False
         return posted.channel in self._revoked or not self._lost.isdisjoint(posted.awaited)
 
@@ -256,7 +257,7 @@ class Hub:
         """Raises where the job has failed, or one of these cannot be complete any more."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
-        if any(map(self._fails, requests)):
+        if self.fault_tolerant and any(map(self._fails, requests)):
             raise self._loss(by)
 
     def _loss(self, by: ChannelEnd) -> RankLost:

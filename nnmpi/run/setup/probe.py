@@ -17,6 +17,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, as_tensor, no_grad
+from nnmpi.comm import RankLost
 from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
 from nnmpi.dtypes import is_half
@@ -101,7 +102,7 @@ def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -
         try:
             passes = _passes(part, stage, task, arrangement, _inputs(batch.x, edges, n), n)
             found = found or (_difference(passes, f"stage {number}") if _cuts(arrangement) else "")
-        except BufferChangeError:
+        except (BufferChangeError, RankLost):
             raise
         except Exception:
             if not edges:
