@@ -123,9 +123,8 @@ def whole(owned: Sequence[SavedRange]) -> Rows:
     return found
 
 
-def steps(comm: Comm, options: Options) -> Iterator[Trainer]:
+def steps(trainer: Trainer) -> Iterator[Trainer]:
     """A Trainer before the first step, and after each."""
-    trainer = trainer_of(comm, options)
     trainer.model.train()
     yield trainer
     for result in trainer.strategy.steps(trainer.train, StepState()):
@@ -145,7 +144,7 @@ def versions(comm: Comm, options: Options) -> list[Version]:
     """Those of this rank, from the one before the first step on."""
     return [
         Version(saved(trainer.part, trainer.optimizer), buffers(trainer))
-        for trainer in steps(comm, options)
+        for trainer in steps(trainer_of(comm, options))
     ]
 
 
