@@ -27,7 +27,8 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     spare = cores(len(node)) - threads()
     own = node[0], comm.free_memory(), spare, comm.any_thread, device.address(on)
     nodes, free, cores_left, any_thread, addresses = zip(*gather_objects(comm, own), strict=True)
-    return Cluster(nodes, free, cores_left, all(any_thread), numbered(nodes, addresses))
+    devices = numbered(nodes, addresses)
+    return Cluster(nodes, free, cores_left, all(any_thread), devices, comm.fault_tolerant)
 
 
 def numbered(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:

@@ -117,10 +117,10 @@ class Session:
             comm.agree(error)
             raise
         self.optimizer = self.strategy.optimizer
-        if restored:
-            restored.sums_to_optimizer(self.optimizer)
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
+        if restored:  # sums are expressed by the options of then
+            restored.sums_to_optimizer(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._resting = ExitStack()
         self._release = partial(_release, self._resting, self.backups, self.strategy, model)

@@ -269,6 +269,29 @@ def test_the_state_of_an_optimizer_has_what_was_frozen() -> None:
     assert losses(1, {}, lambda: Change(taken))
 
 
+def test_a_run_goes_on_with_sums_of_other_betas() -> None:
+    """The sums of Adam have a factor of 1 / (1 - beta)."""
+
+    class Betas:
+        def __init__(self, restores: bool) -> None:
+            self.restores = restores
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 2:
+                trainer.optimizer.betas = (0.5, 0.9)
+            if event["step"] == 4 and self.restores:
+                trainer.restore(trainer.snapshot())
+
+    def trained(comm: Comm, restores: bool) -> list[np.ndarray]:
+        with trainer_of(comm, Betas(restores), optimizer="adam") as trainer:
+            trainer.fit(NullReport())
+            return [p.data.copy() for p in trainer.model.parameters()]
+
+    plain, restored = (threads.run(1, trained, restores)[0] for restores in (False, True))
+    for array, other in zip(plain, restored, strict=True):
+        np.testing.assert_array_equal(array, other)
+
+
 def test_a_snapshot_tells_what_has_changed() -> None:
     found: list[Snapshot] = []
 

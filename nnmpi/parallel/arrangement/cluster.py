@@ -14,6 +14,7 @@ class Cluster(NamedTuple):
     spare_cores  cores that it has besides those that BLAS uses
     any_thread   whether several threads of it may use MPI
     devices      the number of its GPU on its node, which several ranks may share; None: the CPU
+    survives     whether other ranks go on if one is lost
     """
 
     nodes: tuple[int, ...]
@@ -21,6 +22,7 @@ class Cluster(NamedTuple):
     spare_cores: tuple[int, ...]
     any_thread: bool
     devices: tuple[int | None, ...]
+    survives: bool = False
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:

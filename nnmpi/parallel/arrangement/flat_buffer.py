@@ -1,4 +1,5 @@
-"""What plans and stores both know of flat buffers: the scalars in front, and the length of pieces.
+"""What plans and stores both know of flat buffers: the scalars in front, the length of pieces, and
+what a node keeps of an update that may have to be finished by others (`stores/journal.py`).
 
 Scalars that are summed together with the gradients cost no message:
 
@@ -8,6 +9,9 @@ Scalars that are summed together with the gradients cost no message:
 """
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from nnmpi.backend import Backend
 
@@ -33,3 +37,24 @@ def scalar_count(parameters: Sequence[object]) -> int:
 def piece_of(on: Backend) -> int:
     """How many gradients of 16 bits become float32 at a time, for the optimizer."""
     return on.chunk_bytes // 64
+
+
+DECIDED = 4
+"""The numbers of a decision: loss, stop, whether something is not finite, squares. Behind them are
+uses of what is tied, which the memory of a node never is."""
+
+CHUNK_BYTES = 1 << 19
+"""Of one array, of an update that is noted: short enough that what is copied is still in a cache
+when it changes, and long enough that few chunks are begun."""
+
+HEAD, LINE = 3, 8  # numbers of 8 bytes: in front of a decision, and in a cache line
+
+
+def chunk_length(dtype: np.dtype[Any]) -> int:
+    """How many numbers a chunk has."""
+    return CHUNK_BYTES // dtype.itemsize
+
+
+def record_length(decided: int, parameters: int) -> int:
+    """The numbers of 8 bytes that note a decision and which parameters are used, in whole lines."""
+    return -(-(HEAD + decided + parameters) // LINE) * LINE

@@ -11,11 +11,17 @@ import numpy as np
 from nnmpi.backend import CPU, Backend
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
+from nnmpi.config import Config
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
-from nnmpi.parallel.arrangement.flat_buffer import piece_of
+from nnmpi.parallel.arrangement.flat_buffer import (
+    DECIDED,
+    chunk_length,
+    piece_of,
+    record_length,
+)
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
@@ -75,9 +81,19 @@ def bytes_of_other(a: Arrangement, held: HeldVariable) -> int:
 
 def running_sums(a: Arrangement, n: int) -> int:
     """The bytes of the optimizer for n numbers that it updates."""
-    of_sgd = int(a.config.momentum > 0)
-    sums = {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[a.config.optimizer]
-    return (sums + a.is_mixed) * n * a.updated_dtype.itemsize
+    return (sums_of_optimizer(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
+
+
+def sums_of_optimizer(config: Config) -> int:
+    """How many running sums each number has."""
+    of_sgd = int(config.momentum > 0)
+    return {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[config.optimizer]
+
+
+def noted(config: Config, parameters: int, dtype: np.dtype[Any]) -> int:
+    """The bytes by which others can finish what a rank of a node has begun to update."""
+    undo = (1 + sums_of_optimizer(config)) * chunk_length(dtype) * dtype.itemsize
+    return undo + record_length(DECIDED, parameters) * 8
 
 
 def scratch(a: Arrangement, n: int) -> int:

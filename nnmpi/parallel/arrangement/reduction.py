@@ -6,9 +6,11 @@ import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.config import Config
+from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.memory import noted, sums_of_optimizer
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 
 BY_NODES = ("shared", "hierarchical", "mpi")
@@ -120,6 +122,10 @@ def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Sequence[int]) 
         n = lengths[group[0]]
         for node, ranks in cluster.beside(group).items():
             memory = memory_of_sums(n, dtype, len(ranks)) + n * dtype.itemsize
+            if cluster.survives:
+                updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)
+                memory += sums * n * updated.itemsize
+                memory += len(ranks) * noted(config, 0, updated)
             needed[node] = needed.get(node, 0) + memory
     for node, nbytes in needed.items():
         free = min(f for n, f in zip(cluster.nodes, cluster.free_memory, strict=True) if n == node)

@@ -15,6 +15,9 @@ versions         P s               P s                  k L s           older ve
 slices           P s               P s a buffer         k (L - scalars) s
 served           P s               P s, or a part       k of a part
 
+Where others go on if a rank is lost, `node` has the sums of all its ranks in windows, and behind
+them a chunk of 0.5 MB of values and of each sum for each rank, and what was decided.
+
 In 16 bits s is 2, running sums, buffers and gradients that zero 2 and 3 keep have 4 bytes, and the
 optimizer has a master of 4 besides; zero 3 has masters alone. Gradients are read through a slot.
 
@@ -31,7 +34,14 @@ from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
 from nnmpi.parallel.arrangement.flat_buffer import Stretch, scalar_count
-from nnmpi.parallel.arrangement.memory import Memory, running_sums, scratch, sum_windows, window
+from nnmpi.parallel.arrangement.memory import (
+    Memory,
+    noted,
+    running_sums,
+    scratch,
+    sum_windows,
+    window,
+)
 from nnmpi.parallel.arrangement.program import SLOTS, gathered
 from nnmpi.parallel.arrangement.sent import FLOAT64, Sent, all_reduced, carried_out, doubled
 from nnmpi.parallel.arrangement.traffic import moments
@@ -121,6 +131,10 @@ def _on_node(a: Arrangement, rank: int) -> Memory:
     windows = window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
     rest = windows - parameters - gradients
+    if a.cluster.survives and is_first:  # sums have room for scalars, too
+        near = a.near_replicas(rank)
+        rest += len(near) * noted(a.config, len(held.trained), a.updated_dtype)
+        rest += running_sums(a, first)
     return Memory(parameters, gradients, running_sums(a, own), slots=scratch(a, own), windows=rest)
 
 

@@ -30,13 +30,10 @@ from nnmpi import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
+from nnmpi.parallel.arrangement.flat_buffer import DECIDED, LOSS, REQUEST, USED, Stretch
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.local import LocalStore
-
-DECIDED = 4
-"""The numbers that every decision has: loss, request, whether something is not finite, squares."""
 
 
 class Outcome(NamedTuple):

@@ -14,20 +14,15 @@ journal, and may be lost in its turn.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import Array
+from nnmpi.parallel.arrangement.flat_buffer import HEAD, chunk_length
 
-CHUNK_BYTES = 1 << 19
-"""Of one array: short enough that what is copied is still in a cache when it changes, and long
-enough that few chunks are begun."""
-
-STEP, COUNT, IS_DECIDED, DECISION = 0, 1, 2, 3
-"""Where a record has what; behind the decision are the flags of parameters."""
-
-LINE = 8  # numbers of 8 bytes in a cache line
+STEP, COUNT, IS_DECIDED = 0, 1, 2
+"""Where a record has what; behind it are the decision, and the flags of parameters."""
 
 
 class Noted(NamedTuple):
@@ -65,15 +60,15 @@ NO_JOURNAL = NoJournal()
 class Journal(NoJournal):
     """The journal of one rank, in memory that all ranks of its node see.
 
-    record     its `record_length` numbers of 8 bytes
+    record     its `record_length` numbers of 8 bytes (`arrangement/flat_buffer.py`)
     decisions  how many of these are a decision
     undo       memory for a chunk of each array that changes at a time, one behind the other
     """
 
     def __init__(self, record: Array, decisions: int, parameters: int, undo: Array) -> None:
-        flags = DECISION + decisions
+        flags = HEAD + decisions
         self._counts, self._is_decided = record[:IS_DECIDED].view(np.int64), record[IS_DECIDED:]
-        self._decision, self._used = record[DECISION:flags], record[flags : flags + parameters]
+        self._decision, self._used = record[HEAD:flags], record[flags : flags + parameters]
         self.undo, self._next = undo, 0
         self._counts[STEP] = -1
 
@@ -115,13 +110,3 @@ class Journal(NoJournal):
             counts[COUNT] = 2 * c + 1
             yield part
             counts[COUNT] = 2 * c + 2
-
-
-def chunk_length(dtype: np.dtype[Any]) -> int:
-    """How many numbers a chunk has."""
-    return CHUNK_BYTES // dtype.itemsize
-
-
-def record_length(decisions: int, parameters: int) -> int:
-    """The numbers of 8 bytes of a record, in whole cache lines."""
-    return -(-(DECISION + decisions + parameters) // LINE) * LINE

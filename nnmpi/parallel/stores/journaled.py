@@ -19,7 +19,8 @@ from nnmpi.backend import Array
 from nnmpi.comm import NoRoomError
 from nnmpi.comm.shared_memory import NodeMemory
 from nnmpi.nn.store import UpdateArrays
-from nnmpi.parallel.stores.journal import Journal, Noted, chunk_length, record_length
+from nnmpi.parallel.arrangement.flat_buffer import chunk_length, record_length
+from nnmpi.parallel.stores.journal import Journal, Noted
 from nnmpi.parallel.stores.local import StoreSpec
 from nnmpi.parallel.stores.masters import MASTER
 from nnmpi.parallel.stores.node import NodeStore

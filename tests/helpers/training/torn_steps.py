@@ -21,11 +21,11 @@ from nnmpi.optim import Adam
 from nnmpi.optim.groups import Group
 from nnmpi.optim.optimizer import Operands
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement import flat_buffer
 from nnmpi.parallel.model.snapshot import SavedRange, saved
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.torn import SeenStep, TornStep
 from nnmpi.parallel.step.update import Outcome, Update
-from nnmpi.parallel.stores import journal
 
 Options = Mapping[str, Any]
 Rows = dict[tuple[str, Any, str], np.ndarray]
@@ -123,9 +123,8 @@ def whole(owned: Sequence[SavedRange]) -> Rows:
     return found
 
 
-def steps(comm: Comm, options: Options) -> Iterator[Trainer]:
+def steps(trainer: Trainer) -> Iterator[Trainer]:
     """A Trainer before the first step, and after each."""
-    trainer = trainer_of(comm, options)
     trainer.model.train()
     yield trainer
     for result in trainer.strategy.steps(trainer.train, StepState()):
@@ -145,7 +144,7 @@ def versions(comm: Comm, options: Options) -> list[Version]:
     """Those of this rank, from the one before the first step on."""
     return [
         Version(saved(trainer.part, trainer.optimizer), buffers(trainer))
-        for trainer in steps(comm, options)
+        for trainer in steps(trainer_of(comm, options))
     ]
 
 
@@ -218,7 +217,7 @@ def watched_apply(self: Update, step: int, plain: Any) -> Outcome:
 def cut_up(monkeypatch: Any) -> Iterator[None]:
     """Within it chunks are short, kernels are in two parts, and lines of updates are counted."""
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "CHUNK_BYTES", 256)
+        patch.setattr(flat_buffer, "CHUNK_BYTES", 256)
         patch.setattr(Adam, "_update", partialmethod(in_halves, plain=Adam._update))
         patch.setattr(Update, "apply", partialmethod(watched_apply, plain=Update.apply))
         patch.setattr(Executor, "run", partialmethod(watched_run, plain=Executor.run))

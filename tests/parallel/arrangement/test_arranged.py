@@ -89,6 +89,19 @@ def test_a_run_of_another_strategy_does_too(
         threads.run(ranks, holds_and_sends_what_is_said, made, options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"optimizer": "adam", "dtype": "float16"}, {"optimizer": "rmsprop", "momentum": 0.9}],
+    ids=["SGD", "Adam", "RMSprop"],
+)
+def test_a_node_holds_what_is_said_for_the_loss_of_a_rank(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = {**options, "allreduce": "shared"}
+    with communicators(monkeypatch) as made:
+        threads.run(3, holds_and_sends_what_is_said, made, shared, fault_tolerant=True)
+
+
 OF_DIGITS = {
     name: {"pp": 2, "micro_batches": 3, "build": build}
     for name, build in (GRAPH_MODELS | BRANCH_MODELS).items()
