@@ -36,7 +36,11 @@ def plan_moves(
     had, needs = _by_tensor(have), _by_tensor(need)
     choice, moves = _Choice(nodes), list[Move]()
     for i in sorted(needs):
-        moves += choice.moves(tensors[i], [*dict.fromkeys(had[i])], needs[i])
+        there = [*dict.fromkeys(had[i])]
+        if tensors[i].may_differ:
+            first = {(one.part, one.lo, one.hi): one for one in reversed(there)}
+            there = [*first.values()]
+        moves += choice.moves(tensors[i], there, needs[i])
     in_order = chain.from_iterable(needs[i] for i in sorted(needs))
     return MovePlan(tuple(tensors), tuple(in_order), tuple(moves))
 
