@@ -1,0 +1,99 @@
+"""What each rank of an arrangement has of a model in training, and what it needs of it, on paper.
+
+    held      all of its part of each tensor that a rank has: what it needs before it trains
+    updated   the stretches of trained parameters that a rank updates, and has running sums of
+    owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
+
+Tensors are numbered as in the graph.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.collectives.step import chunk_start
+from nnmpi.nn.place import Part, whole
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.memory import running_sums
+from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.nearest import plan_moves
+
+
+def held(a: Arrangement) -> Iterator[TensorRange]:
+    """All parts that ranks have."""
+    for rank in range(a.ranks):
+        model = a.model_on(rank)
+        for one in (*model.trained, *model.others):
+            part = _part(a, one.variable, rank)
+            yield TensorRange(one.variable, rank, 0, 0, one.size, part)
+
+
+def updated(a: Arrangement) -> Iterator[TensorRange]:
+    """What ranks update of trained parameters, in the order of memory."""
+    for rank in range(a.ranks):
+        model = a.model_on(rank)
+        for start, stop in _updates(a, rank):
+            for one, (at, _) in zip(model.trained, model.spans, strict=True):
+                lo, hi = max(start, at) - at, min(stop, at + one.size) - at
+                if lo < hi:
+                    part = _part(a, one.variable, rank)
+                    yield TensorRange(one.variable, rank, 0, lo, hi, part)
+
+
+def owned(a: Arrangement) -> Iterator[TensorRange]:
+    """What snapshots of ranks have."""
+    yield from updated(a)
+    trained = {one.variable for model in a.rank_models.values() for one in model.trained}
+    yield from (one for one in held(a) if one.i not in trained and one.rank < a.mesh.size)
+
+
+def _updates(a: Arrangement, rank: int) -> Iterator[tuple[int, int]]:
+    """What a rank updates of its flat buffer."""
+    n, server = a.model_on(rank).length, rank - a.mesh.size
+    if a.store.buckets:
+        yield from a.owned_ranges(rank)
+    elif not a.servers:
+        yield 0, n
+    elif server >= 0:
+        yield chunk_start(n, a.servers, server), chunk_start(n, a.servers, server + 1)
+
+
+def _part(a: Arrangement, v: int, rank: int) -> Part:
+    """The part of a variable that a rank has."""
+    part, cut = whole(a.graph.variables[v].shape), a.sharding.variables.get(v)
+    if cut is None:
+        return part
+    tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
+    side = cut.bounds[tp], cut.bounds[tp + 1]
+    return (*part[: cut.axis], side, *part[cut.axis + 1 :])
+
+
+class Rearranged(NamedTuple):
+    """The moves from one arrangement to another one: of parameters and buffers, and of sums."""
+
+    values: MovePlan
+    sums: MovePlan
+
+
+def rearranged(
+    before: Arrangement, after: Arrangement, axes: Mapping[str, Sequence[int]]
+) -> Rearranged:
+    """What ranks move when they are arranged anew; those of the larger job are there.
+
+    `axes` are those of parameters, by path, in the order of memory.
+    """
+    nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
+    dtype = after.updated_dtype
+    k = running_sums(after, 1) // dtype.itemsize - after.is_mixed
+    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(k))
+    variables = after.graph.variables
+    order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
+    types = [dtype if v.is_parameter else np.dtype(v.dtype) for v in variables]
+    both = [*zip(variables, order, types, strict=True)]
+    tensors = [MovedTensor(v.path, v.shape, o, ((VALUES, t),), not v.is_parameter) for v, o, t in both]
+    summed = [MovedTensor(v.path, v.shape, o, sums) for v, o, _ in both]
+    return Rearranged(
+        plan_moves(tensors, owned(before), held(after), nodes),
+        plan_moves(summed, updated(before), updated(after), nodes),
+    )
