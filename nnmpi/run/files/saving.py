@@ -133,7 +133,7 @@ def write(
     path = Path(path)
     check_target(path)
     blank = dict.fromkeys((*digests, FILE), BLANK)
-    header, starts = _header(path, index, {**metadata, **blank})
+    header, starts = header_of(path, index, {**metadata, **blank})
     with refusing(path), replaced(path, "x+b") as file:
         file.write(header)
         for start, array in zip(starts, arrays, strict=True):
@@ -170,7 +170,7 @@ def _fill_in(file: IO[bytes], place: int, text: str) -> None:
     file.write(text.encode())
 
 
-def _header(
+def header_of(
     path: Path, index: Sequence[Info], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[int]]:
     """The bytes before the data, and the position of each tensor in the file."""

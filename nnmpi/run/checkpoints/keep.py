@@ -1,0 +1,243 @@
+"""The directory of checkpoints: who may write there, what is kept, and what was left behind.
+
+step-00001200                a checkpoint
+.step-00001300.part          one that is being written, or whose writer was killed
+.step-00001200.old.part      one that another of the same step replaces
+.shared-HEX.part             what ranks look for, to see that they share the directory
+.lock                        locked by the run that writes there; the system releases the lock
+                             of a process that is killed
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from uuid import uuid4
+
+from nnmpi.comm import Comm
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.quoting import shown
+from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
+from nnmpi.run.files.atomic import ELSEWHERE, lock
+
+STEP = re.compile(r"step-(\d{8,})")
+PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
+LOCK = ".lock"
+PATIENCE = 2.0  # seconds in which a network file system shows a new file
+
+BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accuracy": max}
+"""What --keep-best keeps of each measure."""
+
+
+def folder_of(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return directory / f"step-{step:08d}"
+
+
+def part_of(directory: Path, step: int) -> Path:
+    """Where it is while it is written."""
+    return directory / f".step-{step:08d}.part"
+
+
+def folders(directory: Path) -> dict[int, Path]:
+    """The checkpoints by step, the newest first, whether they are whole or not.
+
+    One that is whole but has not got its name, since its writer was killed, is one of them.
+    """
+    found: dict[int, Path] = {}
+    names = sorted(os.listdir(directory))  # parts before checkpoints
+    for name in names:
+        if (part := PART.fullmatch(name)) and part[2] and _is_whole(directory / name):
+            found[int(part[2])] = directory / name
+        elif step := STEP.fullmatch(name):
+            found[int(step[1])] = directory / name
+    return {step: found[step] for step in sorted(found, reverse=True)}
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_manifest(folder)
+    except DamagedError:
+        return False
+    return True
+
+
+# ---- what is kept
+
+
+def remove_old(directory: Path, keep: int, best: str | None) -> None:
+    """Removes checkpoints, but the newest `keep` whole ones, and the best one.
+
+    What is damaged and newer than these is left: somebody may want to look at it.
+    """
+    whole: dict[int, Manifest] = {}
+    for step, folder in folders(directory).items():
+        with suppress(DamagedError):
+            whole[step] = read_manifest(folder)
+    kept = {*[*whole][:keep]}
+    measured = {step: m for step, one in whole.items() if (m := measure(one, best)) is not None}
+    if best and measured:
+        value = BETTER[best]([*measured.values()])
+        kept.add(min(step for step, m in measured.items() if m == value))
+    for step, folder in folders(directory).items():
+        if step not in kept and step < max(kept, default=0):
+            remove(folder)
+
+
+def measure(manifest: Manifest, name: str | None) -> float | None:
+    """A measure of the epoch at whose end a checkpoint was written; None within an epoch."""
+    measures: Mapping[str, float] = manifest.about.get("metrics") or {}
+    return measures.get(name or "")
+
+
+def remove(folder: Path) -> None:
+    """Removes a checkpoint, its manifest first: what is left of it is none."""
+    hidden = folder.with_name(f".{folder.name}.old.part") if STEP.fullmatch(folder.name) else folder
+    with suppress(OSError):
+        os.rename(folder, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def replace(part: Path, folder: Path) -> None:
+    """Gives a checkpoint, which is on disk, its name; the one that had it is removed.
+
+    A writer that is killed in between leaves the new one whole: `clean` gives it its name.
+    """
+    before = folder.with_name(f".{folder.name}.old.part")
+    with suppress(FileNotFoundError):
+        os.rename(folder, before)
+    os.rename(part, folder)
+    sync(folder.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def clean(directory: Path, is_locked: bool) -> None:
+    """Removes what killed writers have left; a whole checkpoint without its name gets it.
+
+    Where the file system has no locks, what is younger than an hour may be another run's.
+    """
+    for name in sorted(os.listdir(directory)):
+        part, path = PART.fullmatch(name), directory / name
+        if not part or not (is_locked or _age(path) > ELSEWHERE):
+            continue
+        if part[2] and _is_whole(path) and not folder_of(directory, int(part[2])).exists():
+            os.rename(path, folder_of(directory, int(part[2])))
+            sync(directory)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime
+    return 0.0
+
+
+def sync(folder: Path) -> None:
+    """Returns when the names in a folder are on disk."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+# ---- who may write
+
+
+class DirectoryLock(NamedTuple):
+    """A directory that this run writes to, until `release`; other runs are refused."""
+
+    path: Path
+    file: IO[Any]
+    is_locked: bool  # False where the file system has no locks
+
+    def release(self) -> None:
+        """Lets others write there."""
+        if not self.file.closed:
+            with suppress(OSError):
+                self.path.unlink()
+            self.file.close()
+
+
+def locked(directory: Path) -> DirectoryLock:
+    """The lock of a directory, which is made; raises ValueError where this run cannot write."""
+    cannot = f"cannot write checkpoints to {shown(directory)}"
+    try:
+        directory.mkdir(exist_ok=True)
+        while True:
+            path = directory / LOCK
+            file = path.open("a+b")
+            try:
+                is_locked = lock(file)
+                if is_same(file, path):  # else the run that had it has removed it
+                    return DirectoryLock(path, file, is_locked)
+            except BlockingIOError:
+                file.close()
+                raise ValueError(
+                    f"{cannot}: another run writes there; wait for its end, or name another "
+                    "directory"
+                ) from None
+            file.close()
+    except FileExistsError:
+        raise ValueError(f"{cannot}: it is not a directory; name another one") from None
+    except FileNotFoundError:
+        parent = shown(directory.parent)
+        raise ValueError(f"{cannot}: there is no directory {parent}; make it first") from None
+    except OSError as error:
+        raise ValueError(f"{cannot}: {error.strerror}; name another directory") from None
+
+
+def is_same(file: IO[Any], path: Path) -> bool:
+    """Whether a path still names an open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
+def check_shared(directory: Path, comm: Comm) -> None:
+    """Raises ValueError, on all ranks, unless they share a directory; every rank calls it."""
+    name = gather_objects(comm, f".shared-{uuid4().hex}.part")[0]
+    path = directory / name
+
+    def make() -> None:
+        if comm.rank == 0:
+            path.touch()
+
+    all_or_none(comm, make)
+    is_seen = gather_objects(comm, _seen(path))
+    if comm.rank == 0:
+        path.unlink(missing_ok=True)
+    others = [rank for rank, seen in enumerate(is_seen) if not seen]
+    if others:
+        ranks = ", ".join(map(str, others[:8])) + ", ..." * (len(others) > 8)
+        raise ValueError(
+            f"checkpoint_dir {shown(directory)} is not shared: rank 0 has written a file there "
+            f"that ranks {ranks} do not see; name a directory that all ranks share"
+        )
+
+
+def _seen(path: Path) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(PATIENCE / 20)
+    return True
+
+
+def check_empty(directory: str | os.PathLike[str]) -> None:
+    """Raises ValueError if there are checkpoints of another run, which does not go on."""
+    path = Path(directory)
+    there = folders(path) if path.is_dir() else {}
+    if there:
+        raise ValueError(
+            f"checkpoint_dir {shown(path)} has checkpoints already, the newest of step "
+            f"{max(there)}: --resume goes on from there; name another directory for another run"
+        )

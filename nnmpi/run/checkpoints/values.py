@@ -1,0 +1,68 @@
+"""Values of Python and NumPy as JSON, and back, exactly.
+
+(0.9, 0.999)      {"tuple": [0.9, 0.999]}
+inf               {"float": "inf"}
+np.float32(0.1)   {"numpy": ["float32", 0.10000000149011612]}
+an array          {"array": 0}: the first one of a list, which is written elsewhere
+{"tuple": 1}      {"dict": {"tuple": 1}}: what looks like one of these
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi.dtypes import named
+from nnmpi.quoting import shown
+
+MARKS = ("tuple", "float", "numpy", "array", "dict")
+
+
+def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
+    """The value for json.dumps; its arrays are appended to the list.
+
+    Raises ValueError for what JSON cannot hold.
+    """
+    if isinstance(value, np.generic):
+        return {"numpy": [value.dtype.name, as_json(value.item(), arrays)]}
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {"array": len(arrays) - 1}
+    if isinstance(value, tuple | list):
+        items = [as_json(item, arrays) for item in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        found = {key: as_json(item, arrays) for key, item in value.items()}
+        return {"dict": found} if len(found) == 1 and {*found} <= {*MARKS} else found
+    kind = "a dict whose keys are not all texts" if isinstance(value, Mapping) else repr(value)
+    raise ValueError(
+        f"a checkpoint cannot hold {shown(kind)} (of type {type(value).__name__}): give numbers, "
+        "texts, arrays, and lists, tuples and dicts of them"
+    )
+
+
+def from_json(value: Any, arrays: Sequence[np.ndarray]) -> Any:
+    """What `as_json` was given."""
+    mark: str
+    inner: Any
+    if isinstance(value, list):
+        return [from_json(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    mark, inner = next(iter(value.items())) if len(value) == 1 else ("", value)
+    if mark == "tuple":
+        return tuple(from_json(item, arrays) for item in inner)
+    if mark == "float":
+        return float(inner)
+    if mark == "numpy":
+        dtype, item = inner
+        return named(dtype).type(from_json(item, arrays))
+    if mark == "array":
+        return arrays[inner]
+    found = inner if mark == "dict" else value
+    return {key: from_json(item, arrays) for key, item in found.items()}

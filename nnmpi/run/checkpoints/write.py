@@ -1,0 +1,321 @@
+"""Writer: checkpoints of a run, which are written while training goes on.
+
+    rank 0     start ─ step ─ step ─ poll ──── step ─── poll ─ poll: the result
+                 └ hash, write, fsync ┘ └ manifest, rename ┘              threads
+    rank 1     start ─ step ─ step ─ step ─ poll ─── step ─── poll: the result
+                 └ hash, write, fsync ────────┘
+
+Threads make no call of MPI. That its file is written, a rank tells the others by messages that move
+between steps; so does the first rank at the end.
+"""
+
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from nnmpi import blas, native
+from nnmpi.comm import Comm, mpi_versions
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.strategy import WorkerPosition
+from nnmpi.run.checkpoints.divide import RangeType, divided
+from nnmpi.run.checkpoints.keep import (
+    DirectoryLock,
+    check_shared,
+    clean,
+    folder_of,
+    locked,
+    part_of,
+    remove,
+    remove_old,
+    replace,
+    sync,
+)
+from nnmpi.run.checkpoints.manifest import NAME, Manifest, SavedFile, to_bytes
+from nnmpi.run.checkpoints.rank_file import contents_of, in_thread, laid_out, write_file
+from nnmpi.run.checkpoints.values import as_json
+from nnmpi.run.snapshot import Snapshot
+from nnmpi.version import __version__
+
+T = TypeVar("T")
+PAUSE = 5e-4  # seconds between two polls of a rank that waits
+ALGORITHM = "halving"  # its messages need no set-up, so nobody waits when they begin
+
+
+class WriteResult(NamedTuple):
+    """A checkpoint that was written or, if `problem` says why, was not.
+
+    seconds   from its start until this rank knew
+    """
+
+    step: int
+    folder: Path
+    size: int
+    seconds: float
+    problem: str = ""
+
+
+class RangesHere(NamedTuple):
+    """What a rank has to write, as it tells the others at the start.
+
+    problem   why it cannot, if so
+    """
+
+    ranges: list[RangeType]
+    positions: tuple[WorkerPosition, ...]
+    problem: str
+
+
+class FileWritten(NamedTuple):
+    """The file of a rank, and the digests of its blocks; or why it could not be written."""
+
+    problem: str
+    size: int = 0
+    blocks: Sequence[str] = ()
+
+
+class Told(NamedTuple):
+    """What the run tells of itself, on the first rank: as JSON, and its arrays."""
+
+    about: Any
+    arrays: list[np.ndarray]
+
+
+class Writer:
+    """Writes checkpoints into a directory. Every rank makes it, and calls its methods.
+
+    waited   seconds in which training has waited for it
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], comm: Comm, keep: int = 2, best: str | None = None
+    ) -> None:
+        self.waited = 0.0
+        self._directory, self._keep, self._best = Path(directory), keep, best
+        self._writing: Generator[None, None, WriteResult] | None = None
+        self._stop = threading.Event()
+        self._lock: DirectoryLock | None = None
+        self._comm = comm
+        all_or_none(comm, self._open)
+        try:
+            check_shared(self._directory, comm)
+        except BaseException:
+            self.abandon()
+            raise
+        own = comm.split(0)  # its messages move at any time
+        assert own is not None
+        self._comm = own
+
+    def _open(self) -> None:
+        """The first rank takes the directory."""
+        if self._comm.rank == 0:
+            self._lock = locked(self._directory)
+            clean(self._directory, self._lock.is_locked)
+
+    def start(self, snapshot: Snapshot, about: Mapping[str, Any]) -> WriteResult | None:
+        """Begins to write what the ranks have; returns the result of the one before, if that was
+        under way.
+
+        `about` is of the first rank: what a run needs to go on, beside the snapshot. Raises
+        ValueError, on all ranks, if a checkpoint cannot hold it.
+        """
+        before, began = self.finish(), time.perf_counter()
+        told = all_or_none(self._comm, lambda: self._told(about))
+        ranges = [RangeType.of(one) for one in snapshot.owned]
+        problem = self._made_folder(snapshot.state.step)
+        own = RangesHere(ranges, snapshot.positions, problem)
+        self._writing = self._steps(snapshot, told, gather_objects(self._comm, own), began)
+        self.poll()
+        self.waited += time.perf_counter() - began
+        return before
+
+    def poll(self) -> WriteResult | None:
+        """The result, once, of a checkpoint that was under way. It never waits; a rank calls it
+        after each step."""
+        if self._writing is None:
+            return None
+        steps, self._writing = self._writing, None
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: WriteResult = end.value
+            return result
+        self._writing = steps
+        return None
+
+    def finish(self) -> WriteResult | None:
+        """Waits for what is under way, and returns its result."""
+        began, result = time.perf_counter(), None
+        while self._writing is not None and result is None:
+            result = self.poll()
+            time.sleep(PAUSE)
+        self.waited += time.perf_counter() - began
+        return result
+
+    def close(self) -> WriteResult | None:
+        """Finishes, and lets other runs write to the directory."""
+        result = self.finish()
+        if self._lock is not None:
+            self._lock.release()
+        self._comm.free()
+        return result
+
+    def abandon(self) -> None:
+        """Gives up what is under way, after a rank was lost; it never waits. The next Writer of the
+        directory removes it."""
+        self._stop.set()
+        self._writing = None
+        if self._lock is not None:
+            self._lock.release()
+
+    # ---- how it is written
+
+    def _told(self, about: Mapping[str, Any]) -> Told:
+        if self._comm.rank:
+            return Told(None, [])
+        arrays: list[np.ndarray] = []
+        text = as_json(dict(about), arrays)
+        return Told(text, [np.array(a, order="C") for a in arrays])
+
+    def _made_folder(self, step: int) -> str:
+        """On the first rank; returns what is wrong, if anything."""
+        if self._lock is not None:
+            try:
+                clean(self._directory, self._lock.is_locked)
+                part_of(self._directory, step).mkdir()
+            except OSError as error:
+                return _reason(error)
+        return ""
+
+    def _steps(
+        self, snapshot: Snapshot, told: Told, ranks: Sequence[RangesHere], began: float
+    ) -> Generator[None, None, WriteResult]:
+        """Yields while it waits for threads or for messages."""
+        step = snapshot.state.step
+        positions = tuple(position for one in ranks for position in one.positions)
+        whole = snapshot._replace(owned=(), positions=positions)
+        parts = divided([one.ranges for one in ranks])
+        problem, files = next(filter(None, (one.problem for one in ranks)), ""), list[FileWritten]()
+        if not problem:
+            here = parts[self._comm.rank]
+            files = yield from self._files(part_of(self._directory, step), snapshot, here, told)
+            problem = next(filter(None, (one.problem for one in files)), "")
+        del snapshot
+        ended = FileWritten(problem)
+        if self._lock is not None:
+            ended = yield from _result(partial(self._ended, whole, told, parts, files, problem))
+        first, *_ = yield from self._gathered(ended)
+        seconds = time.perf_counter() - began
+        return WriteResult(
+            step, folder_of(self._directory, step), first.size, seconds, first.problem
+        )
+
+    def _files(
+        self, folder: Path, snapshot: Snapshot, ranges: Sequence[RangeType], told: Told
+    ) -> Generator[None, None, list[FileWritten]]:
+        """Writes the file of this rank; returns what all have written."""
+        file = laid_out(self._comm.rank, ranges, told.arrays)
+        views = contents_of(file, snapshot.owned, told.arrays)
+        own = yield from _result(partial(_written, folder / file.name, views, self._stop))
+        return (yield from self._gathered(own))
+
+    def _gathered(self, own: FileWritten) -> Generator[None, None, list[FileWritten]]:
+        """What each rank gives."""
+        comm, data = self._comm, np.frombuffer(json.dumps(own).encode(), np.uint8)
+        counts = np.zeros(comm.size, np.int64)
+        counts[comm.rank] = len(data)
+        work = comm.start_all_gather(counts, ALGORITHM, [1] * comm.size)
+        while not work.poll():
+            yield
+        ends = np.cumsum(counts)
+        rows = np.zeros(ends[-1], np.uint8)
+        rows[ends[comm.rank] - len(data) : ends[comm.rank]] = data
+        work = comm.start_all_gather(rows, ALGORITHM, counts.tolist())
+        while not work.poll():
+            yield
+        return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
+
+    def _ended(
+        self,
+        snapshot: Snapshot,
+        told: Told,
+        parts: Sequence[Sequence[RangeType]],
+        files: Sequence[FileWritten],
+        problem: str,
+    ) -> FileWritten:
+        """On the first rank: gives the checkpoint its manifest and its name, or removes it."""
+        step, size = snapshot.state.step, sum(file.size for file in files)
+        part, folder = part_of(self._directory, step), folder_of(self._directory, step)
+        try:
+            if problem:
+                remove(part)
+                return FileWritten(problem)
+            layouts = [
+                laid_out(r, ranges, told.arrays * (r == 0)) for r, ranges in enumerate(parts)
+            ]
+            saved = tuple(
+                SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)
+                for one, file in zip(layouts, files, strict=True)
+            )
+            about = snapshot, saved, layouts[0].arrays, told.about, versions(), time.time()
+            _write_manifest(part, Manifest(*about))
+            replace(part, folder)
+        except OSError as error:
+            remove(part)
+            return FileWritten(_reason(error))
+        with suppress(OSError):
+            remove_old(self._directory, self._keep, self._best)
+        return FileWritten("", size)
+
+
+def _result(f: Callable[[], T]) -> Generator[None, None, T]:
+    """The result of f, which a thread computes."""
+    future = in_thread(f)
+    while not future.done():
+        yield
+    return future.result()
+
+
+def _written(path: Path, views: Sequence[memoryview], stop: threading.Event) -> FileWritten:
+    """Writes the file of a rank."""
+    try:
+        blocks = write_file(path, views, stop)
+        sync(path.parent)
+    except (OSError, MemoryError) as error:
+        return FileWritten(_reason(error))
+    return FileWritten("", sum(map(len, views)), blocks)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    with (folder / NAME).open("xb") as file:
+        file.write(to_bytes(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    sync(folder)
+
+
+def _reason(error: Exception) -> str:
+    """What a message says of an error of the system."""
+    if isinstance(error, OSError):
+        return f"{platform.node()}: {error.strerror or error}"
+    return f"{platform.node()}: out of memory"
+
+
+def versions() -> dict[str, str]:
+    """What computes here: other versions and kernels may round otherwise."""
+    return {
+        "nnmpi": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        **mpi_versions(),
+        "blas": blas.core(),
+        "native": native.INSTRUCTIONS,
+    }
