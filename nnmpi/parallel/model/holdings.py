@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives.step import chunk_start
 from nnmpi.nn.place import Part, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import running_sums
+from nnmpi.parallel.arrangement.sole import clipped
 from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan, TensorRange
 from nnmpi.parallel.model.nearest import plan_moves
 
@@ -33,12 +33,11 @@ def updated(a: Arrangement) -> Iterator[TensorRange]:
     """What ranks update of trained parameters, in the order of memory."""
     for rank in range(a.ranks):
         model = a.model_on(rank)
-        for start, stop in _updates(a, rank):
-            for one, (at, _) in zip(model.trained, model.spans, strict=True):
-                lo, hi = max(start, at) - at, min(stop, at + one.size) - at
-                if lo < hi:
-                    part = _part(a, one.variable, rank)
-                    yield TensorRange(one.variable, rank, 0, lo, hi, part)
+        begins = {one: at for one, (at, _) in zip(model.trained, model.spans, strict=True)}
+        own = a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank)
+        for one, (lo, hi) in clipped(a, rank, own):
+            at, part = begins[one], _part(a, one.variable, rank)
+            yield TensorRange(one.variable, rank, 0, lo - at, hi - at, part)
 
 
 def owned(a: Arrangement) -> Iterator[TensorRange]:
@@ -46,17 +45,6 @@ def owned(a: Arrangement) -> Iterator[TensorRange]:
     yield from updated(a)
     trained = {one.variable for model in a.rank_models.values() for one in model.trained}
     yield from (one for one in held(a) if one.i not in trained and one.rank < a.mesh.size)
-
-
-def _updates(a: Arrangement, rank: int) -> Iterator[tuple[int, int]]:
-    """What a rank updates of its flat buffer."""
-    n, server = a.model_on(rank).length, rank - a.mesh.size
-    if a.store.buckets:
-        yield from a.owned_ranges(rank)
-    elif not a.servers:
-        yield 0, n
-    elif server >= 0:
-        yield chunk_start(n, a.servers, server), chunk_start(n, a.servers, server + 1)
 
 
 def _part(a: Arrangement, v: int, rank: int) -> Part:
@@ -90,9 +78,11 @@ def rearranged(
     variables = after.graph.variables
     order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
     types = [dtype if v.is_parameter else np.dtype(v.dtype) for v in variables]
-    both = [*zip(variables, order, types, strict=True)]
-    tensors = [MovedTensor(v.path, v.shape, o, ((VALUES, t),), not v.is_parameter) for v, o, t in both]
-    summed = [MovedTensor(v.path, v.shape, o, sums) for v, o, _ in both]
+    tensors = [
+        MovedTensor(v.path, v.shape, own, ((VALUES, t),), not v.is_parameter)
+        for v, own, t in zip(variables, order, types, strict=True)
+    ]
+    summed = [tensor._replace(arrays=sums) for tensor in tensors]
     return Rearranged(
         plan_moves(tensors, owned(before), held(after), nodes),
         plan_moves(summed, updated(before), updated(after), nodes),
