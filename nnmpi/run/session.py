@@ -212,17 +212,21 @@ class Session:
         whole = self.arrangement.store.is_whole or self.rests
         return whole and self.strategy.entries.table.writer_has_all
 
-    def write(self, path: str | None) -> None:
-        """Writes the model to a file, on the first rank."""
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a file of the model says of it."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
-        about = {
+        return {
             "model": models.name_of(self.model, self.config),
             "data": dataset.name,
             **models.language_of(dataset),
             **standardiser.metadata(),
         }
+
+    def write(self, path: str | None) -> None:
+        """Writes the model to a file, on the first rank."""
         where = path if self.comm.rank == 0 else None
-        saving.write_entries(where, self.strategy.entries, about, self.model)
+        saving.write_entries(where, self.strategy.entries, self.metadata, self.model)
 
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; no message is sent."""

@@ -1,5 +1,6 @@
 """All fuzzers by name: the tests try a sample of each, scripts/soak runs them for an hour."""
 
+import fuzz_checkpoints
 import fuzz_collectives
 import fuzz_command_line
 import fuzz_data_files
@@ -20,6 +21,8 @@ FUZZERS: dict[str, Fuzzer] = {
     "logs": Fuzzer(fuzz_pictures.log_case, 40, 20),
     "folders": Fuzzer(fuzz_folders.case, 200, 10),
     "saved-models": Fuzzer(fuzz_saved_models.case, 20, 20),
+    "checkpoints": Fuzzer(fuzz_checkpoints.case, 20, 60),
+    "checkpoints-mpi": Fuzzer(fuzz_checkpoints.mpi_case, 1, 120),
     "collectives": Fuzzer(fuzz_collectives.case, 8, 60),
     "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),
     "deaths": Fuzzer(fuzz_deaths.case, 2, 120),

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Self
 
-import numpy as np
-
+from nnmpi.dtypes import named
 from nnmpi.nn.place import Part, Place
 from nnmpi.parallel.model.snapshot import SavedRange
 
@@ -36,39 +35,49 @@ class RangeType(NamedTuple):
     @classmethod
     def of(cls, one: SavedRange) -> Self:
         """What a range is, without its numbers."""
-        sums = {name: row.dtype.name for name, row in one.sums.items()}
-        return cls(*one[:4], one.steps, one.values.dtype.name, sums)
+        sums = {name: row[0:0].dtype.name for name, row in one.sums.items()}
+        return cls(*one[:4], one.steps, one.values[0:0].dtype.name, sums)
 
     @property
-    def bytes(self) -> int:
-        """The bytes of each number, with those of its sums."""
-        return sum(np.dtype(name).itemsize for name in (self.values, *self.sums.values()))
+    def size(self) -> int:
+        """The bytes of the numbers, with those of their sums."""
+        types = (self.values, *self.sums.values())
+        return (self.hi - self.lo) * sum(int(named(name).itemsize) for name in types)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether an optimizer updates it."""
+        return self.steps > 0 or bool(self.sums)
 
 
 def divided(owned: Sequence[Sequence[RangeType]], least: int = LEAST) -> list[list[RangeType]]:
-    """What each rank writes of what the ranks have: each number once."""
-    shared = defaultdict[tuple[int, ...], list[RangeType]](list)
-    for one, ranks in _stretches(owned):
-        shared[ranks].append(one)
-    found: list[list[RangeType]] = [[] for _ in owned]
+    """What each rank writes of what the ranks have: each number once, in the order of tensors.
+
+    What is not trained is written whole, and if it is small by the first rank that has it: copies
+    of buffers may differ where ranks go at their own pace.
+    """
+    shared = defaultdict[tuple[int, ...], list[tuple[int, RangeType]]](list)
+    found: list[list[tuple[int, RangeType]]] = [[] for _ in owned]
+    for number, (one, ranks) in enumerate(_stretches(owned)):
+        is_first = not one.is_trained and one.size < least
+        (found[ranks[0]] if is_first else shared[ranks]).append((number, one))
     for ranks, stretches in shared.items():
-        total, at = sum((one.hi - one.lo) * one.bytes for one in stretches), 0
+        total, at = sum(one.size for _, one in stretches), 0
         ends = [total * k // len(ranks) for k in range(1, len(ranks))]
-        for one in stretches:
-            n = one.hi - one.lo
-            cuts = [0, *(_cut(end - at, n, one.bytes, least) for end in ends), n]
+        for number, one in stretches:
+            cuts = [0, *(_cut(end - at, one, least) for end in ends), one.hi - one.lo]
             for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True):
                 if a < b:
-                    found[rank].append(one._replace(lo=one.lo + a, hi=one.lo + b))
-            at += n * one.bytes
-    return found
+                    found[rank].append((number, one._replace(lo=one.lo + a, hi=one.lo + b)))
+            at += one.size
+    return [[one for _, one in sorted(there, key=lambda row: row[0])] for there in found]
 
 
-def _cut(byte: int, n: int, size: int, least: int) -> int:
-    """The number at this byte of n numbers of so many bytes; 0 or n where few are not cut."""
-    if n * size < least:
-        return n if 2 * byte > n * size else 0
-    return min(max(byte // size, 0), n)
+def _cut(byte: int, one: RangeType, least: int) -> int:
+    """How many of the numbers of a range lie before a byte; all or none of what is not cut."""
+    if one.size < least or not one.is_trained:
+        return one.hi - one.lo if 2 * byte > one.size else 0
+    return min(max(byte * (one.hi - one.lo) // one.size, 0), one.hi - one.lo)
 
 
 def _stretches(

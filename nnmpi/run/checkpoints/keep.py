@@ -110,7 +110,12 @@ def replace(part: Path, folder: Path) -> None:
     before = folder.with_name(f".{folder.name}.old.part")
     with suppress(FileNotFoundError):
         os.rename(folder, before)
-    os.rename(part, folder)
+    try:
+        os.rename(part, folder)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.rename(before, folder)
+        raise
     sync(folder.parent)
     shutil.rmtree(before, ignore_errors=True)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.config import Config
+from nnmpi.dtypes import named
 from nnmpi.metrics import Share, Sums
 from nnmpi.nn.place import Place
 from nnmpi.optim.loss_scale import LossScale
@@ -238,4 +239,16 @@ def _file_from_json(texts: Any) -> SavedFile:
     found = SavedFile(texts["name"], texts["bytes"], tuple(texts["sha256"]), tuple(ranges))
     if Path(found.name).name != found.name:
         raise DamagedError(f"{NAME} names the file {shown(found.name)}, which is not beside it")
+    for one in found.ranges:
+        _check(one, found.size)
     return found
+
+
+def _check(one: FileRange, size: int) -> None:
+    """Raises DamagedError for numbers that are not in a file of so many bytes."""
+    n = one.hi - one.lo
+    ends = [
+        there.at + n * named(there.dtype).itemsize for there in (one.values, *one.sums.values())
+    ]
+    if not 0 <= one.lo <= one.hi <= one.place.size or max(ends) > size:
+        raise DamagedError(f"{NAME} says that {shown(one.place.path)} is where it is not")

@@ -5,15 +5,17 @@ step-00001200   whole so far: digests are those of blocks  ◄── newest
                 that ranks read
 """
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.dtypes import named
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
@@ -30,53 +32,77 @@ from nnmpi.run.checkpoints.rank_file import BLOCK
 from nnmpi.run.checkpoints.values import from_json
 from nnmpi.run.snapshot import Snapshot
 
+KEPT = 64
+"""Blocks that a reader keeps: of so many files it may read by turns."""
+
 
 class BlockReader:
-    """Reads a file of a checkpoint in blocks, each checked, and the last one kept.
+    """Reads files of a checkpoint in blocks of 1 MB, each checked; some are kept.
 
-    Who reads in the order of the file reads each byte once.
+    Who reads the numbers of a file in their order reads no byte twice.
+
+    size   the bytes that were read
     """
 
-    def __init__(self, folder: Path, file: SavedFile) -> None:
-        self._path, self._file = folder / file.name, file
-        self._number, self._block = -1, b""
-        self.bytes = 0  # that were read
+    def __init__(self, folder: Path, files: Sequence[SavedFile]) -> None:
+        self._folder, self._files = folder, {file.name: file for file in files}
+        self._kept: dict[tuple[str, int], bytes] = {}  # the last one that was used last
+        self.size = 0
 
-    def numbers(self, there: InFile, lo: int, hi: int) -> np.ndarray:
+    def numbers(self, file: str, there: InFile, lo: int, hi: int) -> np.ndarray:
         """Numbers lo to hi - 1 of those that begin there; raises DamagedError."""
         dtype = named(there.dtype)
-        found = np.empty(hi - lo, dtype)
-        row, at = found.view(np.uint8), there.at + lo * dtype.itemsize
-        done = 0
+        found = np.empty(hi - lo, dtype.newbyteorder("<"))
+        row, at, done = found.view(np.uint8), there.at + lo * dtype.itemsize, 0
         while done < row.size:
             number, start = divmod(at + done, BLOCK)
-            part = self._read(number)[start : start + row.size - done]
+            part = self._block(file, number)[start : start + row.size - done]
             row[done : done + len(part)] = np.frombuffer(part, np.uint8)
             done += len(part)
-        return found.astype(dtype.newbyteorder("="), copy=False)
-
-    def _read(self, number: int) -> bytes:
-        if number != self._number:
-            try:
-                with self._path.open("rb", buffering=0) as file:
-                    file.seek(number * BLOCK)
-                    block = file.read(BLOCK)
-            except OSError as error:
-                raise DamagedError(f"{self._file.name}: {error.strerror}") from None
-            self.bytes += len(block)
-            blocks = self._file.blocks
-            if number >= len(blocks) or sha256(block).hexdigest() != blocks[number]:
-                raise DamagedError(
-                    f"{self._file.name} is damaged: block {number} of 1 MB is not what its SHA-256 "
-                    "says"
-                )
-            self._number, self._block = number, block
-        return self._block
+        return found.astype(dtype, copy=False)
 
     def check(self) -> None:
         """Raises DamagedError unless all blocks are those that were written."""
-        for number in range(len(self._file.blocks)):
-            self._read(number)
+        for file in self._files.values():
+            for number in range(len(file.blocks)):
+                self._block(file.name, number)
+
+    def _block(self, file: str, number: int) -> bytes:
+        key = file, number
+        block = self._kept.pop(key, None)
+        if block is None:
+            block = self._read(file, number)
+            for old in [*self._kept][: len(self._kept) + 1 - KEPT]:
+                del self._kept[old]
+        self._kept[key] = block
+        return block
+
+    def _read(self, name: str, number: int) -> bytes:
+        try:
+            with (self._folder / name).open("rb", buffering=0) as file:
+                file.seek(number * BLOCK)
+                block = file.read(BLOCK)
+        except OSError as error:
+            raise DamagedError(f"{name}: {error.strerror}") from None
+        self.size += len(block)
+        digests = self._files[name].blocks
+        if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
+            raise DamagedError(
+                f"{name} is damaged: block {number} of 1 MB is not what its SHA-256 says"
+            )
+        return block
+
+
+@dataclass(frozen=True)
+class NumbersInFile:
+    """A row of numbers, which is read when it is sliced."""
+
+    reader: BlockReader
+    file: str
+    there: InFile
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        return self.reader.numbers(self.file, self.there, where.start, where.stop)
 
 
 class Found(NamedTuple):
@@ -98,47 +124,55 @@ class Found(NamedTuple):
         """What the run has told, with its arrays, which are read."""
         arrays = []
         if self.manifest.arrays:
-            reader = BlockReader(self.folder, self.manifest.files[0])
+            first = self.manifest.files[0]
+            reader = BlockReader(self.folder, [first])
             for one in self.manifest.arrays:
-                count = int(np.prod(one.shape, dtype=np.int64))
-                arrays.append(reader.numbers(InFile(*one[:2]), 0, count).reshape(one.shape))
+                row = reader.numbers(first.name, InFile(*one[:2]), 0, math.prod(one.shape))
+                arrays.append(row.reshape(one.shape))
         found: dict[str, Any] = from_json(self.manifest.about, arrays)
         return found
 
-    def snapshot(self, comm: Comm) -> Snapshot:
-        """The snapshot, with what some of the ranks had: each rank reads files of its own.
-
-        Every rank calls it. Raises DamagedError, on all of them, if one has read what was not
-        written.
+    def snapshot(self) -> Snapshot:
+        """The snapshot, alike on all ranks, of which nothing is read yet: what the ranks had is in
+        files, and `Restored` reads of it what a rank needs. That raises DamagedError on a rank that
+        reads what was not written.
         """
-        owned: list[SavedRange] = []
-        problem = ""
-        try:
-            for file in self.manifest.files[comm.rank :: comm.size]:
-                owned += _ranges(BlockReader(self.folder, file), file)
-        except DamagedError as error:
-            problem = str(error)
-        agreed(comm, problem)
+        reader = BlockReader(self.folder, self.manifest.files)
+        owned = (
+            SavedRange(
+                *(one.place, one.axes, one.lo, one.hi),
+                NumbersInFile(reader, file.name, one.values),
+                one.steps,
+                {name: NumbersInFile(reader, file.name, at) for name, at in one.sums.items()},
+                file.name,
+            )
+            for file in self.manifest.files
+            for one in file.ranges
+        )
         return self.manifest.snapshot._replace(owned=tuple(owned))
 
 
-def _ranges(reader: BlockReader, file: SavedFile) -> list[SavedRange]:
-    """What is in a file, read in its order."""
-    values = [reader.numbers(one.values, 0, one.hi - one.lo) for one in file.ranges]
-    return [
-        SavedRange(
-            *(one.place, one.axes, one.lo, one.hi, row, one.steps),
-            {name: reader.numbers(there, 0, one.hi - one.lo) for name, there in one.sums.items()},
-        )
-        for one, row in zip(file.ranges, values, strict=True)
-    ]
+def use_newest(
+    directory: str | os.PathLike[str], comm: Comm, use: Callable[[Found], object]
+) -> Found | None:
+    """The newest checkpoint that ranks could `use`, or None where there is none; every rank calls
+    it.
 
-
-def agreed(comm: Comm, problem: str) -> None:
-    """Raises DamagedError, on all ranks, if one has a problem; every rank calls it."""
-    problems = [text for text in gather_objects(comm, problem) if text]
-    if problems:
-        raise DamagedError(problems[0])
+    Digests are compared when numbers are read: where ranks `use` one and find that it is damaged,
+    they use the one before.
+    """
+    without: dict[int, str] = {}
+    while (found := newest(directory, comm, without)) is not None:
+        try:
+            use(found)
+            return found
+        except (ValueError, OtherRankError) as error:  # on all ranks, one kind or the other
+            own = str(error) if isinstance(error, DamagedError) else ""
+            problems = [text for text in gather_objects(comm, own) if text]
+            if not problems:
+                raise
+            without[found.step] = problems[0]
+    return None
 
 
 def newest(

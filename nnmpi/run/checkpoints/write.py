@@ -133,7 +133,7 @@ class Writer:
         problem = self._made_folder(snapshot.state.step)
         own = RangesHere(ranges, snapshot.positions, problem)
         self._writing = self._steps(snapshot, told, gather_objects(self._comm, own), began)
-        self.poll()
+        next(self._writing)
         self.waited += time.perf_counter() - began
         return before
 
@@ -198,13 +198,15 @@ class Writer:
     def _steps(
         self, snapshot: Snapshot, told: Told, ranks: Sequence[RangesHere], began: float
     ) -> Generator[None, None, WriteResult]:
-        """Yields while it waits for threads or for messages."""
+        """Yields when it has begun, and while it waits for threads or for messages."""
         step = snapshot.state.step
         positions = tuple(position for one in ranks for position in one.positions)
         whole = snapshot._replace(owned=(), positions=positions)
         parts = divided([one.ranges for one in ranks])
         problem, files = next(filter(None, (one.problem for one in ranks)), ""), list[FileWritten]()
-        if not problem:
+        if problem:
+            yield
+        else:
             here = parts[self._comm.rank]
             files = yield from self._files(part_of(self._directory, step), snapshot, here, told)
             problem = next(filter(None, (one.problem for one in files)), "")
@@ -279,6 +281,7 @@ class Writer:
 def _result(f: Callable[[], T]) -> Generator[None, None, T]:
     """The result of f, which a thread computes."""
     future = in_thread(f)
+    yield
     while not future.done():
         yield
     return future.result()

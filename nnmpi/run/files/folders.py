@@ -76,41 +76,45 @@ def check_folder(path: str) -> None:
         check_target(Path(path, name))
 
 
-def check_kind(path: str | None, model: Module) -> None:
-    """Raises NotSavedError for a folder, unless it can have this model."""
-    if path and is_folder(path) and not isinstance(model, GPT):
+def gpt_sizes(model: Module) -> Sizes | None:
+    """The sizes of a GPT, which a folder can have; None of another model."""
+    return sizes_of(model) if isinstance(model, GPT) else None
+
+
+def check_kind(path: str | None, sizes: Sizes | None, model: str) -> None:
+    """Raises NotSavedError for a folder, unless it can have a model of these sizes."""
+    if path and is_folder(path) and sizes is None:
         raise NotSavedError(
             f"cannot save {shown(path)}: it is a directory; name a file in it, since a folder is "
-            f"for a GPT-2, and the model is a {type(model).__name__}"
+            f"for a GPT-2, and the model is a {shown(model)}"
         )
 
 
 @contextmanager
 def prepared(
-    path: str, model: Module, about: Mapping[str, str]
+    path: str, sizes: Sizes | None, about: Mapping[str, str]
 ) -> Iterator[tuple[str, Form, Mapping[str, str]]]:
     """Where the tensors of a model are written, how, and the metadata there.
 
-    A folder is made, and removed after a failure. The other files in it are replaced behind the
-    block, right after the tensors, config.json last.
+    A folder is for a GPT of these sizes. It is made, and removed after a failure. The other files
+    in it are replaced behind the block, right after the tensors, config.json last.
     """
     if not is_folder(path):
         yield path, PLAIN, about
         return
-    check_kind(path, model)
-    assert isinstance(model, GPT)
+    assert sizes is not None
     check_folder(path)
     is_there = os.path.isdir(path)
     try:
         with refusing(path), ExitStack() as files:
             os.makedirs(path, exist_ok=True)
             config = files.enter_context(replaced(Path(path, CONFIG), "xb"))
-            config.write(config_of(sizes_of(model)).encode())
+            config.write(config_of(sizes).encode())
             if tokenizer := _tokenizer(about):
                 copy = files.enter_context(replaced(Path(path, TOKENIZER_FILE), "xb"))
                 copy.write(tokenizer.to_json().encode())
                 about = {**about, TOKENIZER: tokenizer.describe(TOKENIZER_FILE)}
-            yield weights_of(path), Published(model.heads), {**METADATA, **about}
+            yield weights_of(path), Published(sizes.heads), {**METADATA, **about}
     finally:
         if not is_there:
             with suppress(OSError):  # it is empty after a failure only

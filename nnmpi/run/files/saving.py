@@ -100,7 +100,9 @@ def write_entries(
     arrays = values()
     try:
         if path:
-            with folders.prepared(path, model, metadata) as (file, form, about):
+            sizes = folders.gpt_sizes(model)
+            folders.check_kind(path, sizes, type(model).__name__)
+            with folders.prepared(path, sizes, metadata) as (file, form, about):
                 index = [
                     Info(name, dtype, form.order(own).shape(shape))
                     for own, dtype, shape in entries.index()

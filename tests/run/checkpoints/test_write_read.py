@@ -1,18 +1,20 @@
 """Checkpoints are written and read again, on threads."""
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.training.laws_resume import OPTIMIZERS
-from helpers.training.laws_snapshot import MIDDLE, RING, run, same
+from helpers.training.laws_snapshot import MIDDLE, RING, go_on, near, one_rank, run, same
 
 from nnmpi import Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.checkpoints.read import newest
+from nnmpi.run.checkpoints.keep import folder_of
+from nnmpi.run.checkpoints.read import BlockReader, newest, use_newest
 from nnmpi.run.checkpoints.write import Writer
 
 ADAM = OPTIMIZERS[1]
@@ -48,7 +50,7 @@ def test_a_run_goes_on_from_a_file(ranks: int, options: dict[str, Any], tmp_path
             assert about.pop("table").tolist() == [0, 1, 2, 3, 4]
             assert str(about) == "{'rate': np.float32(0.1), 'betas': (0.9, inf), 'n': [1]}"
             snapshot = trainer.snapshot()
-            from_file = found.snapshot(comm)
+            from_file = found.snapshot()
             without = {"owned": (), "positions": ()}
             assert from_file._replace(**without) == snapshot._replace(**without)
             trainer.restore(from_file)
@@ -58,3 +60,68 @@ def test_a_run_goes_on_from_a_file(ranks: int, options: dict[str, Any], tmp_path
 
     threads.run(ranks, rank)
     assert os.listdir(tmp_path) == [f"step-{MIDDLE:08d}"]
+
+
+def test_where_a_block_is_damaged_all_ranks_go_on_from_the_one_before(tmp_path: Path) -> None:
+    """One rank notices when it reads, in the midst of a restore."""
+    options = {**ADAM, **RING, "zero": 1}
+
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            writer, snapshot = Writer(tmp_path, comm), trainer.snapshot()
+            writer.start(snapshot, {})
+            later = snapshot.state._replace(step=MIDDLE + 1)
+            writer.start(snapshot._replace(state=later), {})
+            writer.close()
+            if comm.rank == 0:
+                path = folder_of(tmp_path, MIDDLE + 1) / "rank-00001.safetensors"
+                content = bytearray(path.read_bytes())
+                content[-1] ^= 1  # of running sums: all values are read before
+                path.write_bytes(content)
+            comm.barrier()
+            found = use_newest(tmp_path, comm, lambda one: trainer.restore(one.snapshot()))
+            assert found is not None
+            assert found.step == MIDDLE
+            (text,) = found.passed_over
+            assert "rank-00001.safetensors is damaged: block 0 of 1 MB" in text
+
+        same(run(comm, options, act), run(comm, options))
+
+    threads.run(2, rank)
+
+
+@pytest.mark.parametrize("after", [{"tp": 3}, {**RING, "zero": 3}, {"servers": 1}], ids=str)
+def test_other_ranks_read_what_they_need_once(
+    after: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, read, times = (
+        {**ADAM, "dp": 2, "tp": 2, **RING},
+        BlockReader._read,
+        Counter[tuple[object, str, int]](),
+    )
+
+    def counted(self: BlockReader, file: str, number: int) -> bytes:
+        times[self, file, number] += 1
+        return read(self, file, number)
+
+    def write(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            writer = Writer(tmp_path, comm)
+            writer.start(trainer.snapshot(), {})
+            writer.close()
+
+        run(comm, before, act)
+
+    for module in ("rank_file", "read"):
+        monkeypatch.setattr(f"nnmpi.run.checkpoints.{module}.BLOCK", 1024)
+    threads.run(4, write)
+    monkeypatch.setattr(BlockReader, "_read", counted)
+
+    def rank(comm: Comm) -> None:
+        found = newest(tmp_path, comm)
+        assert found is not None
+        near(go_on(comm, found.snapshot(), {**ADAM, **after}), one_rank(ADAM))
+
+    threads.run(3, rank)
+    assert {*times.values()} == {1}
+    assert len({number for _, _, number in times}) > 5

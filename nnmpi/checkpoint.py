@@ -1,0 +1,195 @@
+"""The command `python -m nnmpi.checkpoint`: what is in a directory of checkpoints; without MPI.
+
+Exit status: 0 success, 1 a checkpoint is damaged, 2 unusable arguments, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nnmpi import cli
+from nnmpi.drawing.tables import amount, columns
+from nnmpi.mesh import CUTS
+from nnmpi.quoting import shown
+from nnmpi.run.checkpoints.export import export
+from nnmpi.run.checkpoints.keep import folder_of, folders
+from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
+from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
+
+Checkpoint = dict[str, Any]
+"""What --json prints of a checkpoint."""
+
+HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
+
+
+class Output(NamedTuple):
+    """What is printed, and the exit status."""
+
+    values: list[Checkpoint]
+    text: str
+    status: int = 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line: a subcommand for each question; its `run` returns the output."""
+    p = cli.Parser(
+        prog="python -m nnmpi.checkpoint",
+        description="Look at checkpoints, check them, and export one as a model; without MPI.",
+        allow_abbrev=False,
+    )
+    kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, run: Callable[[argparse.Namespace], Output]) -> Any:
+        sub = kinds.add_parser(name, help=text, allow_abbrev=False)
+        sub.add_argument("directory", metavar="DIR", help="the directory of --checkpoint-dir")
+        sub.add_argument("--json", action="store_true", help="print JSON, not text")
+        sub.set_defaults(run=run)
+        return sub
+
+    add("list", "what there is, the newest first", listed)
+    sub = add("verify", "read all numbers, and compare them with their digests", verified)
+    sub.add_argument("step", metavar="STEP", nargs="?", type=int, help="default: all of them")
+    sub = add("export", "write the model to one safetensors file, with PyTorch's names", exported)
+    out = "the file, or FOLDER/ in GPT-2's form"
+    sub.add_argument("out", metavar="OUT", help=out)
+    sub.add_argument("--step", type=int, help="default: the newest that is whole")
+    text = "also write the state of the optimizer, beside the model"
+    sub.add_argument("--optimizer", action="store_true", help=text)
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+
+    def command() -> int:
+        options = parser().parse_args(arguments)
+        output = options.run(options)
+        print(json.dumps(output.values) if options.json else output.text, flush=True)
+        return int(output.status)
+
+    return cli.run("nnmpi.checkpoint", command, "take a machine with more of it")
+
+
+def listed(options: argparse.Namespace) -> Output:
+    """A line for each checkpoint; only manifests are read."""
+    there = _folders(options.directory)
+    values = [_facts(step, folder) for step, folder in there.items()]
+    if not values:
+        return Output([], f"no checkpoints in {shown(options.directory)}")
+    return Output(values, columns([HEADS, *map(_cells, values)]))
+
+
+def verified(options: argparse.Namespace) -> Output:
+    """A line for each checkpoint, or for one, all of whose blocks are read."""
+    there = _folders(options.directory)
+    if options.step is not None:
+        there = {options.step: _chosen(options)}
+    values = [_facts(step, folder, _check_blocks) for step, folder in there.items()]
+    lines = [
+        f"step {one['step']}: {one['problem'] or 'whole, ' + amount(one['bytes'])}"
+        for one in values
+    ]
+    damaged = any(one["problem"] for one in values)
+    return Output(values, "\n".join(lines) or "no checkpoints", int(damaged))
+
+
+def exported(options: argparse.Namespace) -> Output:
+    """The files that were written."""
+    if options.step is not None:
+        folder = _chosen(options)
+        try:
+            found: Found | None = Found(folder, read_manifest(folder))
+        except DamagedError as error:
+            raise ValueError(f"cannot export {shown(folder)}: {error}") from None
+    else:
+        found = newest_of(Path(options.directory), {})
+    if found is None:
+        raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
+    try:
+        files = export(found, options.out, options.optimizer)
+    except DamagedError as error:
+        raise ValueError(f"cannot export {shown(found.folder)}: {error}") from None
+    text = f"step {found.step} to {' and '.join(map(shown, files))}"
+    passed_over = [f"{line}\n" for line in found.passed_over]
+    value = {"step": found.step, "files": files, "passed_over": [*found.passed_over]}
+    return Output([value], "".join([*passed_over, text]))
+
+
+def _folders(directory: str) -> dict[int, Path]:
+    try:
+        return folders(Path(directory))
+    except OSError as error:
+        raise ValueError(f"cannot read {shown(directory)}: {error.strerror}") from None
+
+
+def _chosen(options: argparse.Namespace) -> Path:
+    """The checkpoint of a step."""
+    there = _folders(options.directory)
+    if options.step not in there:
+        name = folder_of(Path(options.directory), options.step).name
+        known = ", ".join(map(str, there)) or "none"
+        raise ValueError(
+            f"there is no {name} in {shown(options.directory)}; the steps there are {known}"
+        )
+    return there[options.step]
+
+
+def _facts(
+    step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
+) -> Checkpoint:
+    """What is known of a checkpoint; with a `problem` if it is not whole."""
+    try:
+        manifest = read_manifest(folder)
+        check(folder, manifest)
+    except DamagedError as error:
+        return {"step": step, "folder": str(folder), "problem": str(error)}
+    run, about = manifest.snapshot, manifest.about
+    loss = (about.get("metrics") or {}).get("loss")
+    sizes = {axis: n for axis in CUTS if (n := getattr(run.config, axis)) > 1}
+    return {
+        "step": step,
+        "folder": str(folder),
+        "epoch": run.state.epoch,
+        "loss": run.epoch.mean_loss if run.epoch.samples else loss,
+        "ranks": run.ranks,
+        "layout": {"pp": run.config.pp, **sizes, "zero": run.config.zero},
+        "bytes": manifest.size,
+        "time": manifest.time,
+        "complete": bool(about.get("complete")),
+        "versions": dict(manifest.versions),
+        "problem": "",
+    }
+
+
+def _check_blocks(folder: Path, manifest: Manifest) -> None:
+    BlockReader(folder, manifest.files).check()
+
+
+def _cells(one: Checkpoint) -> list[str]:
+    if one["problem"]:
+        return [str(one["step"]), "", "", "", "", "", one["problem"]]
+    sizes = [f"{axis} {n}" for axis, n in one["layout"].items() if n > (axis != "zero")]
+    return [
+        str(one["step"]),
+        str(one["epoch"]),
+        "" if one["loss"] is None else f"{one['loss']:.4f}",
+        " ".join([f"{one['ranks']} ranks", *sizes]) if sizes else f"{one['ranks']} ranks",
+        amount(one["bytes"]),
+        _age(time.time() - one["time"]),
+        "complete" if one["complete"] else "whole",
+    ]
+
+
+def _age(seconds: float) -> str:
+    """Two digits are enough."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

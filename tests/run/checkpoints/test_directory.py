@@ -1,0 +1,212 @@
+"""The directory of checkpoints: what is kept, what is refused, and what is damaged."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.training.made_checkpoints import made, read, written, wrong
+
+from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.checkpoints import keep
+from nnmpi.run.checkpoints.keep import check_empty, check_shared, clean, folder_of, part_of
+from nnmpi.run.checkpoints.manifest import NAME, DamagedError, from_bytes
+from nnmpi.run.checkpoints.read import newest
+from nnmpi.run.checkpoints.write import Writer
+
+LARGE = 400_000  # numbers, in blocks of 1 MB and stretches that are cut
+
+
+def read_by(ranks: int, directory: Path, n: int = 1000) -> tuple[int, tuple[str, ...]]:
+    """The step that so many ranks find, which is as it was written, and what they pass over."""
+    results = threads.run(ranks, read, directory)
+    found = results[0][0]
+    assert found is not None
+    assert wrong([snapshot for _, snapshot in results if snapshot is not None], n) == ""
+    assert found.about()["arrays"][0].tolist() == [found.step] * 3
+    return found.step, found.passed_over
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 2), (3, 1)])
+@pytest.mark.parametrize("n", [1000, LARGE])
+def test_any_number_of_ranks_reads_what_others_have_written(
+    before: int, after: int, n: int, tmp_path: Path
+) -> None:
+    threads.run(before, written, tmp_path, [7], n)
+    assert read_by(after, tmp_path, n) == (7, ())
+    sizes = [path.stat().st_size for path in folder_of(tmp_path, 7).glob("rank-*")]
+    assert len(sizes) == before
+    if n == LARGE:
+        assert max(sizes) < 1.4 * min(sizes)  # the buffer is not cut
+
+
+@pytest.mark.parametrize("name", [NAME, "rank-00000.safetensors", "rank-00001.safetensors"])
+def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
+    threads.run(2, written, tmp_path, [1, 2, 3])
+    path = folder_of(tmp_path, 3) / name
+    content = path.read_bytes()
+    for at in (0, len(content) // 2, len(content) - 1):
+        flip(path, at)
+        step, passed_over = read_by(2, tmp_path)
+        assert step == 2
+        assert len(passed_over) == 1
+        assert "step-00000003 is passed over" in passed_over[0]
+        assert name in passed_over[0]
+        flip(path, at)
+    assert read_by(2, tmp_path) == (3, ())
+    for damaged in (content[:-1], content + b" ", None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        assert read_by(1, tmp_path)[0] == 2
+    for step in (1, 2):
+        shutil.rmtree(folder_of(tmp_path, step))
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole: step-00000003 is passed"):
+        newest(tmp_path, comm_self())
+
+
+def test_a_manifest_of_another_version_is_not_read(tmp_path: Path) -> None:
+    threads.run(1, written, tmp_path, [1])
+    content = (folder_of(tmp_path, 1) / NAME).read_bytes()
+    body = content[content.index(b'"manifest":') + 11 : -2].replace(b'"format":1', b'"format":2')
+    digest = hashlib.sha256(body).hexdigest().encode()
+    with pytest.raises(DamagedError, match="version 2 of the format, and nnmpi reads 1"):
+        from_bytes(b'{"sha256":"' + digest + b'","manifest":' + body + b"}\n")
+
+
+def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, comm_self(), keep=2, best="test_loss")
+    for step, loss in enumerate([0.5, 0.1, 0.4, 0.3, None], start=1):
+        metrics = {} if loss is None else {"metrics": {"test_loss": loss, "accuracy": 1 - loss}}
+        writer.start(made(comm_self(), step), metrics)
+    writer.close()
+    assert sorted(os.listdir(tmp_path)) == [f"step-0000000{step}" for step in (2, 4, 5)]
+    with pytest.raises(ValueError, match="has checkpoints already, the newest of step 5: --resume"):
+        check_empty(tmp_path)
+    check_empty(tmp_path / "other")
+
+
+def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    threads.run(1, written, tmp_path, [1, 2])
+    flip(folder_of(tmp_path, 2) / NAME, 100)
+    threads.run(2, written, tmp_path, [2])
+    assert read_by(1, tmp_path) == (2, ())
+    assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
+
+
+def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
+    """But a checkpoint that has all but its name gets that, and is found before, too."""
+    threads.run(1, written, tmp_path, [1, 2, 3])
+    os.rename(folder_of(tmp_path, 3), part_of(tmp_path, 3))
+    os.rename(folder_of(tmp_path, 2), part_of(tmp_path, 2))
+    (part_of(tmp_path, 2) / NAME).unlink()
+    (tmp_path / f".shared-{'a' * 32}.part").touch()
+    (tmp_path / ".step-00000001.old.part").mkdir()
+    (tmp_path / ".mine.part").touch()
+    (tmp_path / ".lock").touch()
+    assert read_by(1, tmp_path)[0] == 3
+    clean(tmp_path, is_locked=False)  # they are too young, where there are no locks
+    assert len(os.listdir(tmp_path)) == 7
+    Writer(tmp_path, comm_self()).close()
+    assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
+
+
+def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
+    one = Writer(tmp_path, comm_self())
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises((ValueError, OtherRankError), match="another run writes there"):
+            Writer(tmp_path, comm)
+
+    threads.run(2, rank)
+    one.close()
+    Writer(tmp_path, comm_self()).close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for name, reason in {
+        "file": "it is not a directory; name another one",
+        "none/here": "there is no directory .*none; make it first",
+    }.items():
+        with pytest.raises(ValueError, match=reason):
+            Writer(tmp_path / name, comm_self())
+
+    def read_only(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(fcntl, "flock", read_only)  # a file system without locks
+    Writer(tmp_path / "made", comm_self()).close()
+    monkeypatch.setattr(Path, "mkdir", read_only)  # root may write anywhere
+    with pytest.raises(ValueError, match="Permission denied; name another directory"):
+        Writer(tmp_path / "other", comm_self())
+
+
+def test_a_directory_that_ranks_do_not_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep, "PATIENCE", 0.01)
+
+    def rank(comm: Comm) -> None:
+        own = tmp_path / str(comm.rank // 2)  # two ranks a node
+        own.mkdir(exist_ok=True)
+        with pytest.raises(ValueError, match=r"rank 0 has written .* that ranks 2, 3 do not see"):
+            check_shared(own, comm)
+
+    threads.run(4, rank)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("failing", ["fsync", "rename", "mkdir"])
+def test_what_cannot_be_written_is_told_on_all_ranks(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is left; the next one is written."""
+
+    works, fails = getattr(os, failing), threading.Event()
+
+    def full(*arguments: object, **options: object) -> None:
+        if fails.is_set():
+            raise OSError(28, "No space left on device")
+        works(*arguments, **options)
+
+    monkeypatch.setattr(os, failing, full)
+
+    def rank(comm: Comm) -> tuple[str, str]:
+        writer = Writer(tmp_path, comm)
+        fails.set()
+        writer.start(made(comm, 1), {})
+        first = writer.finish()
+        fails.clear()
+        comm.barrier()
+        writer.start(made(comm, 2), {})
+        second = writer.close()
+        assert first is not None
+        assert second is not None
+        return first.problem, second.problem
+
+    for first, second in threads.run(2, rank):
+        assert first.endswith("No space left on device")
+        assert not second
+    assert os.listdir(tmp_path) == ["step-00000002"]
+
+
+def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, comm_self())
+    for value, reason in {object(): "object", 1j: "complex", (): ""}.items():
+        if reason:
+            with pytest.raises(ValueError, match=f"a checkpoint cannot hold .*{reason}"):
+                writer.start(made(comm_self(), 1), {"callbacks": [{"state": value}]})
+    with pytest.raises(ValueError, match="whose keys are not all texts"):
+        writer.start(made(comm_self(), 1), {"callbacks": {1: np.zeros(2)}})
+    writer.close()
