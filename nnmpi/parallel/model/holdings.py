@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.dtypes import is_float
+from nnmpi.nn import Module
 from nnmpi.nn.place import Part, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import running_sums
@@ -57,6 +59,11 @@ def _part(a: Arrangement, v: int, rank: int) -> Part:
     return (*part[: cut.axis], side, *part[cut.axis + 1 :])
 
 
+def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
+    """The axes of each parameter in the order of memory, by its path."""
+    return {p.place.path: p.memory_axes for p in model.parameters()}
+
+
 class Rearranged(NamedTuple):
     """The moves from one arrangement to another one: of parameters and buffers, and of sums."""
 
@@ -69,7 +76,7 @@ def rearranged(
 ) -> Rearranged:
     """What ranks move when they are arranged anew; those of the larger job are there.
 
-    `axes` are those of parameters, by path, in the order of memory.
+    `axes` are those of the model (see `axes_of`).
     """
     nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
     dtype = after.updated_dtype
@@ -77,7 +84,8 @@ def rearranged(
     sums: Arrays = tuple((f"sum {j}", dtype) for j in range(k))
     variables = after.graph.variables
     order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
-    types = [dtype if v.is_parameter else np.dtype(v.dtype) for v in variables]
+    types = [np.dtype(v.dtype) for v in variables]
+    types = [dtype if is_float(t) else t for t in types]
     tensors = [
         MovedTensor(v.path, v.shape, own, ((VALUES, t),), not v.is_parameter)
         for v, own, t in zip(variables, order, types, strict=True)

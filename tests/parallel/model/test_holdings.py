@@ -1,18 +1,21 @@
-"""What ranks have and need on paper is what built ranks have and need, and what is moved is that."""
+"""What ranks have, need and move on paper is what built ranks have, need and move."""
 
 from typing import Any
 
 import pytest
 from helpers.training import laws_snapshot
-from helpers.training.laws_resume import OPTIMIZERS
-from helpers.training.laws_snapshot import LAYOUTS, trainer_of
+from helpers.training.laws_snapshot import LAYOUTS, RING, trainer_of
 
+from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.model import snapshot as snapshots
-from nnmpi.parallel.model.holdings import held, owned
+from nnmpi.parallel.model.holdings import axes_of, held, owned, rearranged
+from nnmpi.parallel.model.moves import MovePlan
+from nnmpi.parallel.model.moving import carry_out
 
-ADAM = OPTIMIZERS[1]
+ADAM = {"optimizer": "adam", "lr": 1e-3}
 
 
 @pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: str(row.options))
@@ -38,3 +41,37 @@ def test_what_ranks_have_is_what_is_said(row: laws_snapshot.Row) -> None:
 
     assert named(owned(a)) == set().union(*(own for own, *_ in of_all))
     assert named(held(a)) == set().union(*(here for _, here, _ in of_all))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({**RING, "zero": 1, "bucket_mb": 0.001}, {**RING, "dp": 2, "tp": 2}),
+        ({**RING, "dp": 2, "tp": 2, "zero": 2}, {"pp": 2, "cut": "5", "tp": 2}),
+        ({"pp": 2, "cut": "5", **RING}, {"allreduce": "shared"}),
+        ({"servers": 1}, {**RING, "zero": 3}),
+    ],
+    ids=str,
+)
+def test_what_ranks_send_when_they_are_rearranged_is_what_is_said(
+    before: dict[str, Any], after: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, **ADAM, **before)
+        old, axes = trainer.arrangement, axes_of(trainer.model)
+        plain = {name: getattr(Config(), name) for name in before}
+        trainer.rearrange(**{**plain, **after})
+        said = [plan.moved(comm.size) for plan in rearranged(old, trainer.arrangement, axes)]
+        assert sent[comm.rank] == [one[comm.rank].sent for one in said]
+        assert sum(one.sent.bytes for plan in said for one in plan) > 0
+        trainer.close()
+
+    def counted(plan: MovePlan, comm: Comm, *rest: Any) -> None:
+        comm.ledger.reset()
+        carry_out(plan, comm, *rest)
+        found = Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+        sent.setdefault(comm.rank, []).append(found)
+
+    sent: dict[int, list[Sent]] = {}
+    monkeypatch.setattr(snapshots, "carry_out", counted)
+    threads.run(4, rank)
