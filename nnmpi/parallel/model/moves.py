@@ -83,7 +83,7 @@ class MovedTensor(NamedTuple):
         return math.prod(self.shape) * self.itemsize
 
 
-class Move(NamedTuple):
+class TensorMove(NamedTuple):
     """What a need gets of a holding."""
 
     have: TensorRange
@@ -110,10 +110,10 @@ def longest_message(ranks: int) -> int:
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
-class Piece(NamedTuple):
+class MovePiece(NamedTuple):
     """Numbers lo to hi - 1 of a move, in the order of its runs, of one array."""
 
-    move: Move
+    move: TensorMove
     name: str
     dtype: np.dtype[Any]
     lo: int
@@ -145,7 +145,7 @@ class MovePlan(NamedTuple):
 
     tensors: tuple[MovedTensor, ...]
     needs: tuple[TensorRange, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
         """Plans of tensors that are moved together, one plan behind the other."""
@@ -160,16 +160,16 @@ class MovePlan(NamedTuple):
         for k, some in needs:
             yield MovePlan(self.tensors, (*some,), moves.get(k, ()))
 
-    def between(self) -> dict[tuple[Holder, int], list[Move]]:
+    def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
         """The moves from each holder to each rank."""
-        found = defaultdict[tuple[Holder, int], list[Move]](list)
+        found = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
             found[move.have.holder, move.need.rank].append(move)
         return found
 
-    def messages(self, moves: Iterable[Move], most: int) -> Iterator[list[Piece]]:
+    def messages(self, moves: Iterable[TensorMove], most: int) -> Iterator[list[MovePiece]]:
         """The numbers of some moves, in messages of at most so many bytes."""
-        message, room = list[Piece](), most
+        message, room = list[MovePiece](), most
         for move in moves:
             for name, dtype in self.tensors[move.need.i].arrays:
                 at, size = 0, move.size
@@ -179,7 +179,7 @@ class MovePlan(NamedTuple):
                         yield message
                         message, room = [], most
                         continue
-                    message.append(Piece(move, name, dtype, at, stop))
+                    message.append(MovePiece(move, name, dtype, at, stop))
                     at, room = stop, room - message[-1].nbytes
         if message:
             yield message

@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.parallel.model.boxes import Runs
-from nnmpi.parallel.model.moves import Move, MovePlan, Piece, TensorRange, longest_message
+from nnmpi.parallel.model.moves import MovePiece, MovePlan, TensorMove, TensorRange, longest_message
 
 Read: TypeAlias = Callable[[TensorRange, str, int, int], np.ndarray]
 """read(have, name, lo, hi): numbers lo to hi - 1 of its part, of which the holding has some, of the
@@ -51,7 +51,7 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
         raise error
 
 
-Peers = dict[int, list[Move]]
+Peers = dict[int, list[TensorMove]]
 
 
 class _Moving:
@@ -60,7 +60,7 @@ class _Moving:
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
         self._plan, self._comm, self._read = plan, comm, read
         self._most, me = longest_message(comm.size), comm.rank
-        self._local, self._sent, self._received = list[list[Move]](), Peers(), Peers()
+        self._local, self._sent, self._received = list[list[TensorMove]](), Peers(), Peers()
         for (holder, to), moves in plan.between().items():
             if isinstance(holder, str) or holder == to:
                 self._local += [moves] * (to == me)
@@ -88,7 +88,7 @@ class _Moving:
             if not ended:
                 time.sleep(0)  # lets other ranks use this core
 
-    def _receives(self, source: int, moves: Sequence[Move]) -> Iterator[Work]:
+    def _receives(self, source: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
         for message in self._plan.messages(moves, self._most):
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
             yield self._comm.irecv(packed, source)
@@ -97,7 +97,7 @@ class _Moving:
                 target = runs.target - piece.move.need.lo
                 _copy(numbers, _packed(runs.length), self._array(piece), target, runs.length)
 
-    def _sends(self, to: int, moves: Sequence[Move]) -> Iterator[Work]:
+    def _sends(self, to: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
         for message in self._plan.messages(moves, self._most):
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
             for piece, numbers in _unpacked(message, packed):
@@ -120,21 +120,23 @@ class _Moving:
         for (need, name), numbers in self._arrived.items():
             write(need, name, numbers)
 
-    def _had(self, piece: Piece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
         """A row of the holding that has the runs of a piece, and where they start in it."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         return self._read(piece.move.have, piece.name, first, stop), runs.source - first
 
-    def _array(self, piece: Piece) -> np.ndarray:
+    def _array(self, piece: MovePiece) -> np.ndarray:
         return self._arrived[piece.move.need, piece.name]
 
-    def _runs(self, piece: Piece) -> Runs:
+    def _runs(self, piece: MovePiece) -> Runs:
         """Those of the numbers of a piece."""
         axes = self._plan.tensors[piece.move.need.i].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
 
-def _unpacked(message: list[Piece], packed: np.ndarray) -> Iterator[tuple[Piece, np.ndarray]]:
+def _unpacked(
+    message: list[MovePiece], packed: np.ndarray
+) -> Iterator[tuple[MovePiece, np.ndarray]]:
     """The numbers of each piece, where they are in the bytes of a message."""
     at = 0
     for piece in message:

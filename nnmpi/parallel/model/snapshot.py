@@ -1,8 +1,10 @@
 """SavedRange: what a rank owns of a model in training, as copies; and how a model gets it back.
 
-rank 0 of 2   w 0..5   b 0..1  ─┐                  ┌─►  w b   rank 0 of 3
-rank 1 of 2   w 5..9           ─┴─►  moves.py  ────┼─►  w b   rank 1 of 3
-SavedRange each                      moving.py     └─►  w b   rank 2 of 3
+    rank 0 of 2   w 0..5   b 0..1  ─┐                           ┌─►  w b   rank 0 of 3
+    rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
+    SavedRange each                                             └─►  w b   rank 2 of 3
+
+Who gives what to whom is in `nearest.py`, messages in `moving.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
 
-class Numbers(Protocol):
+class NumberRow(Protocol):
     """A row of numbers, in memory or in a file: a slice of it is an array on the host."""
 
     def __getitem__(self, where: slice, /) -> np.ndarray:
@@ -54,12 +56,12 @@ class SavedRange(NamedTuple):
     axes: tuple[int, ...]
     lo: int
     hi: int
-    values: Numbers
+    values: NumberRow
     steps: int
-    sums: Mapping[str, Numbers]
+    sums: Mapping[str, NumberRow]
     file: str | None = None
 
-    def array(self, name: str) -> Numbers:
+    def array(self, name: str) -> NumberRow:
         """The values, or a running sum."""
         return self.values if name == VALUES else self.sums[name]
 
