@@ -14,10 +14,13 @@ the run is over          both are ignored: MPI_Finalize may take a while
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
+
+import numpy as np
 
 from nnmpi import blas, cli
 from nnmpi.comm import Comm, OtherRankError, ended, job, launched, traceback_text
@@ -32,6 +35,7 @@ from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import LostOutputError, Report, open_report
+from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.models import check_named
 from nnmpi.run.setup.setup import set_up
@@ -113,6 +117,31 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         return fail(error)
     try:
         c = prepared(comm, arguments)
+        fewer, working = fitted(c, comm) if c.elastic else (None, comm)
+    except ValueError as error:
+        return fail(error, 2)
+    except KeyboardInterrupt:
+        return interrupted(comm, " before the first step")
+    if fewer is None:
+        return train(c, comm, early)
+    if fewer.config != c and comm.rank == 0:
+        print_error(f"nnmpi.train: {fewer.why}")
+    if working is None:
+        over = comm.irecv(np.zeros(1), 0)
+        while not over.done:  # `over.poll` would count as a wait, which may be too long
+            comm.poll()
+            time.sleep(0.05)
+        return 0
+    status = train(fewer.config, working, early)
+    if comm.rank == 0:
+        for spare in range(fewer.ranks, comm.size):
+            comm.isend(np.zeros(1), spare).wait()
+    return status
+
+
+def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
+    """Makes what the config says, and trains it."""
+    try:
         if c.dry_run:
             event = dry_run(set_up(c, None, None, comm), comm)
             with open_report(c, comm) as report:

@@ -130,7 +130,7 @@ class Fit:
 
     def _finish(self, metrics: Event, is_suspended: bool) -> Event:
         """Ranks that have copies of the model have the same ones, and all of their parts."""
-        strategy = self._session.strategy
+        strategy, written = self._session.strategy, self._saves.finish()
         digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
         outcome = strategy.finish()
         self._session.rest()
@@ -143,7 +143,7 @@ class Fit:
             "layout": strategy.layout.mesh.axes,
             **outcome,
             **digest,
-            **self._saves.summary,
+            **written,
             **self._tracer.outcome(strategy.layout.mesh),
         }
 

@@ -32,7 +32,7 @@ class MayChange(NamedTuple):
     batch_norm: bool = False
 
 
-FACTS = ("the data set", "standardisation", "functions for options", "software")
+FACTS = ("the data set", "standardisation", "functions for options", "the ranks", "software")
 """What is compared besides options."""
 
 TABLE = (

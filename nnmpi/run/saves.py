@@ -98,9 +98,8 @@ class NoSaves:
         """The run ends here, and has more to do; returns what its last event says of that."""
         return {}
 
-    @property
-    def summary(self) -> Event:
-        """What the last event of a run says of checkpoints."""
+    def finish(self) -> Event:
+        """Waits for what is being written; returns what the last event of a run says of it."""
         return {}
 
     def end(self, session: Session, metrics: Event) -> None:
@@ -153,7 +152,7 @@ class Saves(NoSaves):
         self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
-        return self._is_first and self._times.is_due()
+        return self._is_first and (self._run.save_requested or self._times.is_due())
 
     def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
         run, times = self._run, self._times
@@ -225,8 +224,8 @@ class Saves(NoSaves):
         counts = {"steps": run.state.step, "total_steps": run.total_steps}
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
-    @property
-    def summary(self) -> Event:
+    def finish(self) -> Event:
+        self._tell(self._writer.finish())
         directory, waited = self._config.checkpoint_dir, round(self._waited, 4)
         return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
 

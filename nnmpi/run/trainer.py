@@ -22,12 +22,12 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks, load_states
-from nnmpi.run.checkpoints.keep import check_empty
+from nnmpi.run.checkpoints.read import Found
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
 from nnmpi.run.report import Event, Report
-from nnmpi.run.resume import facts_of, resumed
+from nnmpi.run.resume import facts_of, fitted_on_all, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import NO_SAVES, Saves
 from nnmpi.run.session import NO_SESSION, Session
@@ -106,6 +106,8 @@ class Trainer:
         if resume is not None:
             directory = config.checkpoint_dir or os.fspath(resume)
             config = replace(config, resume=True, checkpoint_dir=directory)
+        if config.elastic:
+            config = fitted_on_all(config, comm)
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
@@ -118,20 +120,16 @@ class Trainer:
         facts = partial(facts_of, setup)
         self._checkpoints = Saves(self.config, self._run, facts, self.callbacks)
         close_dropped(comm)
-        self._begin(resume)
+        there = self.config.checkpoint_dir if resume is None else os.fspath(resume)
+        if not goes_on(self.config, there, comm, self._resume):
+            self._open(self.config)
 
-    def _begin(self, resume: str | os.PathLike[str] | None) -> None:
-        """Opens the first session, on a checkpoint if the run goes on from one."""
-        config, comm, own = self.config, self.comm, self.config.checkpoint_dir
-        directory, found = own if resume is None else os.fspath(resume), None
-        if directory and (config.resume or config.elastic):
-            found = resumed(directory, self._setup, comm, needed=config.resume)
-        if own and not (found and own == directory):
-            all_or_none(comm, lambda: check_empty(own))
-        self._open(config, found.snapshot if found else None)
-        if found:
-            self._run.resume(found)
-            all_or_none(comm, lambda: load_states(self.callbacks, found.callbacks))
+    def _resume(self, found: Found) -> None:
+        """Opens the first session on a checkpoint."""
+        resumed = all_or_none(self.comm, lambda: resumed_from(found, self._setup))
+        self._open(self.config, resumed.snapshot)
+        self._run.resume(resumed)
+        all_or_none(self.comm, lambda: load_states(self.callbacks, resumed.callbacks))
 
     def _open(self, config: Config, snapshot: Snapshot | None = None) -> None:
         """Arranges the ranks as the config says; every rank calls it."""
