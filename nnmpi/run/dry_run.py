@@ -4,6 +4,7 @@ The second is a subcommand, with `add_options` and `run`.
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,19 +26,21 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.run.events import layout_event
+from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.on_paper import on_paper
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model, initialise
+from nnmpi.run.snapshot import MAY_CHANGE
 
 HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
 
 MOST_RANKS = 1 << 16
+MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 LONG = Cost(5.0, 2_000_000_000)
 """Recording a model that takes more is announced."""
@@ -100,10 +103,11 @@ def add_options(p: argparse.ArgumentParser) -> None:
     """The options of the subcommand: those of nnmpi.train that say what ranks hold and send."""
     p.argument_default = argparse.SUPPRESS  # Config knows the defaults
     cluster = p.add_argument_group("cluster")
-    cluster.add_argument("--ranks", type=int, required=True, metavar="N")
+    _add_cluster(cluster)
     cluster.add_argument(
-        "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
-    )
+        "--from", dest="before", metavar="OPTIONS", default=None,
+        help="those of another layout, in quotes: shows what ranks move from that one to this one",
+    )  # fmt: skip
     cli.add_flags(p, GROUPS)
     backups = p.add_argument_group("backups")
     backups.add_argument(
@@ -114,8 +118,47 @@ def add_options(p: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
 
 
+def _add_cluster(p: Any) -> None:
+    p.add_argument("--ranks", type=int, required=True, metavar="N")
+    p.add_argument(
+        "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
+    )
+
+
 def run(given: argparse.Namespace) -> Any:
     """The output of `layout`."""
+    config, cluster = _asked(given)
+    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
+    model = build_model(config, None, dataset)
+    loss = objectives.criterion(None)
+    found = arranged(config, model, dataset, loss, cluster, estimated=_tell_if_long)
+    event = layout_event(found)
+    if given.before is not None:
+        other, old_cluster = _asked(_before(given))
+        plan.check(other, old_cluster.size)
+        before = on_paper(Uncut(other, found.graph, loss, dataset, NO_METRICS), old_cluster)
+        event["moves"] = moves_event(before, found, model)
+    if given.svg:
+        title = f"{config.model} on {given.ranks:,} ranks"
+        given.svg.write_text(as_svg(found, title), encoding="utf-8")
+    return event if given.json else as_text(event)
+
+
+def _before(given: argparse.Namespace) -> argparse.Namespace:
+    """The options of the layout before: those of --from, and of others that say no layout."""
+    p = cli.Parser(prog="--from", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    _add_cluster(p)
+    cli.add_flags(p, MAY_CHANGE)
+    of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}
+    kept = {name: value for name, value in vars(given).items() if name not in of_layouts}
+    found = p.parse_args(shlex.split(given.before))
+    if max(found.ranks, given.ranks) > MOST_MOVED:
+        raise ValueError(f"--from is for at most {MOST_MOVED} ranks: give fewer --ranks")
+    return argparse.Namespace(**{**kept, **vars(found)})
+
+
+def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
+    """The config and the cluster of these options."""
     if not 1 <= given.ranks <= MOST_RANKS:
         raise ValueError(f"ranks {given.ranks} must be from 1 to {MOST_RANKS:,}")
     if not 1 <= given.nodes <= given.ranks:
@@ -124,16 +167,7 @@ def run(given: argparse.Namespace) -> Any:
         )
     known = {"backup", *(option.name for option in options(GROUPS))}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
-    cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)
-    model = build_model(config, None, dataset)
-    loss = objectives.criterion(None)
-    found = arranged(config, model, dataset, loss, cluster, estimated=_tell_if_long)
-    event = layout_event(found)
-    if given.svg:
-        title = f"{config.model} on {given.ranks:,} ranks"
-        given.svg.write_text(as_svg(found, title), encoding="utf-8")
-    return event if given.json else as_text(event)
+    return config, Cluster.on_paper(given.ranks, given.nodes, config.device)
 
 
 def _tell_if_long(cost: Cost) -> None:

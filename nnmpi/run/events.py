@@ -3,6 +3,7 @@
 import copy
 import math
 import platform
+from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -12,10 +13,13 @@ from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.data.buckets import padding
 from nnmpi.mesh import CUTS, REPLICAS
+from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.model.holdings import axes_of, rearranged
 from nnmpi.run.report.messages import Event
 from nnmpi.run.resume import Resumed
 from nnmpi.run.run_state import RunState
@@ -64,6 +68,33 @@ def layout_event(a: Arrangement) -> Event:
             for layer in a.sharding.layers
         ],
         "drawing": list(as_lines(a)),
+    }
+
+
+def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
+    """What ranks move when they are arranged anew: values, running sums and buffers."""
+    ranks, found = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
+    sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
+    for plan in found:
+        for (holder, rank), moves in plan.between().items():
+            nbytes = sum(move.size * plan.tensors[move.need.i].itemsize for move in moves)
+            sources[rank][int(holder)] += nbytes
+    both = zip(*(plan.moved(ranks) for plan in found), strict=True)
+    return {
+        "before": before.mesh.axes,
+        "before_ranks": before.ranks,
+        "before_zero": before.config.zero,
+        "ranks": [
+            {
+                "rank": rank,
+                "needed_bytes": sum(one.needed for one in of_rank),
+                "kept_bytes": sum(one.kept for one in of_rank),
+                "received": sum((one.received for one in of_rank), Sent())._asdict(),
+                "sent": sum((one.sent for one in of_rank), Sent())._asdict(),
+                "from": dict(sorted(sources[rank].items())),
+            }
+            for rank, of_rank in enumerate(both)
+        ],
     }
 
 

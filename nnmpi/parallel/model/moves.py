@@ -11,7 +11,8 @@ here communicates: `nearest.py` finds a plan, and `moving.py` carries it out.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,13 +62,15 @@ class TensorRange(NamedTuple):
 class MovedTensor(NamedTuple):
     """A tensor, and what is moved of it.
 
-    axes   in the order of memory
+    axes          in the order of memory
+    may_differ    whether copies may differ, as those of buffers: then all ranks get the first one
     """
 
     path: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     arrays: Arrays
+    may_differ: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -80,7 +83,7 @@ class MovedTensor(NamedTuple):
         return math.prod(self.shape) * self.itemsize
 
 
-class Move(NamedTuple):
+class TensorMove(NamedTuple):
     """What a need gets of a holding."""
 
     have: TensorRange
@@ -91,11 +94,6 @@ class Move(NamedTuple):
     def size(self) -> int:
         """How many numbers."""
         return sum(one.hi - one.lo for one in self.ranges)
-
-    @property
-    def is_message(self) -> bool:
-        """Whether one rank sends it to another."""
-        return isinstance(self.have.holder, int) and self.have.holder != self.need.holder
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """Where its numbers are in both parts, in the order in which they are had."""
@@ -112,10 +110,10 @@ def longest_message(ranks: int) -> int:
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
-class Piece(NamedTuple):
+class MovePiece(NamedTuple):
     """Numbers lo to hi - 1 of a move, in the order of its runs, of one array."""
 
-    move: Move
+    move: TensorMove
     name: str
     dtype: np.dtype[Any]
     lo: int
@@ -147,7 +145,7 @@ class MovePlan(NamedTuple):
 
     tensors: tuple[MovedTensor, ...]
     needs: tuple[TensorRange, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
         """Plans of tensors that are moved together, one plan behind the other."""
@@ -162,18 +160,17 @@ class MovePlan(NamedTuple):
         for k, some in needs:
             yield MovePlan(self.tensors, (*some,), moves.get(k, ()))
 
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The ranks that send something, each with one that needs it."""
-        pairs = dict.fromkeys((move.have.holder, move.need.holder) for move in self.moves)
-        return [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a != b]
-
-    def messages(self, source: Holder, to: Holder, most: int) -> Iterator[list[Piece]]:
-        """What one of them gives the other, in messages of at most so many bytes."""
-        message, room = list[Piece](), most
+    def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
+        """The moves from each holder to each rank."""
+        found = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
-            if (move.have.holder, move.need.holder) != (source, to):
-                continue
+            found[move.have.holder, move.need.rank].append(move)
+        return found
+
+    def messages(self, moves: Iterable[TensorMove], most: int) -> Iterator[list[MovePiece]]:
+        """The numbers of some moves, in messages of at most so many bytes."""
+        message, room = list[MovePiece](), most
+        for move in moves:
             for name, dtype in self.tensors[move.need.i].arrays:
                 at, size = 0, move.size
                 while at < size:
@@ -182,26 +179,24 @@ class MovePlan(NamedTuple):
                         yield message
                         message, room = [], most
                         continue
-                    message.append(Piece(move, name, dtype, at, stop))
+                    message.append(MovePiece(move, name, dtype, at, stop))
                     at, room = stop, room - message[-1].nbytes
         if message:
             yield message
 
-    def moved(self, rank: int, ranks: int) -> "MovedBytes":
-        """What it costs one of so many ranks."""
-        kept, read, sent, received = 0, 0, Sent(), Sent()
-        for move in self.moves:
-            nbytes = move.size * self.tensors[move.need.i].itemsize * (move.need.holder == rank)
-            kept += nbytes * (move.have.holder == rank)
-            read += nbytes * isinstance(move.have.holder, str)
+    def moved(self, ranks: int) -> list[MovedBytes]:
+        """What it costs each of so many ranks."""
+        kept, read = [0] * ranks, [0] * ranks
+        sent, received = [Sent()] * ranks, [Sent()] * ranks
         for plan in self.together():
-            for source, to in plan.pairs:
-                if rank not in (source, to):
-                    continue
-                for message in plan.messages(source, to, longest_message(ranks)):
-                    one = Sent(sum(piece.nbytes for piece in message), 1)
-                    if rank == source:
-                        sent += one
-                    else:
-                        received += one
-        return MovedBytes(kept, read, sent, received)
+            for (holder, rank), moves in plan.between().items():
+                messages = [*plan.messages(moves, longest_message(ranks))]
+                nbytes = sum(piece.nbytes for message in messages for piece in message)
+                if isinstance(holder, str):
+                    read[rank] += nbytes
+                elif holder == rank:
+                    kept[rank] += nbytes
+                else:
+                    sent[holder] += Sent(nbytes, len(messages))
+                    received[rank] += Sent(nbytes, len(messages))
+        return [MovedBytes(*row) for row in zip(kept, read, sent, received, strict=True)]

@@ -9,8 +9,8 @@ TOGETHER bytes, or a stretch of one that is larger.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.parallel.model.boxes import Runs
-from nnmpi.parallel.model.moves import MovePlan, Piece, TensorRange, longest_message
+from nnmpi.parallel.model.moves import MovePiece, MovePlan, TensorMove, TensorRange, longest_message
 
 Read: TypeAlias = Callable[[TensorRange, str, int, int], np.ndarray]
 """read(have, name, lo, hi): numbers lo to hi - 1 of its part, of which the holding has some, of the
@@ -51,24 +51,34 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
         raise error
 
 
+Peers = dict[int, list[TensorMove]]
+
+
 class _Moving:
     """Moves of tensors that are moved together, on one rank."""
 
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
         self._plan, self._comm, self._read = plan, comm, read
-        self._most = longest_message(comm.size)
+        self._most, me = longest_message(comm.size), comm.rank
+        self._local, self._sent, self._received = list[list[TensorMove]](), Peers(), Peers()
+        for (holder, to), moves in plan.between().items():
+            if isinstance(holder, str) or holder == to:
+                self._local += [moves] * (to == me)
+            elif to == me:
+                self._received[holder] = moves
+            elif holder == me:
+                self._sent[to] = moves
         self._arrived = {
             (need, name): np.empty(need.hi - need.lo, dtype)
             for need in plan.needs
-            if need.holder == comm.rank
+            if need.rank == me
             for name, dtype in plan.tensors[need.i].arrays
         }
 
     def exchange(self) -> None:
         """Sends other ranks what they need, and receives what this one needs."""
-        me, pairs = self._comm.rank, self._plan.pairs
-        streams = [self._receives(source) for source, to in pairs if to == me]
-        streams += [self._sends(to) for source, to in pairs if source == me]
+        streams = [self._receives(*one) for one in self._received.items()]
+        streams += [self._sends(*one) for one in self._sent.items()]
         under_way = [(next(stream), stream) for stream in streams]
         while under_way:
             under_way[0][0].poll()  # moves all
@@ -78,8 +88,8 @@ class _Moving:
             if not ended:
                 time.sleep(0)  # lets other ranks use this core
 
-    def _receives(self, source: int) -> Iterator[Work]:
-        for message in self._plan.messages(source, self._comm.rank, self._most):
+    def _receives(self, source: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
+        for message in self._plan.messages(moves, self._most):
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
             yield self._comm.irecv(packed, source)
             for piece, numbers in _unpacked(message, packed):
@@ -87,8 +97,8 @@ class _Moving:
                 target = runs.target - piece.move.need.lo
                 _copy(numbers, _packed(runs.length), self._array(piece), target, runs.length)
 
-    def _sends(self, to: int) -> Iterator[Work]:
-        for message in self._plan.messages(self._comm.rank, to, self._most):
+    def _sends(self, to: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
+        for message in self._plan.messages(moves, self._most):
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
             for piece, numbers in _unpacked(message, packed):
                 runs = self._runs(piece)
@@ -98,36 +108,35 @@ class _Moving:
 
     def copy(self) -> None:
         """Copies what this rank needs of its own memory and of files."""
-        me = self._comm.rank
-        here = (m for m in self._plan.moves if m.need.holder == me and not m.is_message)
-        for holder in dict.fromkeys(move.have.holder for move in here):
-            for message in self._plan.messages(holder, me, self._most):
-                for piece in message:
-                    runs = self._runs(piece)
-                    row, source = self._had(piece, runs)
-                    target = runs.target - piece.move.need.lo
-                    _copy(row, source, self._array(piece), target, runs.length)
+        for moves in self._local:
+            for piece in chain.from_iterable(self._plan.messages(moves, self._most)):
+                runs = self._runs(piece)
+                row, source = self._had(piece, runs)
+                target = runs.target - piece.move.need.lo
+                _copy(row, source, self._array(piece), target, runs.length)
 
     def write(self, write: Write) -> None:
         """Gives away all that this rank has needed."""
         for (need, name), numbers in self._arrived.items():
             write(need, name, numbers)
 
-    def _had(self, piece: Piece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
         """A row of the holding that has the runs of a piece, and where they start in it."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         return self._read(piece.move.have, piece.name, first, stop), runs.source - first
 
-    def _array(self, piece: Piece) -> np.ndarray:
+    def _array(self, piece: MovePiece) -> np.ndarray:
         return self._arrived[piece.move.need, piece.name]
 
-    def _runs(self, piece: Piece) -> Runs:
+    def _runs(self, piece: MovePiece) -> Runs:
         """Those of the numbers of a piece."""
         axes = self._plan.tensors[piece.move.need.i].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
 
-def _unpacked(message: list[Piece], packed: np.ndarray) -> Iterator[tuple[Piece, np.ndarray]]:
+def _unpacked(
+    message: list[MovePiece], packed: np.ndarray
+) -> Iterator[tuple[MovePiece, np.ndarray]]:
     """The numbers of each piece, where they are in the bytes of a message."""
     at = 0
     for piece in message:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nnmpi.nn.place import Part, Place
 from nnmpi.parallel.model.boxes import BoxRange, before, common, runs_of
-from nnmpi.parallel.model.moves import Holder, Move, MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan, TensorMove, TensorRange
 
 GRAIN = 1 << 20
 """Numbers: of what several ranks have, no more are taken from one before another may be next."""
@@ -34,9 +34,13 @@ def plan_moves(
     ValueError for a number that is nowhere.
     """
     had, needs = _by_tensor(have), _by_tensor(need)
-    choice, moves = _Choice(nodes), list[Move]()
+    choice, moves = _Choice(nodes), list[TensorMove]()
     for i in sorted(needs):
-        moves += choice.moves(tensors[i], [*dict.fromkeys(had[i])], needs[i])
+        there = [*dict.fromkeys(had[i])]
+        if tensors[i].may_differ:
+            first = {(one.part, one.lo, one.hi): one for one in reversed(there)}
+            there = [*first.values()]
+        moves += choice.moves(tensors[i], there, needs[i])
     in_order = chain.from_iterable(needs[i] for i in sorted(needs))
     return MovePlan(tuple(tensors), tuple(in_order), tuple(moves))
 
@@ -64,7 +68,7 @@ class _Choice:
 
     def moves(
         self, tensor: MovedTensor, had: Sequence[TensorRange], needs: Sequence[TensorRange]
-    ) -> Iterator[Move]:
+    ) -> Iterator[TensorMove]:
         """The moves of a tensor."""
         cells, known = _cells(tensor.shape, had), dict[Part, list[_Held]]()
         for need in needs:
@@ -80,7 +84,7 @@ class _Choice:
                     known[box] = [_held(one, box, tensor.axes) for one in there]
                 for one in self._chosen(tensor, need, box, known[box], lo, hi):
                     _append(found[one.have], BoxRange(box, one.lo, one.hi))
-            yield from (Move(have, need, tuple(ranges)) for have, ranges in found.items())
+            yield from (TensorMove(have, need, tuple(ranges)) for have, ranges in found.items())
 
     def _chosen(
         self,

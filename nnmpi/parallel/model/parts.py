@@ -186,12 +186,8 @@ class PartTable:
         if len(wholes) == self.comm.size:
             row = np.asarray(read(wholes[self.comm.rank]), dtype)
             return np.array(in_shape(row, place.shape, memory_axes(tensor)), order="C")
-        return self.from_writer(i, dtype, read)
-
-    def from_writer(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
-        """Tensor i on every rank, as the writer puts it together."""
         value = self.on_writer(i, dtype, read)
-        value = np.empty(self.tensors[i][0].shape, dtype) if value is None else value
+        value = np.empty(place.shape, dtype) if value is None else value
         self.comm.broadcast(value, WRITER)
         return value
 

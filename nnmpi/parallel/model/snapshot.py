@@ -1,11 +1,13 @@
 """SavedRange: what a rank owns of a model in training, as copies; and how a model gets it back.
 
-rank 0 of 2   w 0..5   b 0..1  ─┐                  ┌─►  w b   rank 0 of 3
-rank 1 of 2   w 5..9           ─┴─►  moves.py  ────┼─►  w b   rank 1 of 3
-SavedRange each                      moving.py     └─►  w b   rank 2 of 3
+    rank 0 of 2   w 0..5   b 0..1  ─┐                           ┌─►  w b   rank 0 of 3
+    rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
+    SavedRange each                                             └─►  w b   rank 2 of 3
+
+Who gives what to whom is in `nearest.py`, messages in `moving.py`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +17,7 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
-from nnmpi.nn.place import Part, Place
+from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
@@ -32,7 +34,7 @@ from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
 
-class Numbers(Protocol):
+class NumberRow(Protocol):
     """A row of numbers, in memory or in a file: a slice of it is an array on the host."""
 
     def __getitem__(self, where: slice, /) -> np.ndarray:
@@ -54,12 +56,12 @@ class SavedRange(NamedTuple):
     axes: tuple[int, ...]
     lo: int
     hi: int
-    values: Numbers
+    values: NumberRow
     steps: int
-    sums: Mapping[str, Numbers]
+    sums: Mapping[str, NumberRow]
     file: str | None = None
 
-    def array(self, name: str) -> Numbers:
+    def array(self, name: str) -> NumberRow:
         """The values, or a running sum."""
         return self.values if name == VALUES else self.sums[name]
 
@@ -140,7 +142,7 @@ class Restored:
         )
         self._values = self._plan(
             [((VALUES, dtype),) for dtype in dtypes],
-            self._copies(),
+            [one for one, _ in self._have],
             [
                 TensorRange(i, comm.rank, 0, 0, place.size, place.part)
                 for i, (place, _, is_held) in enumerate(tensors)
@@ -166,7 +168,7 @@ class Restored:
         for one, _ in self._have:
             steps[one.i] = max(one.steps, steps.get(one.i, 0))
         for i, j in here.items():
-            optimizer.steps[j] = steps[i]
+            optimizer.steps[j] = steps.get(i, 0)
         have = [one for one, has_sums in self._have if has_sums]
         need = [
             TensorRange(i, self._comm.rank, 0, lo, hi, optimizer.parameters[j].place.part)
@@ -190,22 +192,16 @@ class Restored:
     def _plan(
         self,
         arrays: Sequence[Arrays],
-        have: Iterable[TensorRange],
+        have: Sequence[TensorRange],
         own_need: Sequence[TensorRange],
     ) -> MovePlan:
         """What is moved of these arrays of each tensor. Every rank calls it."""
-        both = zip(self._tensors, arrays, strict=True)
-        tensors = [MovedTensor(p.path, p.shape, memory_axes(t), own) for (p, t, _), own in both]
+        tensors = [
+            MovedTensor(p.path, p.shape, memory_axes(t), own, not isinstance(t, Parameter))
+            for (p, t, _), own in zip(self._tensors, arrays, strict=True)
+        ]
         need = chain.from_iterable(gather_objects(self._comm, own_need))
         return plan_moves(tensors, have, need, self._nodes)
-
-    def _copies(self) -> Iterator[TensorRange]:
-        """Who has values; of the copies of a buffer, which may differ, the first one alone."""
-        first = dict[tuple[int, Part], TensorRange]()
-        for one, _ in self._have:
-            is_buffer = not isinstance(self._tensors[one.i][1], Parameter)
-            if not is_buffer or first.setdefault((one.i, one.part), one) is one:
-                yield one
 
     def _sorted(self, owned: Sequence[SavedRange]) -> dict[TensorRange, SavedRange]:
         """What this rank has, and what is in files, by tensor; raises ValueError for what does not

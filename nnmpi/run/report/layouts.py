@@ -14,6 +14,9 @@ HELD = (
 )  # fmt: skip
 """What a rank holds, in the order of the columns; with _bytes, a key of the event."""
 
+MOST_HOLDERS = 8
+"""Ranks of which it is shown what each other one gets of them."""
+
 
 def arranged(e: Event) -> str:
     """What ranks hold and send, and who has what."""
@@ -52,6 +55,28 @@ def _parts(e: Event) -> Iterator[str]:
     if e["sharded_layers"]:
         yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])
+    if "moves" in e:
+        yield _moves(e["moves"])
+
+
+def _moves(e: Event) -> str:
+    """Who gives whom how much when ranks are arranged anew."""
+    axes = " x ".join(f"{axis} {n}" for axis, n in e["before"].items() if n > 1) or "one rank"
+    zero = f", ZeRO {e['before_zero']}" * bool(e["before_zero"])
+    holders = range(min(e["before_ranks"], MOST_HOLDERS))
+    rows = [("ranks", "need", "receive", "send", *(f"of {r}" for r in holders))]
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for one in e["ranks"]:
+        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in (one["received"], one["sent"]))
+        given = (one["from"].get(r, 0) for r in holders)
+        row = (size(one["needed_bytes"]), *cells, *(size(n) if n else "-" for n in given))
+        alike.setdefault(row, []).append(one["rank"])
+    rows += [(numbers_of(tuple(ranks)), *row) for row, ranks in alike.items()]
+    return (
+        f"bytes and messages that move from {plural(e['before_ranks'], 'rank')}: {axes}{zero}\n"
+        f"{columns(rows, str.rjust)}\n"
+        "where a run is resumed so, each rank reads these bytes of the files of these ranks"
+    )
 
 
 def _memory(e: Event) -> Iterator[tuple[str, ...]]:

@@ -128,7 +128,7 @@ def the_price_of_a_plan_is_what_is_sent(comm: Comm) -> None:
         case, ledger = random_case(seed, comm.size, files=()), comm.ledger
         ledger.reset()
         plan = carried_out(case, comm)
-        found = plan.moved(comm.rank, comm.size)
+        found = plan.moved(comm.size)[comm.rank]
         assert found.sent == Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
         assert found.received == Sent(sum(ledger.received_bytes), sum(ledger.received_messages))
         own = (need for need in case.need if need.holder == comm.rank)
@@ -153,7 +153,7 @@ def long_rows_travel_in_messages_of_bounded_length(comm: Comm) -> None:
     )
     plan = carried_out(case, comm)
     most = moves.longest_message(p)
-    for source, to in plan.pairs:
-        lengths = [sum(one.nbytes for one in m) for m in plan.messages(source, to, most)]
+    for pair in plan.between().values():
+        lengths = [sum(one.nbytes for one in m) for m in plan.messages(pair, most)]
         assert all(length <= most for length in lengths)
         assert all(length > most - 8 for length in lengths[:-1])

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -20,7 +21,7 @@ MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cn
 
 
 def layout(text: str) -> str:
-    options = simulate.parser().parse_args(["layout", *text.split()])
+    options = simulate.parser().parse_args(["layout", *shlex.split(text)])
     output = options.run(options)
     return output if isinstance(output, str) else json.dumps(output)
 
@@ -146,3 +147,41 @@ def test_what_no_other_rank_has_is_in_the_event() -> None:
     assert alone[0] == pytest.approx(8 * zero["parameters"], rel=0.01)
     assert alone[1] == pytest.approx(12 * stages["parameters"], rel=0.1)
     assert alone[1] > 12 * stages["parameters"]
+
+
+# ---- what moves from another layout
+
+
+def test_what_moves_is_what_the_page_shows() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "running.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"simulate layout ([^`]*--from[^`]*)```", page)
+    command, wanted = block.replace("\\\n", "").split("\n...\n")
+    assert layout(command).endswith(wanted.rstrip("\n"))
+
+
+def test_what_moves_adds_up() -> None:
+    """From more ranks to fewer: those that are left out only send."""
+    text = '--ranks 3 --tp 3 --json --from "--ranks 4 --nodes 2 --pp 2 --dp 2 --zero 1"'
+    event = json.loads(layout(text))
+    moves = event["moves"]
+    assert (moves["before_ranks"], len(moves["ranks"])) == (4, 4)
+    for way in ("received", "sent"):
+        assert sum(one[way]["bytes"] for one in moves["ranks"]) > 0
+    for one in moves["ranks"]:
+        assert one["needed_bytes"] == one["kept_bytes"] + one["received"]["bytes"]
+        assert one["needed_bytes"] == sum(one["from"].values())
+    assert moves["ranks"][3]["needed_bytes"] == 0 < moves["ranks"][3]["sent"]["bytes"]
+    sums = 3 * 4 * event["parameters"]  # values, and two sums of Adam, where each is cut in three
+    assert sums <= sum(one["needed_bytes"] for one in moves["ranks"]) < 1.2 * sums
+
+
+def test_a_layout_before_that_cannot_be_is_refused() -> None:
+    for before, words in (
+        ("--ranks 4 --dp 3", "dp 3 does not fit"),
+        ("--ranks 4 --lr 1", "unrecognized arguments: --lr 1"),
+        ("--dp 3", "--ranks"),
+        ("--ranks 0", "ranks 0 must be from 1"),
+        ("--ranks 300", "--from is for at most 256 ranks"),
+    ):
+        with refused(words):
+            layout(f'--ranks 4 --from "{before}"')

@@ -1,0 +1,97 @@
+"""What each rank of an arrangement has of a model in training, and what it needs of it, on paper.
+
+    held      all of its part of each tensor that a rank has: what it needs before it trains
+    updated   the stretches of trained parameters that a rank updates, and has running sums of
+    owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
+
+Tensors are numbered as in the graph.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.dtypes import is_float
+from nnmpi.nn import Module
+from nnmpi.nn.place import Part, whole
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.memory import running_sums
+from nnmpi.parallel.arrangement.sole import clipped
+from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.nearest import plan_moves
+
+
+def held(a: Arrangement) -> Iterator[TensorRange]:
+    """All parts that ranks have."""
+    for rank in range(a.ranks):
+        model = a.model_on(rank)
+        for one in (*model.trained, *model.others):
+            part = _part(a, one.variable, rank)
+            yield TensorRange(one.variable, rank, 0, 0, one.size, part)
+
+
+def updated(a: Arrangement) -> Iterator[TensorRange]:
+    """What ranks update of trained parameters, in the order of memory."""
+    for rank in range(a.ranks):
+        model = a.model_on(rank)
+        begins = {one: at for one, (at, _) in zip(model.trained, model.spans, strict=True)}
+        own = a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank)
+        for one, (lo, hi) in clipped(a, rank, own):
+            at, part = begins[one], _part(a, one.variable, rank)
+            yield TensorRange(one.variable, rank, 0, lo - at, hi - at, part)
+
+
+def owned(a: Arrangement) -> Iterator[TensorRange]:
+    """What snapshots of ranks have."""
+    yield from updated(a)
+    trained = {one.variable for model in a.rank_models.values() for one in model.trained}
+    yield from (one for one in held(a) if one.i not in trained and one.rank < a.mesh.size)
+
+
+def _part(a: Arrangement, v: int, rank: int) -> Part:
+    """The part of a variable that a rank has."""
+    part, cut = whole(a.graph.variables[v].shape), a.sharding.variables.get(v)
+    if cut is None:
+        return part
+    tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
+    side = cut.bounds[tp], cut.bounds[tp + 1]
+    return (*part[: cut.axis], side, *part[cut.axis + 1 :])
+
+
+def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
+    """The axes of each parameter in the order of memory, by its path."""
+    return {p.place.path: p.memory_axes for p in model.parameters()}
+
+
+class Rearranged(NamedTuple):
+    """The moves from one arrangement to another one: of parameters and buffers, and of sums."""
+
+    values: MovePlan
+    sums: MovePlan
+
+
+def rearranged(
+    before: Arrangement, after: Arrangement, axes: Mapping[str, Sequence[int]]
+) -> Rearranged:
+    """What ranks move when they are arranged anew; those of the larger job are there.
+
+    `axes` are those of the model (see `axes_of`).
+    """
+    nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
+    dtype = after.updated_dtype
+    k = running_sums(after, 1) // dtype.itemsize - after.is_mixed
+    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(k))
+    variables = after.graph.variables
+    order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
+    types = [np.dtype(v.dtype) for v in variables]
+    types = [dtype if is_float(t) else t for t in types]
+    tensors = [
+        MovedTensor(v.path, v.shape, own, ((VALUES, t),), not v.is_parameter)
+        for v, own, t in zip(variables, order, types, strict=True)
+    ]
+    summed = [tensor._replace(arrays=sums) for tensor in tensors]
+    return Rearranged(
+        plan_moves(tensors, owned(before), held(after), nodes),
+        plan_moves(summed, updated(before), updated(after), nodes),
+    )

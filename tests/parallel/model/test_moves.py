@@ -1,0 +1,170 @@
+"""Plans of moves: who gives what, prices and messages, and what is nowhere."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.training.laws_moves import Case, carried_out, random_case
+
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn.place import Part, Place, whole
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.model import moves, moving
+from nnmpi.parallel.model.boxes import BoxRange, runs_of
+from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.nearest import GRAIN, plan_moves
+
+FLOATS = (("values", np.dtype(np.float32)),)
+WHOLE = whole((4, 6))
+ROWS = ((0, 2), (0, 6)), ((2, 4), (0, 6))
+COLUMNS = ((0, 4), (0, 3)), ((0, 4), (3, 6))
+
+
+def matrix(shape: tuple[int, ...] = (4, 6), **how: Any) -> MovedTensor:
+    return MovedTensor("w", shape, (0, 1), FLOATS, **how)
+
+
+def part_of(holder: Holder, part: Part = WHOLE, lo: int = 0, hi: int = -1) -> TensorRange:
+    return TensorRange(0, holder, 0, lo, Place("", (), part).size if hi < 0 else hi, part)
+
+
+def plan_of(have: list[TensorRange], need: list[TensorRange], nodes: Any = (0,) * 8) -> MovePlan:
+    return plan_moves([matrix()], have, need, nodes)
+
+
+def givers(plan: MovePlan) -> list[tuple[Holder, Holder, int]]:
+    return [(move.have.holder, move.need.holder, move.size) for move in plan.moves]
+
+
+def test_the_nearest_gives() -> None:
+    """Its own memory, then its node, then another rank, then a file."""
+    nodes = (0, 0, 1, 1)
+    have = [part_of("file"), part_of(2), part_of(1), part_of(0)]
+    assert givers(plan_of(have, [part_of(0)], nodes)) == [(0, 0, 24)]
+    assert givers(plan_of(have[:3], [part_of(0)], nodes)) == [(1, 0, 24)]
+    assert givers(plan_of(have[:2], [part_of(0)], nodes)) == [(2, 0, 24)]
+    assert givers(plan_of(have[:1], [part_of(0)], nodes)) == [("file", 0, 24)]
+
+
+def test_a_rank_keeps_what_it_has_of_what_it_needs() -> None:
+    have = [part_of(1), part_of(0, ROWS[0]), part_of("file", ROWS[1])]
+    assert givers(plan_of(have, [part_of(0)])) == [(0, 0, 12), (1, 0, 12)]
+
+
+def test_those_that_have_copies_send_equal_shares() -> None:
+    """Of one large tensor too; and less of it who has sent something before, if that is known."""
+
+    def shares(rows: list[int]) -> list[float]:
+        """Three ranks have what has 6 rows, the first one alone has what has 2."""
+        tensors = [matrix((n, GRAIN)) for n in rows]
+        have = [
+            TensorRange(i, rank, 0, 0, n * GRAIN, whole((n, GRAIN)))
+            for i, n in enumerate(rows)
+            for rank in range(3 if n == 6 else 1)
+        ]
+        need = [one._replace(holder=3) for one in have if one.holder == 0]
+        moved = plan_moves(tensors, have, need, (0,) * 4).moved(4)
+        return [one.sent.bytes / (4 * GRAIN) for one in moved]
+
+    assert shares([6, 2]) == [4, 2, 2, 0]
+    assert shares([2, 6]) == [3, 3, 2, 0]
+
+
+def test_of_what_may_differ_all_get_the_first_copy() -> None:
+    tensor = matrix(may_differ=True)
+    have, need = [part_of(1), part_of(0), part_of("file")], [part_of(r) for r in range(3)]
+    plan = plan_moves([tensor], have, need, (0,) * 3)
+    assert givers(plan) == [(1, 0, 24), (1, 1, 24), (1, 2, 24)]
+
+
+def test_a_part_that_is_needed_comes_from_parts_cut_along_another_axis() -> None:
+    have = [part_of(r, part) for r, part in enumerate(ROWS)]
+    need = [part_of(r, part) for r, part in enumerate(COLUMNS)]
+    plan = plan_of(have, need)
+    assert givers(plan) == [(0, 0, 6), (1, 0, 6), (0, 1, 6), (1, 1, 6)]
+    runs = plan.moves[1].runs((0, 1))
+    assert [a.tolist() for a in runs] == [[0, 6], [6, 9], [3, 3]]
+
+
+def test_rows_that_are_whole_in_both_parts_are_one_run() -> None:
+    box = ((1, 3), (0, 6))
+    runs = runs_of(BoxRange(box, 2, 11), whole((4, 6)), box, (0, 1))
+    assert [a.tolist() for a in runs] == [[8], [2], [9]]
+    runs = runs_of(BoxRange(box, 2, 11), whole((4, 6)), box, (1, 0))
+    assert [a.tolist() for a in runs] == [[5, 9, 13, 17, 21], [2, 4, 6, 8, 10], [2, 2, 2, 2, 1]]
+
+
+def test_numbers_that_are_nowhere_are_refused() -> None:
+    gap = [part_of(0, lo=0, hi=9), part_of(1, lo=10)]
+    with refused("w: no rank has number 9 of the 24 of its part ((0, 4), (0, 6))"):
+        plan_of(gap, [part_of(0)])
+    with refused("w: no rank has number 4 of the 12 of its part ((0, 4), (0, 3))"):
+        plan_of([part_of(0, lo=0, hi=7), part_of(1, lo=8)], [part_of(0, COLUMNS[0])])
+    with refused("w: the parts [((0, 2), (0, 6))] that ranks have do not make up its shape (4, 6)"):
+        plan_of([part_of(0, ROWS[0])], [part_of(0)])
+    assert not plan_of([part_of(0, ROWS[0])], [part_of(1, ROWS[0], 3, 3)]).moves
+
+
+def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
+    """Messages of others go on."""
+
+    def rank(comm: Comm) -> None:
+        have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
+        plan = plan_of(have, [part_of(r) for r in range(comm.size)])
+
+        def read(have: TensorRange, name: str, lo: int, hi: int) -> np.ndarray:
+            if have.holder == "file" and comm.rank == 1:
+                raise ValueError("the file is damaged")
+            return np.zeros(hi - lo, np.float32)
+
+        with pytest.raises((ValueError, OtherRankError), match="the file is damaged"):
+            moving.carry_out(plan, comm, read, lambda *_: None)
+
+    threads.run(3, rank)
+
+
+def test_tensors_that_do_not_fit_are_moved_after_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moves, "TOGETHER", 200)
+    monkeypatch.setattr(moves, "longest_message", lambda ranks: 64)
+    monkeypatch.setattr(moving, "longest_message", lambda ranks: 64)
+
+    def rank(comm: Comm) -> None:
+        case = random_case(11, comm.size)
+        plan = carried_out(case, comm)
+        several = [[*dict.fromkeys(need.i for need in one.needs)] for one in plan.together()]
+        assert [i for some in several for i in some] == list(range(len(plan.tensors)))
+        sizes = [sum(plan.tensors[i].nbytes for i in some) for some in several]
+        assert all(n <= 200 or len(some) == 1 for n, some in zip(sizes, several, strict=True))
+        assert 2 < len(several) < len(plan.tensors)
+
+    threads.run(3, rank)
+
+
+def test_many_plans_on_one_rank() -> None:
+    """Parts of all kinds, without threads that wait."""
+    for seed in range(100, 115):
+        threads.run(1, lambda comm, case: carried_out(case, comm), random_case(seed, 1))
+
+
+def test_what_it_costs() -> None:
+    """Two arrays of floats: half of each from a rank and half from a file."""
+    tensor = matrix()._replace(arrays=(*FLOATS, ("x", np.dtype(np.float64))))
+    have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
+    plan = plan_moves([tensor], have, [part_of(0), part_of(1)], (0, 0))
+    first, second = plan.moved(2)
+    assert first == (144, 144, Sent(144, 1), Sent())
+    assert second == (0, 144, Sent(), Sent(144, 1))
+    assert first.needed == second.needed == 288
+
+
+def test_a_case_has_something_of_all_kinds() -> None:
+    """Else the laws would hold of nothing."""
+    cases: list[Case] = [random_case(seed, 3) for seed in range(2)]
+    kinds = {type(move.have.holder) for case in cases for move in case.plan.moves}
+    assert kinds == {int, str}
+    lengths = [len(move.ranges) for case in cases for move in case.plan.moves]
+    assert max(lengths) > 1
