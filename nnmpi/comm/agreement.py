@@ -6,7 +6,7 @@ import numpy as np
 
 from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls
-from nnmpi.comm.progress import Steps
+from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import AbortedError, Bytes, OtherRankError
 
 LONGEST_ERROR = 500  # bytes of an error's message that other ranks get

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS, REDUCES
 from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.progress import Steps, then
+from nnmpi.comm.steps import Steps, then
 from nnmpi.comm.transport.base import TAGS
 
 Array: TypeAlias = NDArray[Any]

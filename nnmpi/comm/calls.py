@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
-from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
+from nnmpi.comm.progress import Progress, Work
+from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import Transport
 
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's

@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 
 from nnmpi import user_code
-from nnmpi.collectives.algorithms import rooted
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
 from nnmpi.comm.allreduce.interpreter import MOST_PLANS, AllReduce, Interpreter
 from nnmpi.comm.arguments import (
-    FAMILIES,
     Array,
     Parts,
-    as_integers,
     bounds_of,
     check_array,
     check_dtype,
@@ -27,16 +24,17 @@ from nnmpi.comm.arguments import (
     checked_size,
     checked_tag,
     flat,
-    parts_text,
     put_back,
     row_of,
     unknown,
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
 from nnmpi.comm.calls import Calls, Freed, record_of
-from nnmpi.comm.progress import Copies, Progress, Steps, Work, between
+from nnmpi.comm.planned import PlannedCalls
+from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
+from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
 
 
@@ -54,7 +52,10 @@ class Comm:
     ) -> None:
         self.rank, self.size, self.name = transport.rank, transport.size, name
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
+        self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
+        self.members = tuple(transport.members)  # each rank's number in the job as it was started
         self._progress = progress or Progress(CallLog())
+        self._progress.family = transport.family
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport)
@@ -63,6 +64,7 @@ class Comm:
         self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[CallSignature, AllReduce]] = {}
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
+        self._steps = PlannedCalls(self._calls, self._interpreter).steps
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
 
     @property
@@ -248,12 +250,37 @@ class Comm:
 
     def free(self) -> None:
         """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""
-        self._calls.barrier(self._calls.log("free"))
+        if not self._p2p.family.abandoned:
+            self._calls.barrier(self._calls.log("free"))
         self.free_sums()
         self._calls.free()
         self._p2p.free()
         freed: Any = Freed(f"Comm {self.name}")
         self._p2p = self._transport = self._receiver = freed
+
+    def confirm(self) -> None:
+        """Returns on all ranks of the job, or raises RankLost on all that are left: see `shrink`.
+
+        Other operations may be complete on some ranks, and raise on others.
+        """
+        self.barrier()
+        self._p2p.confirm()
+
+    def abandon(self) -> None:
+        """Ends all operations on the Comms of this rank, for all ranks; never waits.
+
+        Later ones raise RankLost. Memory of nodes stays readable, and to free it is local then.
+        """
+        self._progress.abandon()
+
+    def shrink(self) -> "Comm":
+        """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
+
+        All of them call it, each on any Comm of the whole job; it abandons. May raise RankLost if
+        another rank is lost meanwhile: call it again.
+        """
+        self.abandon()
+        return Comm(self._p2p.shrink(), "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""
@@ -301,29 +328,3 @@ class Comm:
             self._choice = autotune.measure_choice(trial)
             trial.free()
         return self._choice.name(nbytes) if self._choice else "ring"
-
-    def _steps(
-        self,
-        operation: str,
-        name: str,
-        array: Array,
-        parts: Parts = None,
-        starts: bool = False,
-        root: int = -1,
-        plan: Algorithm | None = None,
-    ) -> tuple[Steps, CallRecord]:
-        """An operation by one of the algorithms of its family, or by another plan."""
-        algorithms, moves_only = FAMILIES[operation]
-        plan = plan or algorithms.get(name)
-        if plan is None:
-            raise unknown(name, operation, tuple(algorithms))
-        row, bounds = flat(array, operation), None
-        if parts is not None:
-            bounds = bounds_of(parts, row.size, self.size, operation)
-            name = f"{name}, {parts_text(parts)}"
-        call = self._calls.log(operation, name, row.size, row.dtype, root)
-        data = as_integers(row) if moves_only else row
-        blocks = not starts and self._progress.idle
-        plan = plan if root < 0 else rooted(plan, root)
-        steps = self._interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
-        return put_back(steps, row, array), call

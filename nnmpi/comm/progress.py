@@ -11,75 +11,17 @@ helper          └─ poll · poll · poll · poll · poll · poll ──┘   
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from time import monotonic
-from typing import Protocol, TypeAlias
 
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
-from nnmpi.comm.transport.base import Receiver, Request, Transport
-
-Steps: TypeAlias = Iterator[list[Request] | None]
-
-NOT_YET = None
-"""In place of requests: another operation of this rank has to be complete first."""
+from nnmpi.comm.steps import NOT_YET, Steps
+from nnmpi.comm.transport.base import RankLost, Receiver, Request, Transport, TransportFamily
 
 LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may have to wait that long
 RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
-
-
-def then(steps: Steps, f: Callable[[], None]) -> Steps:
-    """The steps, and after the last of them a call of f."""
-    yield from steps
-    f()
-
-
-class DeviceCopies(Protocol):
-    """The copies to and from a device on both sides of a work.
-
-    Both methods are called by whoever moves works, a helper thread too.
-    """
-
-    def ready(self) -> bool:
-        """Whether the array is filled, so that the work may begin; asked at each poll."""
-
-    def complete(self) -> None:
-        """The result is in the array; called once."""
-
-
-Copies: TypeAlias = DeviceCopies | None
-"""None stands for an array of the host, which is filled when the work starts."""
-
-
-def between(steps: Steps, copies: Copies) -> Steps:
-    """The steps, which begin when their array is filled, and at whose end the result is taken."""
-    return steps if copies is None else _between(steps, copies)
-
-
-def _between(steps: Steps, copies: DeviceCopies) -> Steps:
-    while not copies.ready():
-        yield NOT_YET
-    yield from steps
-    copies.complete()
-
-
-class InOrder:
-    """Operations that use one resource: each begins when those started before it are complete."""
-
-    def __init__(self) -> None:
-        self._started = self._completed = 0
-
-    def add(self, steps: Steps) -> Steps:
-        """The steps, behind all that were added before."""
-        number = self._started
-        self._started += 1
-        while self._completed != number:
-            yield NOT_YET
-        try:
-            yield from steps
-        finally:
-            self._completed += 1
 
 
 class Progress:
@@ -96,6 +38,8 @@ class Progress:
         self.log = log
         self.works: list[Work] = []
         self.lock = threading.RLock()
+        self.family = TransportFamily()  # of this rank's Comms
+        self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread
 
@@ -155,6 +99,19 @@ class Progress:
             with self.lock:
                 error, self._error = self._error, None
             raise error
+
+    def abandon(self) -> None:
+        """Ends all works, and revokes the Comms of this rank; the next ones number calls anew.
+
+        A work that is waited for or polled later raises RankLost.
+        """
+        self.family.abandon()
+        self._abandoned.add(self.family)
+        with self.lock:  # a helper thread that was in an operation has left it: it was revoked
+            self._error = None
+            for work in tuple(self.works):
+                work.drop()
+        self.log.counters = {}
 
     def forget(self, error: BaseException) -> None:
         """Drops the error of a helper thread: the work that failed raises it."""
@@ -291,6 +248,10 @@ class Work:
                 return True
             progress.poll()
             return False
+
+    def drop(self) -> None:
+        """Ends it without its result. The caller holds the lock of the progress."""
+        self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -9,7 +9,8 @@ from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress import Steps, Work
+from nnmpi.comm.progress import Work
+from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS, SharedWindow
 
 
@@ -107,6 +108,8 @@ def _free(
 ) -> None:
     """Frees the memory; with `check` raises BufferError, on all ranks, if arrays of one view it."""
     is_viewed, free = memory.is_viewed, memory.free  # raises if it was freed before
+    if calls.transport.family.abandoned:
+        return  # the memory stays until the job ends: others may be in it
     with calls.collective(calls.log(name)):
         viewed = np.array([check and is_viewed()], np.int64)
         calls.transport.all_reduce(viewed)

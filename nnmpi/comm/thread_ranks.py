@@ -3,15 +3,16 @@
 import contextvars
 import os
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from nnmpi.comm.call_log import CallLog, DebugSettings
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import watchdog
 from nnmpi.comm.progress import Progress
-from nnmpi.comm.transport.base import AbortedError, OtherRankError
-from nnmpi.comm.transport.threads import Hub, ThreadTransport
+from nnmpi.comm.transport.base import AbortedError, OtherRankError, RankLost
+from nnmpi.comm.transport.hub import Hub
+from nnmpi.comm.transport.threads import ThreadTransport
 
 T = TypeVar("T")
 
@@ -22,13 +23,20 @@ def run(
     *arguments: Any,
     per_node: int | None = None,
     free_memory: int = 1 << 62,
+    fault_tolerant: bool = False,
+    killed: Mapping[int, int] | None = None,
 ) -> list[T]:
     """Calls f(comm, *arguments) on every rank, and returns the results in the order of the ranks.
 
     If a rank raises, the others stop waiting, and its error is raised here. To emulate nodes, only
     `per_node` ranks in a row share memory, of which each node has `free_memory` bytes.
+
+    Each rank in `killed` is lost at its operation of that number, from 1, on messages and
+    rendezvous: posting, joining, waiting and testing count. If the job is `fault_tolerant` the
+    others then get RankLost, and the result of a lost rank is None.
     """
-    hub, results, errors = Hub(size, per_node or size, free_memory), {}, {}
+    hub = Hub(size, per_node or size, free_memory, fault_tolerant, killed)
+    results, errors = dict[int, Any](), dict[int, BaseException]()
     settings = DebugSettings.of(os.environ)
     ranks = [Progress(CallLog(settings)) for _ in range(size)]
 
@@ -37,9 +45,12 @@ def run(
             comm = Comm(ThreadTransport(hub, range(size), rank, "world"), progress=ranks[rank])
             results[rank] = f(comm, *arguments)
         except BaseException as error:
-            errors[rank] = error
-            hub.abort(f"rank {rank} raised {type(error).__name__}: {error}")
+            if not (fault_tolerant and hub.is_lost(rank)):
+                errors[rank] = error
+                hub.abort(f"rank {rank} raised {type(error).__name__}: {error}")
         finally:
+            if hub.is_lost(rank):
+                results[rank] = None
             hub.leave(rank)
 
     threads = [
@@ -50,10 +61,16 @@ def run(
         thread.start()
     watchdog.join(threads, ranks, hub.abort)
     # first the ranks that failed themselves, then those that end because of them
-    secondary = (AbortedError, OtherRankError)
+    secondary = (AbortedError, OtherRankError, RankLost)
     for _, error in sorted(errors.items(), key=lambda e: (isinstance(e[1], secondary), e[0])):
         raise error
     return [results[rank] for rank in range(size)]
+
+
+def kill(comm: Comm) -> NoReturn:
+    """Ends this rank as SIGKILL ends a process; for tests of what the others do then."""
+    assert isinstance(comm._p2p, ThreadTransport)
+    comm._p2p.die()
 
 
 def comm_self() -> Comm:

@@ -11,7 +11,7 @@ from nnmpi.comm import Comm, MessageLengthError, thread_ranks
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.base import NoRoomError
-from nnmpi.comm.transport.threads import DeadlockError, Hub
+from nnmpi.comm.transport.hub import DeadlockError, Hub
 
 SIZES = [1, 2, 3, 5, 8]
 

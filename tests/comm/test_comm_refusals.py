@@ -11,7 +11,8 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
 from nnmpi.collectives.step import then
 from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.allreduce import autotune, interpreter
-from nnmpi.comm.transport.threads import Hub, ThreadTransport
+from nnmpi.comm.transport.hub import Hub
+from nnmpi.comm.transport.threads import ThreadTransport
 
 REFUSED = [
     ("a list", lambda c: c.all_reduce([1.0]), TypeError, "NumPy array, not list"),

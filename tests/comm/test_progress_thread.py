@@ -12,7 +12,8 @@ from helpers.comm import brought, laws_background
 
 from nnmpi.comm import AbortedError, Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.progress import Progress, Work
-from nnmpi.comm.transport.threads import DeadlockError, ThreadTransport
+from nnmpi.comm.transport.hub import DeadlockError
+from nnmpi.comm.transport.threads import ThreadTransport
 
 VARIABLE = ContextVar("VARIABLE", default="")
 

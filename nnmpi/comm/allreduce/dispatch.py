@@ -11,7 +11,7 @@ from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import AllReduce, Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.progress import InOrder, Steps
+from nnmpi.comm.steps import InOrder, Steps
 from nnmpi.comm.transport.base import Transport
 
 NAMES = (*ALGORITHMS, "mpi", "shared")

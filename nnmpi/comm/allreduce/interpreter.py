@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from nnmpi.collectives.step import Algorithm, ChunkRange, Step
 from nnmpi.collectives.step import bounds as even_bounds
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.progress import Steps
+from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]

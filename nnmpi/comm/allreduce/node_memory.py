@@ -19,7 +19,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.progress import InOrder, Steps
+from nnmpi.comm.steps import InOrder, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, Transport
 from nnmpi.comm.transport.gate import sum_loop
 

@@ -12,7 +12,7 @@ import numpy as np
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.call_log import LoggedCall
-from nnmpi.comm.progress import InOrder, Steps
+from nnmpi.comm.steps import InOrder, Steps
 from nnmpi.comm.transport.base import TAGS, Ledger, Transport
 
 NBYTES = 400  # of an encoded call

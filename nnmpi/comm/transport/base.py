@@ -54,6 +54,44 @@ class Ledger:
         self.received_messages, self.received_bytes = [0] * self.size, [0] * self.size
 
 
+class Revocable(Protocol):
+    """What can be revoked: a transport."""
+
+    def revoke(self) -> None: ...
+
+
+class TransportFamily:
+    """The transports that one rank has made since it started, or since it shrank.
+
+    All of them are revoked together, at the first RankLost.
+    """
+
+    def __init__(self) -> None:
+        self._transports: list[Revocable] = []
+        self.abandoned = False
+
+    def add(self, transport: Revocable) -> None:
+        """Adds one; where another thread has abandoned the family meanwhile, it is revoked."""
+        self._transports.append(transport)
+        if self.abandoned:
+            transport.revoke()
+
+    def remove(self, transport: Revocable) -> None:
+        """Takes one out that is freed."""
+        self._transports.remove(transport)
+
+    def abandon(self) -> None:
+        """Revokes all; never waits, and may be called again."""
+        self.abandoned = True
+        for transport in tuple(self._transports):
+            transport.revoke()
+
+    def lost(self, reason: str) -> RankLost:
+        """What to raise where a rank is lost; all transports are revoked by then."""
+        self.abandon()
+        return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
+
+
 class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
@@ -64,7 +102,7 @@ class SharedWindow(NamedTuple):
     # a barrier, before which an array is copied to this rank's part, and after which it is the sum
     # of all ranks' parts
     exchange: Callable[[NDArray[Any], Sequence[NDArray[Any]]], None]
-    free: Callable[[], None]  # collective
+    free: Callable[[], None]  # collective; where the transport was abandoned, it does nothing
     is_viewed: Callable[[], bool]  # forgets the segments; whether anybody else still has arrays
 
 
@@ -81,6 +119,11 @@ class Transport(Receiver, Protocol):
 
     Messages between two ranks with one tag arrive in the order in which they were sent. No message
     may be longer than `message_limit` bytes (see `pieces`).
+
+    Where `fault_tolerant`, an operation that needs a lost rank raises `family.lost(...)`, and so
+    does any that is not complete yet on a transport that some rank has revoked. What is complete
+    stays so. Requests and their buffers are kept until they are complete: MPI may still write to
+    what was abandoned.
     """
 
     rank: int
@@ -88,7 +131,9 @@ class Transport(Receiver, Protocol):
     message_limit: int
     any_thread: bool  # whether several threads may use it (MPI_THREAD_MULTIPLE)
     ledger: Ledger
-    members: Sequence[int]  # each rank's number in the whole job
+    members: Sequence[int]  # each rank's number in the whole job, as it was started
+    fault_tolerant: bool  # whether it raises RankLost; without, a death ends the job
+    family: TransportFamily
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
     def exchange(
@@ -123,7 +168,23 @@ class Transport(Receiver, Protocol):
         """The ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Frees a duplicate or a split; collective."""
+        """Frees a duplicate or a split; collective. Does nothing where it was abandoned."""
+
+    def revoke(self) -> None:
+        """Lets all ranks raise RankLost in their operations on it; never waits."""
+
+    def confirm(self) -> None:
+        """Returns on all ranks of the job, or raises RankLost on all that are left.
+
+        The latter if one of them is lost, or calls `shrink` instead. To shrink is next then.
+        """
+
+    def shrink(self) -> Self:
+        """The ranks of the job that are left, in their old order: the first of a new family.
+
+        All of them call it, each on any transport of the whole job, when they have abandoned
+        theirs. Raises RankLost if another is lost meanwhile, unless the new one is without it.
+        """
 
     def free_memory(self) -> int:
         """How many bytes of shared memory are free on this node."""

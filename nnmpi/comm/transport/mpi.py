@@ -32,7 +32,14 @@ from mpi4py import MPI
 
 from nnmpi.comm.stderr import flush_output, print_error
 from nnmpi.comm.transport import launcher
-from nnmpi.comm.transport.base import Bytes, Ledger, MessageLengthError, SharedWindow, pieces
+from nnmpi.comm.transport.base import (
+    Bytes,
+    Ledger,
+    MessageLengthError,
+    SharedWindow,
+    TransportFamily,
+    pieces,
+)
 from nnmpi.comm.transport.gate import LINE, Gate
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
@@ -41,12 +48,21 @@ MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is i
 class MPITransport:
     """The ranks of an MPI communicator, by the calls of mpi4py that take buffers."""
 
-    def __init__(self, comm: MPI.Intracomm, ledger: Ledger | None = None) -> None:
+    fault_tolerant = False
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        ledger: Ledger | None = None,
+        family: TransportFamily | None = None,
+    ) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.message_limit = MESSAGE_LIMIT
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
         self._comm = comm
+        self.family = family or TransportFamily()
+        self.family.add(self)
         world = MPI.COMM_WORLD.Get_group()
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
@@ -118,19 +134,33 @@ class MPITransport:
         return pieces(array, self.message_limit // array.itemsize)
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        new = type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger)
+        new = type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger, self.family)
         new.message_limit = self.message_limit
         return new
 
     def split(self, color: int | None, key: int) -> Self | None:
         comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if comm == MPI.COMM_NULL else type(self)(MPI.Intracomm(comm))
+        if comm == MPI.COMM_NULL:
+            return None
+        return type(self)(MPI.Intracomm(comm), family=self.family)
 
     def split_node(self) -> Self:
-        return type(self)(MPI.Intracomm(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)))
+        comm = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
+        return type(self)(MPI.Intracomm(comm), family=self.family)
 
     def free(self) -> None:
-        self._comm.Free()
+        if not self.family.abandoned:
+            self.family.remove(self)
+            self._comm.Free()
+
+    def revoke(self) -> None:
+        pass
+
+    def confirm(self) -> None:
+        pass
+
+    def shrink(self) -> Self:
+        raise RuntimeError("this job ends with its first rank that is lost")
 
     def free_memory(self) -> int:
         try:

@@ -1,0 +1,296 @@
+"""The hub: where ranks that are threads of one process meet.
+
+A message is copied when its receive is found, straight from the sender's memory to the receiver's,
+and a send is complete only then. That is how MPI treats large messages, so an algorithm that waits
+in a circle, or writes to what is being sent, fails here as it would there.
+
+A rank may be killed: at one of its operations, or by `lose`.
+
+rank 0   receives from rank 1       RankLost ─ revokes ─────────┐     shrinks ──► ranks 0 and 2
+rank 1   killed                                                 │
+rank 2   receives from rank 0, which is there: goes on until ───┴─► RankLost     shrinks
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from nnmpi.comm.transport.base import (
+    AbortedError,
+    Bytes,
+    MessageLengthError,
+    RankLost,
+    TransportFamily,
+)
+
+MatchKey: TypeAlias = tuple[Hashable, int, int, int]  # channel, source, to, tag
+Taker: TypeAlias = Callable[[list[Any]], object]  # takes what all ranks brought, in their order
+
+
+class DeadlockError(AbortedError):
+    """Every rank waits, and none of them can go on."""
+
+
+class Killed(BaseException):  # not an Exception: what is killed handles no error
+    """This rank is lost: its thread ends, as a process does by SIGKILL."""
+
+
+class ChannelEnd(Protocol):
+    """Who makes an operation: one rank's end of a channel."""
+
+    channel: Hashable
+    members: Sequence[int]  # ranks of the job
+    job_rank: int
+    family: TransportFamily
+
+
+class Posted:
+    """What a rank waits for, on a channel: `awaited` are the ranks of the job that it needs."""
+
+    error: MessageLengthError | None = None  # raised where it is waited for
+    done = False
+
+    def __init__(self, what: str, channel: Hashable, awaited: Collection[int]) -> None:
+        self.what, self.channel, self.awaited = what, channel, awaited
+
+
+class PostedMessage(Posted):
+    """A send or a receive that was posted."""
+
+    def __init__(self, data: Bytes, sends: bool, what: str, channel: Hashable, peer: int) -> None:
+        super().__init__(what, channel, (peer,))
+        self.data, self.sends = data, sends
+
+
+class Rendezvous(Posted):
+    """One collective of a channel; complete when all ranks have brought their values."""
+
+    def __init__(self, channel: Hashable, members: Sequence[int]) -> None:
+        self.awaited: set[int] = set(members)
+        super().__init__(f"a call of all {len(members)} ranks", channel, self.awaited)
+        self.brought: dict[int, Any] = {}
+        self.takers: list[Taker] = []
+
+
+class Survivors(Posted):
+    """A meeting of the ranks that are left, however many these are when it is complete."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("all ranks that are left", ("left", number), ())
+        self.number = number
+        self.came: dict[int, bool] = {}  # whether a rank confirms that it misses nobody
+        self.ranks: list[int] = []  # when it is complete
+
+
+class Hub:
+    """What the ranks of one process share. Everything in it is touched under its lock.
+
+    `killed` are ranks with the numbers, from 1, of the operation at which each is lost.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        per_node: int,
+        free_memory: int = 1 << 62,
+        fault_tolerant: bool = False,
+        killed: Mapping[int, int] | None = None,
+    ) -> None:
+        self.per_node, self.free_memory, self.fault_tolerant = per_node, free_memory, fault_tolerant
+        self._changed = threading.Condition()
+        self._failure: AbortedError | None = None
+        self._running, self._lost = set(range(size)), set[int]()
+        self._left = dict(killed or {})  # operations until a rank is killed, that one included
+        self._revoked = set[Hashable]()
+        self._meeting = Survivors(1)
+        self._met: dict[int, Survivors] = {}  # by a rank that was not confirmed, and has to shrink
+        self._waiting: dict[int, Sequence[Posted]] = {}
+        self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
+        self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
+
+    # ---- operations of a rank
+
+    def post(self, by: ChannelEnd, message: PostedMessage, key: MatchKey) -> PostedMessage:
+        """Copies the message if the other side was posted before, else queues it; returns it."""
+        with self._changed:
+            self._count(by)
+            self._check(by, (message,))
+            queue = self._posted.setdefault(key, deque())
+            if not queue or queue[0].sends == message.sends:
+                queue.append(message)
+                return message
+            other = queue.popleft()
+            if not queue:
+                del self._posted[key]  # tags and channels do not end
+            source, into = (message, other) if message.sends else (other, message)
+            expected, got = into.data.size, source.data.size
+            if got == expected:
+                into.data[...] = source.data
+            else:
+                into.error = MessageLengthError(key[1], expected, f"{got:,}")
+            message.done = other.done = True
+            self._changed.notify_all()
+            return message
+
+    def join(self, by: ChannelEnd, number: int, value: Any, take: Taker) -> Rendezvous:
+        """Brings this rank's value to the collective of that number on its channel."""
+        with self._changed:
+            self._count(by)
+            key = by.channel, number
+            found = self._rendezvous.get(key) or Rendezvous(by.channel, by.members)
+            self._check(by, (found,))
+            self._rendezvous[key] = found
+            found.brought[by.job_rank] = value
+            found.takers.append(take)
+            found.awaited.remove(by.job_rank)
+            if not found.awaited:
+                for taker in found.takers:
+                    taker([found.brought[rank] for rank in by.members])
+                found.done = True
+                del self._rendezvous[key]
+                self._changed.notify_all()
+            return found
+
+    def wait(self, by: ChannelEnd, requests: Sequence[Posted]) -> None:
+        """Returns when all are complete."""
+        with self._changed:
+            self._count(by)
+            self._wait(by, requests)
+
+    def test(self, by: ChannelEnd, requests: Sequence[Posted]) -> bool:
+        """Whether all are complete."""
+        with self._changed:
+            self._count(by)
+            return self._are_done(by, requests)
+
+    def confirm(self, by: ChannelEnd) -> None:
+        """Returns on all ranks if all have called it and none is lost; else raises on all."""
+        with self._changed:
+            met = self._meet(by, confirms=True)
+            if met.ranks != [*by.members] or not all(met.came.values()):
+                self._met[by.job_rank] = met
+                raise self._loss(by)
+
+    def shrink(self, by: ChannelEnd) -> Survivors:
+        """All ranks that are left, which have called it too, or were not confirmed."""
+        with self._changed:
+            return self._met.pop(by.job_rank, None) or self._meet(by, confirms=False)
+
+    # ---- what happens to a rank, and to a channel
+
+    def revoke(self, channel: Hashable) -> None:
+        """Ends all operations on a channel that are not complete."""
+        with self._changed:
+            self._revoked.add(channel)
+            self._changed.notify_all()
+
+    def lose(self, rank: int) -> None:
+        """Kills a rank: it ends in the operation that it waits in, or at its next one."""
+        with self._changed:
+            self._lost.add(rank)
+            self.leave(rank)
+            self._changed.notify_all()
+
+    def is_lost(self, rank: int) -> bool:
+        """Whether the rank was killed."""
+        with self._changed:
+            return rank in self._lost
+
+    def leave(self, rank: int) -> None:
+        """The rank's function has returned, or it was killed."""
+        with self._changed:
+            self._running.discard(rank)
+            self._complete_meeting()
+            self._look_for_deadlock()
+
+    def abort(self, message: str) -> None:
+        with self._changed:
+            self._fail(AbortedError(message))
+
+    # ---- under the lock
+
+    def _count(self, by: ChannelEnd) -> None:
+        """Counts an operation, and raises Killed where it is the rank's last one, or after it."""
+        rank = by.job_rank
+        if rank in self._left:
+            self._left[rank] -= 1
+            if self._left[rank] == 0:
+                self.lose(rank)
+        if rank in self._lost:
+            raise Killed(f"rank {rank} was killed")
+
+    def _wait(self, by: ChannelEnd, requests: Sequence[Posted]) -> None:
+        rank = by.job_rank
+        self._waiting[rank] = requests
+        self._look_for_deadlock()
+        self._changed.wait_for(lambda: self._failure or self._goes_on(rank, requests))
+        del self._waiting[rank]
+        if rank in self._lost:
+            raise Killed(f"rank {rank} was killed")
+        self._are_done(by, requests)
+
+    def _goes_on(self, rank: int, requests: Sequence[Posted]) -> bool:
+        """Whether a rank that waits for these does so no longer."""
+        return (
+            all(q.done for q in requests) or rank in self._lost or any(map(self._fails, requests))
+        )
+
+    def _fails(self, posted: Posted) -> bool:
+        """Whether it can never be complete: it is revoked, or a rank that it needs is lost."""
+        if posted.done or not self.fault_tolerant:
+            return False
+        return posted.channel in self._revoked or not self._lost.isdisjoint(posted.awaited)
+
+    def _are_done(self, by: ChannelEnd, requests: Sequence[Posted]) -> bool:
+        """What is complete stays so, though another rank has failed since."""
+        done = all(q.done for q in requests)
+        if not done:
+            self._check(by, requests)
+        for q in requests:
+            if q.error is not None:
+                raise q.error
+        return done
+
+    def _check(self, by: ChannelEnd, requests: Sequence[Posted]) -> None:
+        """Raises where the job has failed, or one of these cannot be complete any more."""
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
+        if any(map(self._fails, requests)):
+            raise self._loss(by)
+
+    def _loss(self, by: ChannelEnd) -> RankLost:
+        lost = ", ".join(map(str, sorted(self._lost)))
+        return by.family.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
+
+    def _meet(self, by: ChannelEnd, confirms: bool) -> Survivors:
+        self._count(by)
+        meeting = self._meeting
+        meeting.came[by.job_rank] = confirms
+        self._complete_meeting()
+        self._count(by)  # a rank may be killed before it has come, or after
+        self._wait(by, (meeting,))
+        return meeting
+
+    def _complete_meeting(self) -> None:
+        """Completes the meeting of the ranks that are left, if all of them have come to it."""
+        meeting = self._meeting
+        if meeting.came and self._running <= meeting.came.keys():
+            meeting.ranks, meeting.done = sorted(self._running), True
+            self._meeting = Survivors(meeting.number + 1)
+            self._changed.notify_all()
+
+    def _fail(self, failure: AbortedError) -> None:
+        self._failure = self._failure or failure
+        self._changed.notify_all()
+
+    def _look_for_deadlock(self) -> None:
+        if not self._running or not self._running <= self._waiting.keys() or self._failure:
+            return
+        if any(self._goes_on(rank, requests) for rank, requests in self._waiting.items()):
+            return
+        waits = (
+            f"rank {r}: " + ", ".join(q.what for q in requests if not q.done)
+            for r, requests in sorted(self._waiting.items())
+        )
+        self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
