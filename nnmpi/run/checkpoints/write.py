@@ -104,13 +104,13 @@ class Writer:
         self._stop = threading.Event()
         self._lock: DirectoryLock | None = None
         self._comm = comm
-        all_or_none(comm, self._open)
         try:
+            all_or_none(comm, self._open)
             check_shared(self._directory, comm)
+            own = comm.split(0)  # its messages move at any time
         except BaseException:
             self.abandon()
             raise
-        own = comm.split(0)  # its messages move at any time
         assert own is not None
         self._comm = own
 
