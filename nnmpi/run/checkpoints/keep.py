@@ -22,7 +22,7 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
-from nnmpi.run.files.atomic import ELSEWHERE, lock
+from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing
 
 STEP = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
@@ -126,16 +126,21 @@ def clean(directory: Path, is_locked: bool) -> None:
     Where the file system has no locks, what is younger than an hour may be another run's.
     """
     for name in sorted(os.listdir(directory)):
-        part, path = PART.fullmatch(name), directory / name
-        if not part or not (is_locked or _age(path) > ELSEWHERE):
-            continue
-        if part[2] and _is_whole(path) and not folder_of(directory, int(part[2])).exists():
-            os.rename(path, folder_of(directory, int(part[2])))
-            sync(directory)
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        if (part := PART.fullmatch(name)) and (is_locked or _age(directory / name) > ELSEWHERE):
+            with suppress(OSError):  # a thread of this job has just given it its name
+                _clean(directory / name, part[2])
+
+
+def _clean(path: Path, step: str | None) -> None:
+    """Removes what was left behind, or completes the checkpoint of a step."""
+    folder = folder_of(path.parent, int(step or 0))
+    if step and _is_whole(path) and not folder.exists():
+        os.rename(path, folder)
+        sync(path.parent)
+    elif path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()
 
 
 def _age(path: Path) -> float:
@@ -213,7 +218,8 @@ def check_shared(directory: Path, comm: Comm) -> None:
 
     def make() -> None:
         if comm.rank == 0:
-            path.touch()
+            with refusing(directory, "write checkpoints to"):
+                path.touch()
 
     all_or_none(comm, make)
     is_seen = gather_objects(comm, _seen(path))

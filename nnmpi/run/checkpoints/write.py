@@ -271,7 +271,8 @@ class Writer:
             _write_manifest(part, Manifest(*about))
             replace(part, folder)
         except OSError as error:
-            remove(part)
+            if not self._stop.is_set():  # else the next Writer has the directory
+                remove(part)
             return FileWritten(_reason(error))
         with suppress(OSError):
             remove_old(self._directory, self._keep, self._best)
