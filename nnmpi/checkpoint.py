@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi import cli
-from nnmpi.drawing.tables import amount, columns
+from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.mesh import CUTS
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.export import export
@@ -176,7 +176,7 @@ def _cells(one: Checkpoint) -> list[str]:
         str(one["step"]),
         str(one["epoch"]),
         "" if one["loss"] is None else f"{one['loss']:.4f}",
-        " ".join([f"{one['ranks']} ranks", *sizes]) if sizes else f"{one['ranks']} ranks",
+        " ".join([plural(one["ranks"], "rank"), *sizes]),
         amount(one["bytes"]),
         _age(time.time() - one["time"]),
         "complete" if one["complete"] else "whole",

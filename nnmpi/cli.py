@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nnmpi import user_code
-from nnmpi.config import GROUPS, Config, kind_of, not_an_option, options
+from nnmpi.config import GROUPS, Config, not_an_option, options
+from nnmpi.option import kind_of
 from nnmpi.quoting import nearest, quoted, shown
 from nnmpi.terms import check_text
 from nnmpi.user_files import content, parsed

@@ -4,18 +4,17 @@ Each field is a flag of `python -m nnmpi.train` and a key of a TOML file; its me
 text, the choices and the bounds of both.
 """
 
-import sys
-from collections.abc import Callable, Collection
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import Field, dataclass, fields
 from functools import partial
 from itertools import permutations
-from numbers import Integral, Real
-from typing import Any, Self, get_args
+from typing import Any, Self
 
-from nnmpi import dtypes, terms, user_code
+from nnmpi import dtypes, terms
 from nnmpi.backend import DEVICES
-from nnmpi.quoting import nearest, quoted, shown
-from nnmpi.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0, Range, check_text
+from nnmpi.option import checked, option
+from nnmpi.quoting import nearest, shown
+from nnmpi.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
@@ -31,42 +30,19 @@ SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 EPOCHS, LEAST_STEPS = 10, 300
 """A run that names no number of epochs has so many, or more where batches are few."""
-LARGEST = 2**63 - 1  # integer; larger ones fit no counter
-_NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
-def _option(
-    group: str,
-    default: Any,
-    text: str,
-    within: Range | None = None,
-    choices: tuple[Any, ...] = (),
-    alias: str | None = None,
-    custom: bool = False,
-    form: Callable[[str], object] | None = None,
-    bare: Any = None,
-) -> Any:
-    """A field with its metadata.
-
-    `alias` is a second name. With `custom`, package.module:NAME is a choice too, which is imported.
-    `form` raises ValueError for a text of another form. `bare` is the value of a flag without one.
-    """
-    metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
-    more = {"within": within, "alias": alias, "bare": bare}
-    return field(default=default, metadata={**metadata, **more})
-
-
-_model = partial(_option, "model")
-_data = partial(_option, "data")
-_training = partial(_option, "training")
-_layout = partial(_option, "layout")
-_pipeline = partial(_option, "pipeline")
-_reduce = partial(_option, "reduce")
-_sync = partial(_option, "sync")
-_equality = partial(_option, "equality")
-_files = partial(_option, "files")
-_checkpoints = partial(_option, "checkpoints")
-_other = partial(_option, "other")
+_model = partial(option, "model")
+_data = partial(option, "data")
+_training = partial(option, "training")
+_layout = partial(option, "layout")
+_pipeline = partial(option, "pipeline")
+_reduce = partial(option, "reduce")
+_sync = partial(option, "sync")
+_equality = partial(option, "equality")
+_files = partial(option, "files")
+_checkpoints = partial(option, "checkpoints")
+_other = partial(option, "other")
 
 
 @dataclass(frozen=True)
@@ -302,45 +278,16 @@ class Config:
     quiet: bool = _other(False, "print only the result")
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        known = [option.name for option in options()]
+        known = [one.name for one in options()]
         for name in given:
             if name not in known:
                 raise ValueError(f"Config: {not_an_option(name)}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for option in options():
-            self._check(option)
+        for one in options():
+            object.__setattr__(self, one.name, checked(one, getattr(self, one.name)))
         dtypes.named(self.dtype)
-
-    def _check(self, option: "Field[Any]") -> None:
-        """Checks type, choices and range; converts NumPy's numbers to Python's."""
-        name, value, m = option.name, getattr(self, option.name), option.metadata
-        kind, known = kind_of(option), m["choices"]
-        if value is None and option.default is None:
-            return
-        if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
-            try:
-                value = kind(value)
-            except OverflowError:
-                raise ValueError(
-                    f"{name} is larger than {sys.float_info.max:g}, the largest float"
-                ) from None
-            object.__setattr__(self, name, value)
-        elif type(value) is not kind:
-            raise ValueError(f"{name} {quoted(value)} is not of type {kind.__name__}")
-        if kind is str:
-            check_text(name, value)
-            if m["form"]:
-                m["form"](value)
-        if known and value not in known and not (m["custom"] and user_code.is_named(value)):
-            names = ", ".join([*map(str, known), *["package.module:NAME"] * m["custom"]])
-            raise ValueError(f"{name} {quoted(value)} is not one of {names}")
-        if m["within"] and not m["within"].has(value):
-            remedy = "leave it out" if option.default is None else f"default: {option.default}"
-            raise ValueError(f"{name} {quoted(value)} must be {m['within'].words}; {remedy}")
-        if kind is int and value > LARGEST:
-            raise ValueError(f"{name} {quoted(value)} must be at most {LARGEST}")
 
 
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in fields(Config)))
@@ -349,16 +296,10 @@ GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in field
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
     """The options of these groups, in the order of --help."""
-    return tuple(option for option in fields(Config) if option.metadata["group"] in groups)
-
-
-def kind_of(option: "Field[Any]") -> type:
-    """The type of an option: int for int and for int | None."""
-    kinds: tuple[type, ...] = get_args(option.type) or (option.type,)
-    return kinds[0]
+    return tuple(one for one in fields(Config) if one.metadata["group"] in groups)
 
 
 def not_an_option(name: str) -> str:
     """The message for a name that no option has."""
-    known = [option.name for option in options()]
+    known = [one.name for one in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

@@ -1,21 +1,26 @@
 """The command `python -m nnmpi.train`.
 
-Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or SIGUSR1; of
+Exit status: 0 trained, 1 failed, 2 unusable arguments, 75 there is more to do, and a checkpoint
+from which --resume goes on; 130 stopped by Ctrl-C, or by SIGUSR1 without --checkpoint-dir. Of
 several ranks that stop or fail together, that of the first one, and 0 of the others.
 
 Python starts            the system's default: SIGUSR1 ends the process
 the command starts       SIGUSR1 is noted, Ctrl-C ends the run
-the Trainer is made      both stop the run after the current step
+the Trainer is made      both stop the run after the current step; with --checkpoint-dir they, and
+                         SIGTERM, write a checkpoint first
 the run is over          both are ignored: MPI_Finalize may take a while
 """
 
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
+
+import numpy as np
 
 from nnmpi import blas, cli
 from nnmpi.comm import Comm, OtherRankError, ended, job, launched, traceback_text
@@ -26,9 +31,11 @@ from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
+from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import LostOutputError, Report, open_report
+from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.models import check_named
 from nnmpi.run.setup.setup import set_up
@@ -36,6 +43,9 @@ from nnmpi.run.trainer import Trainer
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)
 """The signals that stop a run."""
+
+MORE_TO_DO = 75
+"""The exit status of a run that was suspended; EX_TEMPFAIL of sysexits.h."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,14 +117,43 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         return fail(error)
     try:
         c = prepared(comm, arguments)
+        fewer, working = fitted(c, comm) if c.elastic else (None, comm)
+    except ValueError as error:
+        return fail(error, 2)
+    except KeyboardInterrupt:
+        return interrupted(comm, " before the first step")
+    if fewer is None:
+        return train(c, comm, early)
+    if fewer.config != c and comm.rank == 0:
+        print_error(f"nnmpi.train: {fewer.why}")
+    if working is None:
+        over = comm.irecv(np.zeros(1), 0)
+        while not over.done:  # `over.poll` would count as a wait, which may be too long
+            comm.poll()
+            time.sleep(0.05)
+        return 0
+    status = train(fewer.config, working, early)
+    if comm.rank == 0:
+        for spare in range(fewer.ranks, comm.size):
+            comm.isend(np.zeros(1), spare).wait()
+    return status
+
+
+def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
+    """Makes what the config says, and trains it."""
+    try:
         if c.dry_run:
             event = dry_run(set_up(c, None, None, comm), comm)
             with open_report(c, comm) as report:
                 report.event(event)
             return 0
         trainer = Trainer(c, comm=comm)
+        if trainer.resumed and trainer.resumed.is_over:
+            with open_report(replace(c, log=None), comm) as report:
+                report.event(complete_event(trainer.resumed))
+            return 0
         blas.default_threads(threads.on_all_ranks(trainer.arrangement, comm))
-        report = open_report(c, comm)
+        report = open_report(c, comm, mark=trainer.resumed and trainer.resumed.mark)
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
@@ -147,21 +186,25 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
 
 def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
-    before = version(trainer.config.save)
+    before, interrupts = version(trainer.config.save), list[int]()
 
-    def stop_or_interrupt(*_: object) -> None:
-        trainer.stop()
+    def stop_or_interrupt(number: int, _: object) -> None:
+        interrupts.append(number)
+        trainer.suspend()
         handle(signal.SIGINT, interrupt)
 
     handle(signal.SIGINT, stop_or_interrupt)
-    handle(signal.SIGUSR1, lambda *_: trainer.stop())
+    for number in (signal.SIGUSR1, *[signal.SIGTERM] * bool(trainer.config.checkpoint_dir)):
+        handle(number, lambda *_: trainer.suspend())
     if early:
-        trainer.stop()
+        trainer.suspend()
     try:
         result = trainer.fit(report)
     except KeyboardInterrupt:
         return interrupted(trainer.comm, f"; {saved_since(before, trainer.config.save)}")
-    return 130 if result["event"] == "stopped" and trainer.is_first else 0
+    if not trainer.is_first or result["event"] not in ("stopped", "suspended"):
+        return 0
+    return MORE_TO_DO if result["event"] == "suspended" and not interrupts else 130
 
 
 def interrupt(*_: object) -> NoReturn:
@@ -208,7 +251,7 @@ def ignore_stops() -> None:
 @contextmanager
 def restored_handlers() -> Iterator[None]:
     """After the block, the handlers of what stops a run are those of before."""
-    before = [(number, signal.getsignal(number)) for number in STOPS]
+    before = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
     try:
         yield
     finally:

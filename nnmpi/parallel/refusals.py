@@ -8,11 +8,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.config import Config
+from nnmpi.config import Config, options
 from nnmpi.dtypes import HALVES
 from nnmpi.mesh import AXES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
+
+PLAIN = Config()
+"""All options at their defaults."""
+
+BARE = {o.name: o.metadata["bare"] for o in options() if o.metadata["bare"] is not None}
+"""Of options that may be given without a value: what they are then."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
@@ -107,6 +113,9 @@ REFUSALS = (
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
+    # backups
+    Refusal("backup", "servers", NO_ONE_STEP, NO_SERVERS),
+    Refusal("backup", "pipedream", NO_ONE_STEP, "use --schedule 1f1b"),
     # devices
     Refusal(
         "device",
@@ -129,6 +138,13 @@ NEEDS = (
     Need("append", "log", "it says what to do with that file"),
     Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("prompt", "sample_every", "it is the beginning of a sample"),
+    Need("mtbf", "backup", "it says how often backups are worth their cost"),
+    Need("save_every", "checkpoint_dir", "checkpoints are written there"),
+    Need("keep", "checkpoint_dir", "checkpoints are kept there"),
+    Need("keep_best", "checkpoint_dir", "checkpoints are kept there"),
+    Need("resume", "checkpoint_dir", "it goes on from a checkpoint there"),
+    Need("time_limit", "checkpoint_dir", "the run ends with a checkpoint there"),
+    Need("elastic", "checkpoint_dir", "it goes on from a checkpoint there, if there is one"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 
@@ -140,9 +156,7 @@ def check(config: Config, ranks: int) -> None:
         if first and second:
             raise ValueError(f"{first} with {second}: {reason}; {remedy}")
     for option, other, reason in NEEDS:
-        name, _, value = other.partition(" ")
-        met = str(getattr(config, name)) == value if value else _asked(name, config, ranks)
-        if _asked(option, config, ranks) and not met:
+        if _asked(option, config, ranks) and not _is_met(other, config, ranks):
             raise ValueError(
                 f"{_asked(option, config, ranks)} without {other}: {reason}; "
                 f"add --{other.replace('_', '-')}, or leave {option} out"
@@ -156,14 +170,28 @@ def why_not(option: str, config: Config, ranks: int) -> str:
     return next((f"{asked}: {reason}" for asked, reason in found if asked), "")
 
 
+def pointless(config: Config, ranks: int) -> list[str]:
+    """The options of a config that mean nothing on so many ranks: they lack what they need, or
+    need several ranks."""
+    alone = (row.option for row in REFUSALS if row.beside == "one rank" and ranks == 1)
+    unmet = (need.option for need in NEEDS if not _is_met(need.other, config, ranks))
+    return [name for name in (*alone, *unmet) if _asked(name, config, ranks)]
+
+
+def _is_met(other: str, config: Config, ranks: int) -> bool:
+    """Whether a config asks for what another option needs: an option, or one of its values."""
+    name, _, value = other.partition(" ")
+    return str(getattr(config, name)) == value if value else bool(_asked(name, config, ranks))
+
+
 def _asked(name: str, config: Config, ranks: int) -> str:
     """What the config asks for under this name, in words; empty if it does not."""
     if name in SPECIAL:
         return SPECIAL[name](config, ranks)
     value = getattr(config, name)
-    if value == getattr(Config(), name):
+    if value == getattr(PLAIN, name):
         return ""
-    return name if value is True else f"{name} {shown(value)}"
+    return name if value is True or value == BARE.get(name) else f"{name} {shown(value)}"
 
 
 def _servers(config: Config, ranks: int) -> str:

@@ -55,7 +55,7 @@ class StepControl(NamedTuple):
     """What is asked of a run in its steps, and what it is told."""
 
     lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
-    stop: Callable[[], bool]  # whether to end the run after this step
+    request: Callable[[], float]  # what this rank requests after this step: STOPS, SAVES or 0
     steps: Callable[[], int]  # in the whole run
     event: Callable[[dict[str, Any]], None]  # takes an event
 
@@ -251,7 +251,7 @@ def executor_of(
         Ports.of(spec.task, part, channels or Channels(part.boundaries, *end)),
         sync,
         update,
-        spec.control.stop,
+        spec.control.request,
         partial(ops, a, rank),
         partial(forward_ops, a, rank),
         batch_stats,

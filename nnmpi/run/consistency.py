@@ -64,6 +64,13 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
     check_same(comm, items)
 
 
+def digest_of(dataset: Dataset) -> str:
+    """A digest of what is compared of the samples and labels of a data set."""
+    splits = (dataset.train, dataset.test)
+    found = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
+    return f"{_digest(repr(found).encode()):016x}"
+
+
 def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
     """Raises on all ranks if metrics have other names, or if functions stand for other options."""
     given = {"the metrics": metrics, "the options that are functions": own}

@@ -19,10 +19,8 @@ from nnmpi.nn import Module
 from nnmpi.nn.tracing import Cost
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import arrange, stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
@@ -31,11 +29,9 @@ from nnmpi.run.events import layout_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut, sharding_of
+from nnmpi.run.setup.cutting import Uncut
+from nnmpi.run.setup.on_paper import on_paper
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model, initialise
-
-UNMEASURED = {"allreduce": "ring"}
-"""What stands for the fastest all-reduce where nothing is measured."""
 
 HELP = "what each rank of a run holds and sends"
 
@@ -97,9 +93,7 @@ def arranged(
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, estimated)
-    sharding = sharding_of(Uncut(config, graph, loss, dataset, metrics))
-    division = estimated_division(graph, stages_of(config), config.pp, config.cut)
-    return arrange(config, cluster, graph, sharding, division, UNMEASURED)
+    return on_paper(Uncut(config, graph, loss, dataset, metrics), cluster)
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -111,6 +105,10 @@ def add_options(p: argparse.ArgumentParser) -> None:
         "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
     )
     cli.add_flags(p, GROUPS)
+    backups = p.add_argument_group("backups")
+    backups.add_argument(
+        "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
+    )
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, metavar="FILE", default=None, help="write a picture")
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
@@ -124,7 +122,7 @@ def run(given: argparse.Namespace) -> Any:
         raise ValueError(
             f"nodes {given.nodes} must be from 1 to {given.ranks}, the number of ranks"
         )
-    known = {option.name for option in options(GROUPS)}
+    known = {"backup", *(option.name for option in options(GROUPS))}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)

@@ -17,6 +17,7 @@ from nnmpi.parallel.arrangement.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.run.report.messages import Event
+from nnmpi.run.resume import Resumed
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
@@ -47,6 +48,7 @@ def layout_event(a: Arrangement) -> Event:
         "slices": config.slices if config.reproducible else None,
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
+        "backup": a.config.backup,
         "notes": list(graph.notes),
         "kinds": [_figures(one) for one in alike_ranks(a, config.batch_size)],
         "sharded_layers": [
@@ -78,8 +80,11 @@ def _figures(one: AlikeRanks) -> Event:
         "stages": list(one.stages),
         **{f"{name}_bytes": value for name, value in one.memory._asdict().items()},
         "activation_bytes": one.activations,
+        "backups_bytes": one.backup.held,
+        "sole_bytes": one.sole,
         "sent": sent,
         "parameters_sent": one.parameters_sent._asdict(),
+        "backup_sent": one.backup.sent._asdict(),
     }
 
 
@@ -113,6 +118,19 @@ def start_event(session: Session, run: RunState) -> Event:
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
         **({"warning": session.warning} if session.warning else {}),
     }
+
+
+def resumed_event(session: Session, run: RunState) -> Event:
+    """The first event of a run that goes on from a checkpoint."""
+    assert run.resumed is not None
+    there = {"step": run.state.step, "checkpoint": run.resumed.path, "notes": run.resumed.lines}
+    return {**start_event(session, run), "event": "resumed", **there}
+
+
+def complete_event(resumed: Resumed) -> Event:
+    """The only event of a run that was complete before."""
+    steps = resumed.snapshot.state.step
+    return {"event": "complete", "steps": steps, "checkpoint": resumed.path}
 
 
 def _padding(setup: Setup) -> Event:

@@ -13,11 +13,12 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
-from nnmpi.run.events import environment, start_event
+from nnmpi.run.events import environment, resumed_event, start_event
 from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.pace import Pace, counts_tokens, measured
+from nnmpi.run.report.pace import NO_TIME, Pace, counts_tokens, measured
 from nnmpi.run.run_state import RunState, StepPhase
+from nnmpi.run.saves import NoSaves
 from nnmpi.run.session import Session
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.trace import Tracer
@@ -35,6 +36,7 @@ class Fit:
     _session_now: Callable[[], Session]
     _tracer: Tracer
     _sampler: Sampler | None
+    _saves: NoSaves
     _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
     _hears_steps: bool  # whether some rank has a callback after each step
 
@@ -49,18 +51,28 @@ class Fit:
         self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
         self._session.wake()
         run.begin(epochs)
-        with open_report(self._session.config, self._comm, report, run.runs > 1) as run.report:
+        resumed = run.resumed if run.runs == 1 else None
+        mark = resumed.mark if resumed else None
+        config, again = self._session.config, run.runs > 1
+        with open_report(config, self._comm, report, again, mark) as run.report:
             try:
-                self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
-                run.report.event({**start_event(self._session, run), **environment(self._session)})
-                return self._fit()
+                before = resumed.pace if resumed else NO_TIME
+                run.pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss), before)
+                begun = resumed_event if resumed else start_event
+                run.report.event({**begun(self._session, run), **environment(self._session)})
+                self._saves.begin(self._comm)
+                result = self._fit()
+                self._saves.close()
+                return result
             except BaseException as error:
+                self._saves.abandon()
                 reason = str(error) or type(error).__name__
                 with suppress(LostOutputError):
                     run.report.event({"event": "failed", "error": reason, "steps": run.state.step})
                 raise
             finally:
-                run.stopping = run.stop_requested = False
+                run.stopping = False
+                run.forget_requests()
 
     def _check_ready(self, epochs: int | None) -> None:
         """Raises ValueError unless there is a run to make, of what the optimizer has."""
@@ -98,64 +110,89 @@ class Fit:
             with self._tracer.of_run():
                 metrics = self._epochs()
         except AgreedError:
+            self._saves.close()
             self._session.close()
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             self._rescue(error)
             raise
-        self._check_copies()
-        self._save()
-        self._check_copies(buffers=True)  # after the model was saved: nothing is lost
-        result = self._finish(metrics)
+        is_suspended = "checkpoint" in metrics
+        if not is_suspended:
+            self._check_copies()
+            self._save()
+            self._check_copies(buffers=True)  # after the model was saved: nothing is lost
+        result = self._finish(metrics, is_suspended)
         self._run.report.event(result)
         self._tell("on_end", result)
+        if not is_suspended:
+            self._saves.end(self._session, metrics)
         return result
 
-    def _finish(self, metrics: Event) -> Event:
+    def _finish(self, metrics: Event, is_suspended: bool) -> Event:
         """Ranks that have copies of the model have the same ones, and all of their parts."""
-        strategy = self._session.strategy
-        digest = strategy.entries.sha256()
+        strategy, written = self._session.strategy, self._saves.finish()
+        digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
         outcome = strategy.finish()
         self._session.rest()
+        stopped = "suspended" if is_suspended else "stopped"
         return {
-            "event": "stopped" if self._run.stopping else "done",
+            "event": stopped if self._run.stopping else "done",
             **metrics,
-            "seconds": self._pace.seconds,
+            "seconds": self._run.pace.seconds,
             "ranks": self._comm.size,
             "layout": strategy.layout.mesh.axes,
             **outcome,
-            "parameters_sha256": digest,
+            **digest,
+            **written,
             **self._tracer.outcome(strategy.layout.mesh),
         }
 
     def _epochs(self) -> Event:
-        """All epochs; returns the metrics of the last one."""
+        """All epochs; returns the metrics of the last one, or how the run was suspended."""
         run = self._run
         while True:
-            train, test = self._epoch(), self._session.evaluate()
+            train = self._epoch()
+            if run.stopping and self._requests()[1]:
+                return self._saves.suspend(self._session)
+            run.sums, test = Sums(), self._session.evaluate()
             self._check_finite("test loss", test.mean_loss, run.state.step)
             metrics = {
                 "steps": run.state.step,
                 **measured(self._setup.dataset, self._setup.loss, train, test),
-                **self._pace.rates,
+                **run.pace.rates,
                 "skipped_steps": run.skipped,
             }
-            facts = {"lr": self._session.last_lr, **self._session.scale, **self._pace.of_epoch()}
+            facts = {"lr": self._session.last_lr, **self._session.scale, **run.pace.of_epoch()}
             event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
             run.report.event(event)
             self._tell("on_epoch", event)
             # requests may have come after the last step had agreed
-            requests = np.array([float(run.stop_requested)])
-            self._comm.all_reduce(requests, "doubling")
-            run.stopping = run.stopping or bool(requests[0])
-            if run.is_over:
+            stops, suspends, saves = self._requests()
+            run.stopping = run.stopping or stops
+            if run.is_over and not (suspends and run.has_more):
                 return {**metrics, "epochs": event["epoch"]}
+            if suspends:
+                return self._saves.suspend(self._session, metrics)
+            self._saves.after_epoch(self._session, metrics, saves)
+            run.pace.resume()
+
+    def _requests(self) -> list[bool]:
+        """Whether some rank wants to end the run, to suspend it, and a checkpoint."""
+        run = self._run
+        stops = run.stop_requested or run.suspend_requested
+        row = np.array([stops, run.suspend_requested, self._saves.is_due()], float)
+        self._comm.all_reduce(row, "doubling")
+        wanted: list[bool] = (row > 0).tolist()
+        return wanted
 
     def _epoch(self) -> Sums:
         """Steps until the end of the epoch or of the run, in one session or several."""
         run, sessions = self._run, 0
         run.in_epoch = True
-        self._pace.start()
+        if run.sums.samples:  # it goes on in the midst of an epoch
+            run.pace.resume()
+        else:
+            run.pace.start()
         try:
             while sessions != run.sessions and not run.epoch_is_over:
                 sessions = run.sessions
@@ -163,8 +200,7 @@ class Fit:
         finally:
             run.in_epoch = False
         run.report.end_progress()
-        sums, run.sums = run.sums, Sums()
-        return sums
+        return run.sums
 
     def _make_steps(self) -> None:
         """Steps until the end of the epoch, of the run or of the session."""
@@ -177,13 +213,15 @@ class Fit:
             for result in steps:
                 run.phase = StepPhase.BETWEEN_STEPS
                 loss = self._note(result)
-                self._pace.lap(result)
-                step, rates = run.state.step, self._pace.epoch_rates
+                self._run.pace.lap(result)
+                step, rates = run.state.step, self._run.pace.epoch_rates
                 run.report.progress(step, run.total_steps, loss, rates)
                 self._sample()
                 self._tell("on_step", {"event": "step", "step": step, "loss": loss})
                 if self._hears_steps and self._session.arrangement.steps_together:
                     self._compare_settings()
+                self._saves.after_step(self._session, result)
+                run.pace.resume()
                 if run.is_over:
                     break
                 run.phase = StepPhase.COMPUTING
@@ -207,7 +245,7 @@ class Fit:
         if self._sampler is not None and step % self._sampler.every == 0:
             text = self._sampler.text(self._session)
             self._run.report.event({"event": "sample", "step": step, "text": text})
-            self._pace.resume()
+            self._run.pace.resume()
 
     def _factors_of_epoch(self) -> list[float]:
         """What the schedule returns until the end of the epoch."""
@@ -242,7 +280,7 @@ class Fit:
 
     def _tell(self, occasion: str, event: Event) -> None:
         self._tell_all(occasion, event)
-        self._pace.resume()
+        self._run.pace.resume()
         if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":
             raise ValueError(
                 f"{occasion} of a callback has closed this Trainer, whose run goes on: call "

@@ -1,4 +1,4 @@
-"""RunState: how far a run has come, the schedule of its learning rate, and whether it is to stop.
+"""RunState: how far a run has come, the schedule of its learning rate, and what is requested of it.
 
 It knows neither the Trainer, a session, nor the data: what asks it in a step may outlive them until
 garbage is collected.
@@ -8,10 +8,13 @@ from enum import Enum, auto
 
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
+from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
-from nnmpi.run.report import Report
+from nnmpi.run.report import NullReport, Report
+from nnmpi.run.report.pace import Pace
+from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 
@@ -36,9 +39,10 @@ class RunState:
     runs      how often `fit` was called
     sessions  how many there were
     loaded    what the file of --load had for the model
+    resumed   what it goes on from, if not from the start
+    report    of a run that has begun
+    pace      its time and rates; `fit` begins another one
     """
-
-    report: Report  # of a run that has begun
 
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
@@ -47,8 +51,17 @@ class RunState:
         self.loaded: Loaded | None = None
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
+        self.resumed: Resumed | None = None
+        self.report: Report = NullReport()
+        self.pace = Pace()
         self.stopping = False  # all ranks have agreed to stop
-        self.stop_requested = False  # on this rank
+        self.forget_requests()
+
+    def forget_requests(self) -> None:
+        """Nothing is requested of the run on this rank."""
+        self.stop_requested = False  # to end it
+        self.suspend_requested = False  # to end it with a checkpoint: there is more to do
+        self.save_requested = False  # a checkpoint, by the clock of the first rank
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""
@@ -73,6 +86,14 @@ class RunState:
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
 
+    def resume(self, resumed: Resumed) -> None:
+        """The run goes on from a checkpoint."""
+        self.go_on_from(resumed.snapshot)
+        self.pace = Pace(before=resumed.pace)
+        is_over = resumed.is_over and self.total_steps <= resumed.total_steps
+        snapshot = resumed.snapshot._replace(owned=())
+        self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
+
     @property
     def epochs(self) -> int:
         """Those that are begun."""
@@ -81,7 +102,12 @@ class RunState:
     @property
     def is_over(self) -> bool:
         """Whether no step is left."""
-        return self.state.step >= self.total_steps or self.stopping
+        return not self.has_more or self.stopping
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are steps after the last one that was made."""
+        return self.state.step < self.total_steps
 
     @property
     def epoch_is_over(self) -> bool:
@@ -91,11 +117,18 @@ class RunState:
     # ---- what strategies ask and tell
 
     @property
+    def _request(self) -> float:
+        """What this rank requests after the step that is under way."""
+        if self.stop_requested or self.suspend_requested:
+            return STOPS
+        return SAVES if self.save_requested else 0.0
+
+    @property
     def control(self) -> StepControl:
         """What is asked and told in the steps of a run."""
         return StepControl(
             self._scheduled,
-            lambda: self.stop_requested,
+            lambda: self._request,
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
         )

@@ -38,6 +38,7 @@ from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import consistency
 from nnmpi.run.dropped import watch
 from nnmpi.run.files import saving
+from nnmpi.run.may_change import check_batch_norm
 from nnmpi.run.run_state import RunState
 from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import models, objectives, probe
@@ -68,6 +69,8 @@ class Session:
         self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
         self._initial = replace(config, load=None) if snapshot else config
         model = all_or_none(comm, self._built)
+        if snapshot:
+            check_batch_norm(snapshot.config, config, model)
         consistency.check_model(comm, model)
         graph = all_or_none(
             comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)

@@ -15,16 +15,11 @@ from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import quoted
+from nnmpi.run.may_change import check_may_change
 from nnmpi.run.settings import Changes
 
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
-
-OF_A_RUN = (
-    *("model", "data", "standardise", "batch_size", "bucket_by_length"),
-    *("optimizer", "momentum", "seed", "dtype"),
-)
-"""Options of which a snapshot goes on with the same only: the others are those of the Trainer."""
 
 
 class Snapshot(NamedTuple):
@@ -78,14 +73,8 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
                 f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
                 f"options of the groups {', '.join(MAY_CHANGE)}"
             )
-    for name in OF_A_RUN:
-        old, new = getattr(snapshot.config, name), getattr(config, name)
-        if old != new:
-            raise ValueError(
-                f"the snapshot is of a run with {name} {old}, this one has {name} {new}: "
-                f"make the Trainer with Config({name}={old!r})"
-            )
     found = replace(config, **changes)
+    check_may_change(vars(snapshot.config), vars(found), "the snapshot")
     plan.check(found, ranks)
     return found
 

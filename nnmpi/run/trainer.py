@@ -1,8 +1,11 @@
 """Trainer: a model in training as users have it: runs, what is done between them, layouts."""
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import Any, Self, TypeVar, cast
 
@@ -18,12 +21,15 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
-from nnmpi.run.callbacks import check_callbacks
+from nnmpi.run.callbacks import check_callbacks, load_states
+from nnmpi.run.checkpoints.read import Found
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
 from nnmpi.run.report import Event, Report
+from nnmpi.run.resume import facts_of, fitted_on_all, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
+from nnmpi.run.saves import NO_SAVES, Saves
 from nnmpi.run.session import NO_SESSION, Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
 from nnmpi.run.setup.setup import NO_METRICS, set_up
@@ -58,6 +64,8 @@ class Trainer:
     callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
     optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
+    resume: a directory of checkpoints: the run goes on from the newest, and writes its own there
+        too, unless the config names another `checkpoint_dir`
     """
 
     comm: Comm
@@ -77,6 +85,7 @@ class Trainer:
     stopping = read(lambda t: t._run.stopping)  # whether all ranks have agreed to stop
     skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
     loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
+    resumed = read(lambda t: t._run.resumed)  # what the run goes on from, if from a checkpoint
     is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
 
     def __init__(
@@ -91,8 +100,14 @@ class Trainer:
         callbacks: Sequence[object] = (),
         optimizer: MakeOptimizer | None = None,
         schedule: LRSchedule | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> None:
         comm = job() if comm is None else comm
+        if resume is not None:
+            directory = config.checkpoint_dir or os.fspath(resume)
+            config = replace(config, resume=True, checkpoint_dir=directory)
+        if config.elastic:
+            config = fitted_on_all(config, comm)
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
@@ -102,8 +117,19 @@ class Trainer:
         self._sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
         self.config, self.comm, self._setup = setup.config, comm, setup
         self._run, self._tracer = RunState(setup), Tracer(setup.config, comm)
+        facts = partial(facts_of, setup)
+        self._checkpoints = Saves(self.config, self._run, facts, self.callbacks)
         close_dropped(comm)
-        self._open(self.config)
+        there = self.config.checkpoint_dir if resume is None else os.fspath(resume)
+        if not goes_on(self.config, there, comm, self._resume):
+            self._open(self.config)
+
+    def _resume(self, found: Found) -> None:
+        """Opens the first session on a checkpoint."""
+        resumed = all_or_none(self.comm, lambda: resumed_from(found, self._setup))
+        self._open(self.config, resumed.snapshot)
+        self._run.resume(resumed)
+        all_or_none(self.comm, lambda: load_states(self.callbacks, resumed.callbacks))
 
     def _open(self, config: Config, snapshot: Snapshot | None = None) -> None:
         """Arranges the ranks as the config says; every rank calls it."""
@@ -118,7 +144,8 @@ class Trainer:
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
-        given = self._run, lambda: self.session, self._tracer, self._sampler
+        saves = self._checkpoints if self.config.checkpoint_dir else NO_SAVES
+        given = self._run, lambda: self.session, self._tracer, self._sampler, saves
         return Fit(*given, self._tell, self._hears_steps).run(report, epochs)
 
     def _tell(self, occasion: str, event: Event) -> None:
@@ -130,6 +157,15 @@ class Trainer:
         """Stop after the current step; several ranks agree on it in that step or the next."""
         self._run.stop_requested = True
         self._run.stopping = self._run.stopping or self.comm.size == 1
+
+    def suspend(self) -> None:
+        """Stop after the current step with a checkpoint, as there is more to do; without a
+        `checkpoint_dir`, as `stop`."""
+        if self.config.checkpoint_dir:
+            self._run.suspend_requested = True
+            self._run.stopping = self._run.stopping or self.comm.size == 1
+        else:
+            self.stop()
 
     def lr_factor(self, step: int) -> float:
         """What multiplies the learning rates in a step."""
@@ -212,6 +248,12 @@ class Trainer:
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies what this rank has from a whole state; every rank calls it, with all of it."""
         load_state(self.optimizer, self.model, state, self.comm)
+
+    def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
+        """Write a checkpoint to a directory, and return its path; every rank calls it, after the
+        same step or epoch. It waits until the checkpoint is whole."""
+        self._meet("save_checkpoint")
+        return self._checkpoints.write_to(directory, self.session)
 
     # ---- other layouts, and the end
 

@@ -13,9 +13,10 @@ from helpers.options import another
 
 from nnmpi import config, optim, train
 from nnmpi.cli import from_toml
-from nnmpi.config import Config, kind_of, options
+from nnmpi.config import Config, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
+from nnmpi.option import kind_of
 from nnmpi.schedules import pipeline
 
 

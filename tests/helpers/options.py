@@ -3,7 +3,7 @@
 from dataclasses import Field
 from typing import Any
 
-from nnmpi.config import kind_of
+from nnmpi.option import kind_of
 
 TEXTS = {
     "order": "pp,tp,dp",

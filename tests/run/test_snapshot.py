@@ -153,7 +153,7 @@ def test_the_cut_that_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> Non
         found = [trainer.part.facts["cut"]]
         trainer.rearrange()
         found.append(trainer.part.facts["cut"])
-        trainer.rearrange(micro_batches=3)
+        trainer.rearrange(recompute=True)
         found.append(trainer.part.facts["cut"])
         trainer.close()
         return found

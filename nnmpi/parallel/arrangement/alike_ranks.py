@@ -9,8 +9,10 @@ from typing import NamedTuple, TypeVar
 from nnmpi.mesh import BATCH, REPLICAS
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.memory import Memory, activations, memory
 from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.sole import sole_bytes
 from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, parameters_sent, traffic
 
 Row = TypeVar("Row", bound=tuple[object, ...])
@@ -22,6 +24,8 @@ class AlikeRanks(NamedTuple):
     """Ranks of the same stages with the same figures, and those of the first of them.
 
     parameters_sent  what of its traffic along dp is parameters
+    sole             the bytes that no other rank has
+    backup           what backups of such bytes take
 
     Figures of others may differ in the fourth digit, where lengths are not divisible.
     """
@@ -32,6 +36,8 @@ class AlikeRanks(NamedTuple):
     activations: int
     traffic: Traffic
     parameters_sent: Sent = Sent()
+    sole: int = 0
+    backup: Backup = NO_BACKUP
 
 
 def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
@@ -39,8 +45,8 @@ def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
     found: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a):
         one = _figures(a, ranks, batch)
-        sent = (n for there in one.traffic.values() for n in there)
-        numbers = *one.memory, one.activations, *sent
+        sent = (n for there in (*one.traffic.values(), one.backup.sent) for n in there)
+        numbers = *one.memory, one.activations, one.sole, one.backup.held, *sent
         key = (one.stages, *(f"{n:.2e}" for n in numbers))
         same = found.setdefault(key, one)
         if same is not one:
@@ -51,22 +57,25 @@ def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     """The figures of the first of these ranks; with --verify each of them has a whole model too."""
     first, one = ranks[0], alone(a) if a.config.verify else None
-    held = memory(a, first, batch)
+    held, own = memory(a, first, batch), sole_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC, Sent()))
+        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC, Sent()), sole=own)
     kept = activations(a, first, batch)
     if one is not None:
         held = Memory(*map(add, held, memory(one, 0, batch)))
         kept = max(kept, activations(one, 0, batch))  # one trains after the other
     sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
-    return AlikeRanks(ranks, a.model_on(first).stages, held, kept, sent, parameters)
+    copies = backup(a, first) if needs_backups(a) else NO_BACKUP
+    stages = a.model_on(first).stages
+    return AlikeRanks(ranks, stages, held, kept, sent, parameters, own, copies)
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     """Ranks that differ in their samples only. The first ones on a node are apart, since they have
-    the memory that it shares, and so are those that measure the model."""
+    the memory that it shares, and so are those that measure the model, and those that keep larger
+    backups for others."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    seen = set[tuple[object, ...]]()
+    seen, keeps = set[tuple[object, ...]](), needs_backups(a)
     for r in range(a.mesh.size):
         at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
         key = [i for axis, i in at.items() if axis not in BATCH]
@@ -77,6 +86,8 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
             seen.add(group)
         if a.config.reproducible:  # each has another place in the tree
             key.append(r)
+        if keeps:
+            key.append(backup(a, r).held)
         groups.setdefault(tuple(key), []).append(r)
     yield from (tuple(ranks) for ranks in groups.values())
     if a.servers:

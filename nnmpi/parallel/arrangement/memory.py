@@ -13,7 +13,7 @@ from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
 from nnmpi.parallel.arrangement.flat_buffer import piece_of
 from nnmpi.parallel.arrangement.program import micro_batches, ops
@@ -55,18 +55,22 @@ class Memory(NamedTuple):
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     """What a rank holds between two steps over batches of so many samples."""
-    sizes, s = {True: 0, False: 0}, a.dtype.itemsize
+    sizes = {True: 0, False: 0}
     for held in a.model_on(rank).others:
-        variable = a.graph.variables[held.variable]
-        of_float = s if variable.is_parameter else a.updated_dtype.itemsize
-        width = of_float if is_float(np.dtype(variable.dtype)) else 8
-        sizes[variable.is_parameter] += held.size * width
+        sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
     of_trained = a.store.holds(a, rank)
     return of_trained._replace(
         parameters=of_trained.parameters + sizes[True],
         buffers=sizes[False],
         windows=of_trained.windows + _windows_along_tp(a, rank, batch),
     )
+
+
+def bytes_of_other(a: Arrangement, held: HeldVariable) -> int:
+    """The bytes of a frozen parameter or of a buffer."""
+    variable = a.graph.variables[held.variable]
+    of_float = a.dtype if variable.is_parameter else a.updated_dtype
+    return held.size * (of_float.itemsize if is_float(np.dtype(variable.dtype)) else 8)
 
 
 def running_sums(a: Arrangement, n: int) -> int:

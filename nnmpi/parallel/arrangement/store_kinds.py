@@ -30,7 +30,7 @@ from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTER
 from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.flat_buffer import scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import Stretch, scalar_count
 from nnmpi.parallel.arrangement.memory import Memory, running_sums, scratch, sum_windows, window
 from nnmpi.parallel.arrangement.program import SLOTS, gathered
 from nnmpi.parallel.arrangement.sent import FLOAT64, Sent, all_reduced, carried_out, doubled
@@ -45,6 +45,10 @@ def _nothing(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     yield Sent()
 
 
+def _all(a: Arrangement, rank: int) -> Iterator[Stretch]:
+    yield 0, a.model_on(rank).length
+
+
 class StoreKind(NamedTuple):
     """A row of `STORE_KINDS`.
 
@@ -52,6 +56,10 @@ class StoreKind(NamedTuple):
     sends       gradients, and what is summed beside them
     gathers     parameters, for their use in layers
     updaters    the ranks that share the update of a bucket, each a part of it
+    own         the stretches of the flat buffer whose running sums can be read as long as the rank,
+                or with a shared memory its node, is there; and with them values that are up to date
+    divides     whether each replica has others of them; else all have the same
+    copies      whether each replica has the values of all of them
     strategy    the strategy whose store it is, where there is one kind for it
     zero        the --zero that asks for it
     buckets     whether gradients are summed bucket by bucket
@@ -65,6 +73,9 @@ class StoreKind(NamedTuple):
     sends: Messages = _nothing
     gathers: Messages = _nothing
     updaters: Callable[[Arrangement, int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
+    own: Callable[[Arrangement, int], Iterable[Stretch]] = _all
+    divides: bool = False
+    copies: bool = False
     strategy: str = ""
     zero: int = 0
     buckets: bool = True
@@ -161,11 +172,18 @@ def _slices(a: Arrangement, rank: int) -> Memory:
 
 def _served(a: Arrangement, rank: int) -> Memory:
     """A worker has no running sums; a server has those of its part of the gradients."""
-    whole, n, k = _copy(a, rank).parameters, _numbers(a, rank), rank - a.mesh.size
-    if k < 0:
+    whole = _copy(a, rank).parameters
+    if rank < a.mesh.size:
         return Memory(whole, whole, 0)
-    own = chunk_start(n, a.servers, k + 1) - chunk_start(n, a.servers, k)
+    own = sum(stop - start for start, stop in _slice_of_server(a, rank))
     return Memory(whole, own * a.dtype.itemsize, running_sums(a, own))
+
+
+def _slice_of_server(a: Arrangement, rank: int) -> Iterator[Stretch]:
+    """What a server updates; a worker has none, only copies of what was."""
+    n, k = a.model_on(rank).length, rank - a.mesh.size
+    if k >= 0:
+        yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)
 
 
 # ---- what they send
@@ -234,6 +252,8 @@ _zero = partial(
     StoreKind,
     sends=_scattered_sums,
     updaters=Arrangement.summed_over,
+    own=Arrangement.owned_ranges,
+    divides=True,
     scalars=False,
     is_whole=False,
 )
@@ -247,12 +267,22 @@ STORE_KINDS: dict[str, StoreKind] = {
         StoreKind(
             "node", _on_node, _sums_on_node, updaters=lambda a, rank, _: a.near_replicas(rank)
         ),
-        _zero("zero 1", _sharded_state, gathers=_gathers_once, zero=1),
-        _zero("zero 2", _sharded_gradients, gathers=_gathers_once, zero=2, scatters=True),
+        _zero("zero 1", _sharded_state, gathers=_gathers_once, zero=1, copies=True),
+        _zero(
+            "zero 2", _sharded_gradients, gathers=_gathers_once, zero=2, scatters=True, copies=True
+        ),
         _zero("zero 3", _sharded_parameters, gathers=_gathers_at_use, zero=3, scatters=True),
         _of_strategy("versions", _versions, strategy="pipedream", scalars=False),
         _of_strategy("slices", _slices, _along_the_tree, strategy="reproducible"),
-        _of_strategy("served", _served, strategy="server", scalars=False, is_whole=False),
+        _of_strategy(
+            "served",
+            _served,
+            strategy="server",
+            own=_slice_of_server,
+            divides=True,
+            scalars=False,
+            is_whole=False,
+        ),
     )
 }
 """By name."""

@@ -130,11 +130,11 @@ class TreeSync(GradientSync):
         self._moves = iter(self._plan)
         self._until_leaf()
 
-    def reduce(self, loss: Any, stop: bool) -> None:
+    def reduce(self, loss: Any, request: float) -> None:
         """The gradient of a slice is complete."""
         store = self._store
         fill_unused(store.parameters)
-        store.note_loss(loss, stop)
+        store.note_loss(loss, request)
         store.note_used()
         self._rows.append(self._stats.row())
         self._until_leaf()

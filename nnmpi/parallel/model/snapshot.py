@@ -44,7 +44,7 @@ class SavedRange(NamedTuple):
 
     place    the part; its path is the first name of the tensor
     axes     in the order of memory
-    values   copies on the host, like all arrays here, or what reads a file
+    values   on the host, like all arrays here, or what reads a file
     steps    how often it was updated
     sums     the running sums of the optimizer, by name; none of what is not trained
     file     the name of the file that it is in, for all ranks alike; None: this rank's memory
@@ -65,20 +65,28 @@ class SavedRange(NamedTuple):
 
 
 def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
-    """Copies of what this rank owns, between two steps; no message is sent.
+    """Copies of what this rank owns, between two steps; no message is sent."""
+    found = list[SavedRange]()
+    for one in owned(part, optimizer, whole):
+        here = slice(0, one.hi - one.lo)
+        sums = {name: np.array(numbers[here]) for name, numbers in one.sums.items()}
+        found.append(one._replace(values=np.array(one.values[here]), sums=sums))
+    return tuple(found)
+
+
+def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator[SavedRange]:
+    """What this rank owns between two steps, where the next one changes it.
 
     That is what its optimizer updates; and of frozen parameters and of buffers, all that is here.
     Without `whole`, as on a parameter server, tensors that it does not update are left out: its
     copies are old.
     """
     numbers = {p: j for j, p in enumerate(optimizer.parameters)}
-    found: list[SavedRange] = []
     for place, tensor, is_held in _tensors(part):
         if isinstance(tensor, Parameter) and tensor in numbers:
-            found += _updated(place, optimizer, numbers[tensor])
+            yield from _updated(place, optimizer, numbers[tensor])
         elif whole and is_held:
-            found.append(_not_trained(place, tensor))
-    return tuple(found)
+            yield _not_trained(place, tensor)
 
 
 def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
@@ -95,16 +103,16 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
     for lo, hi in optimizer.own_stretches(j):
-        own = np.array(backend.to_host(p.store.numbers(p.index, lo, hi)))
+        own = backend.to_host(p.store.numbers(p.index, lo, hi))
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
-        sums = {name: np.array(backend.to_host(row)) for name, row in rows.items()}
+        sums = {name: backend.to_host(row) for name, row in rows.items()}
         yield SavedRange(place, p.memory_axes, lo, hi, own, optimizer.steps[j], sums)
 
 
 def _not_trained(place: Place, tensor: Any) -> SavedRange:
     is_parameter = isinstance(tensor, Parameter)
     row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
-    values = np.array(backend.to_host(row))
+    values = backend.to_host(row)
     return SavedRange(place, memory_axes(tensor), 0, place.size, values, 0, {})
 
 

@@ -29,6 +29,7 @@ from nnmpi.data import Batch, Load
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, Recorder
@@ -244,7 +245,7 @@ class OverlappingSteps:
 
     def _forward(self, do: Do, op: Op) -> None:
         micro, store = op.micro, self._store
-        wish = self._signals.wish(self._control.stop(), micro)
+        wish = self._signals.wish(self._control.request() >= STOPS, micro)
         self._executor.begin(self._batches.load(micro))
         if not self._vertical:
             store.retain(micro, store.newest)

@@ -21,7 +21,7 @@ from nnmpi.parallel.wire import Transfer
 class BucketedSync(GradientSync):
     """The sum of a bucket starts when it is complete, in one order on every rank.
 
-    The loss, the stop flag and which parameters were used are in the scalars of the store, which
+    The loss, the request and which parameters were used are in the scalars of the store, which
     most stores send with the first bucket of the buffer, the last one that is summed. Without
     `overlap` all sums wait for the end of the backward pass, and those over dp for each other. Sums
     over other stages too (one parameter each) wait for nothing: the ranks of two stages start them
@@ -42,8 +42,8 @@ class BucketedSync(GradientSync):
         self._due, self._left = [*range(len(self._buckets.all))], [*self._uses]
         self._works.clear()
 
-    def reduce(self, loss: Any, stop: bool) -> None:
-        self._store.note_loss(loss, stop)
+    def reduce(self, loss: Any, request: float) -> None:
+        self._store.note_loss(loss, request)
 
     def ready(self, p: Parameter) -> None:
         self._left[self._buckets.of[p.index]] -= 1

@@ -19,6 +19,7 @@ from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.replicas.batch_stats import Synced
@@ -42,15 +43,15 @@ class LocalGradient(GradientSync):
     def begin(self, step: int) -> None:
         self._store.begin()
 
-    def reduce(self, loss: Any, stop: bool) -> None:
-        self._loss, self._stop = loss, stop
+    def reduce(self, loss: Any, request: float) -> None:
+        self._loss, self._request = loss, request
 
     def finish(self) -> None:
         fill_unused(self._store.parameters)
 
     def apply(self, step: int) -> Outcome:
         """The loss of this worker's samples; the servers update the parameters."""
-        return Outcome(float(self._loss), self._stop, True)
+        return Outcome(float(self._loss), self._request, True)
 
 
 class ServerClient(ServerStrategy):
@@ -101,7 +102,7 @@ class ServerClient(ServerStrategy):
             reply = self._push(load, state, len(loader), reply.stop)
             if reply.go:
                 yield from progress.results(reply.totals)
-        stop = reply.stop or self._control.stop()
+        stop = reply.stop or self._control.request() >= STOPS
         reply = self._channel.ask(WorkerRequest(Purpose.DONE, stop=stop))
         if not self._synchronous:
             average_buffers(self.layout.axis["dp"], self._task.model)
@@ -125,7 +126,7 @@ class ServerClient(ServerStrategy):
         with np.errstate(over="ignore", invalid="ignore"):
             gradient, xp = self._store.flat_grad, self._store.on.xp
             squares = 0.0 if self._synchronous else float(xp.dot(gradient, gradient))
-        stop = stop or self._control.stop()
+        stop = stop or self._control.request() >= STOPS
         began = self._recorder.now()
         reply = self._channel.ask(
             WorkerRequest(Purpose.PUSH, samples, divisor, loss, stop, squares)

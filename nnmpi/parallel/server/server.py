@@ -22,6 +22,7 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.data import Loader
 from nnmpi.nn.utils import clip_factor
+from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
@@ -143,7 +144,8 @@ class ParameterServer(ServerStrategy):
         for w in arrived:
             self._handle(w)
         for w, go in table.released() if arrived else ():
-            stop = table.stop or self._control.stop()  # the worker sends it to the other servers
+            # the worker sends it to the other servers
+            stop = table.stop or self._control.request() >= STOPS
             self._channels[w].reply(Reply(go, stop, table.totals))
             self._channels[w].listen()
         return bool(arrived)

@@ -33,6 +33,7 @@ from nnmpi.data.inputs import each, parts
 from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
+from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
@@ -56,8 +57,8 @@ class GradientSync:
     def ready(self, p: Parameter) -> None:
         """The backward pass is done with p."""
 
-    def reduce(self, loss: Any, stop: bool) -> None:
-        """All losses are known: `loss` and `stop` are summed over the ranks."""
+    def reduce(self, loss: Any, request: float) -> None:
+        """All losses are known: `loss` and `request` are summed over the ranks."""
 
     def poll(self) -> None:
         """Called often during a step: messages progress."""
@@ -93,9 +94,19 @@ class StepResult(NamedTuple):
     samples: int
     divisor: float  # what the mean of the losses divides their sum by
     loss: float
-    stop: bool  # whether some rank wants to end the run
+    request: float  # the sum of those of all ranks
     updated: bool  # False if a number was not finite, and parameters were left as they are
     gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
+
+    @property
+    def stop(self) -> bool:
+        """Whether some rank wants to end the run."""
+        return self.request >= STOPS
+
+    @property
+    def save(self) -> bool:
+        """Whether the first rank wants a checkpoint of this step."""
+        return 0 < self.request < STOPS
 
 
 Program: TypeAlias = Callable[[int], list[Op]]
@@ -130,7 +141,7 @@ class Executor:
         ports: Ports,
         sync: GradientSync,
         update: Callable[[int], Outcome],
-        stop: Callable[[], bool],
+        request: Callable[[], float],
         program: Program,
         evaluation: Program,
         batch_stats: BatchStats = LOCAL,
@@ -140,7 +151,7 @@ class Executor:
     ) -> None:
         self._checked_steps, self._checked_until = checked_steps, 0.0
         self._stages, self._channels, self.loss = ports
-        self._sync, self._apply, self._stop = sync, update, stop
+        self._sync, self._apply, self._request = sync, update, request
         self._batch_stats, self._recorder = batch_stats, recorder
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
@@ -310,7 +321,7 @@ class Executor:
         stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
-        self._sync.reduce(self.loss.loss(), self._stop())
+        self._sync.reduce(self.loss.loss(), self._request())
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""

@@ -1,10 +1,10 @@
 """Update: ranks agree on the sums of a step, clip the gradient, and update the parameters they own.
 
-    agree   loss, stop, and the squared norm of the gradient; is all of it finite?
+    agree   loss, request, and the squared norm of the gradient; is all of it finite?
     clip    by the norm over all parameters, each number counted once
     apply   the optimizer's step, or none if a number was not finite
 
-The store brings the sums over dp: loss and stop flag have come with the gradients, or come now.
+The store brings the sums over dp: loss and request have come with the gradients, or come now.
 Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
 
 Rules:
@@ -28,7 +28,7 @@ from nnmpi import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.local import LocalStore
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     """What a step has shown; the same on all ranks."""
 
     loss: float
-    stop: bool
+    request: float
     updated: bool
     gradient_norm: float | None = None  # before clipping
 
@@ -71,7 +71,7 @@ class Update:
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
-        loss, stop, not_finite, squares, *used = self._agreed(self._sums())
+        loss, request, not_finite, squares, *used = self._agreed(self._sums())
         for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
         updated, norm = not not_finite, squares**0.5
@@ -82,13 +82,13 @@ class Update:
         began = self._recorder.now()
         store.settle()
         self._recorder.add("settle", began)
-        return Outcome(loss, stop > 0, updated, norm)
+        return Outcome(loss, request, updated, norm)
 
     def _sums(self) -> list[float]:
         """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
 
-        loss | stop | whether something is not finite | squares of the gradient | use of each that
-        is tied
+        loss | request | whether something is not finite | squares of the gradient | use of each
+        that is tied
         """
         store = self._store
         *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
@@ -97,7 +97,7 @@ class Update:
             p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
-        return [loss, scalars[STOP], not finite, squares, *(p.has_grad for p in self._tied)]
+        return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
         """The sums over all ranks that hold one model; they are complete where dp is the only axis.

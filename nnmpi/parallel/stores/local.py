@@ -16,7 +16,7 @@ from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, STOP, USED, Stretch, scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.stores.masters import Masters, NoMasters
 from nnmpi.parallel.wire import Transfer
@@ -101,12 +101,12 @@ class LocalStore(FlatStore):
 
     @property
     def scalars(self) -> Array:
-        """Loss, stop flag and uses: of this rank, or, after a sum, of all ranks of dp."""
+        """Loss, request and uses: of this rank, or, after a sum, of all ranks of dp."""
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
-    def note_loss(self, loss: Any, stop: bool) -> None:
-        """Writes into the scalars the loss of this rank, and whether it wants to stop."""
-        self._loss, self.scalars[STOP] = loss, stop
+    def note_loss(self, loss: Any, request: float) -> None:
+        """Writes into the scalars the loss of this rank, and what it requests."""
+        self._loss, self.scalars[REQUEST] = loss, request
         if self._in_front:
             self.scalars[LOSS] = loss
 

@@ -27,7 +27,7 @@ from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing
 STEP = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
 LOCK = ".lock"
-PATIENCE = 2.0  # seconds in which a network file system shows a new file
+PATIENCE = 2.0  # seconds in which a file system shows a new file, and a killed process ends
 
 BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accuracy": max}
 """What --keep-best keeps of each measure."""
@@ -177,24 +177,21 @@ class DirectoryLock(NamedTuple):
 
 
 def locked(directory: Path) -> DirectoryLock:
-    """The lock of a directory, which is made; raises ValueError where this run cannot write."""
+    """The lock of a directory, which is made; raises ValueError where this run cannot write.
+
+    A process that was killed may take a while to end: it is waited for.
+    """
     cannot = f"cannot write checkpoints to {shown(directory)}"
+    end = time.monotonic() + PATIENCE
     try:
         directory.mkdir(exist_ok=True)
-        while True:
-            path = directory / LOCK
-            file = path.open("a+b")
-            try:
-                is_locked = lock(file)
-                if is_same(file, path):  # else the run that had it has removed it
-                    return DirectoryLock(path, file, is_locked)
-            except BlockingIOError:
-                file.close()
+        while (found := _try_lock(directory / LOCK)) is None:
+            if time.monotonic() > end:
                 raise ValueError(
                     f"{cannot}: another run writes there; wait for its end, or name another "
                     "directory"
-                ) from None
-            file.close()
+                )
+            time.sleep(PATIENCE / 20)
     except FileExistsError:
         raise ValueError(f"{cannot}: it is not a directory; name another one") from None
     except FileNotFoundError:
@@ -202,6 +199,18 @@ def locked(directory: Path) -> DirectoryLock:
         raise ValueError(f"{cannot}: there is no directory {parent}; make it first") from None
     except OSError as error:
         raise ValueError(f"{cannot}: {error.strerror}; name another directory") from None
+    return found
+
+
+def _try_lock(path: Path) -> DirectoryLock | None:
+    """The lock, unless another run has it, or has just removed the file."""
+    file = path.open("a+b")
+    with suppress(BlockingIOError):
+        is_locked = lock(file)
+        if is_same(file, path):
+            return DirectoryLock(path, file, is_locked)
+    file.close()
+    return None
 
 
 def is_same(file: IO[Any], path: Path) -> bool:

@@ -32,7 +32,7 @@ def check_outputs(config: Config) -> None:
     _refuse_other_kinds(save, "save", "a model", lambda head: head[8:9] == b"{")
     _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
     if config.log:
-        check_log(config.log, config.append)
+        check_log(config.log, config.append or config.resume or config.elastic)
 
 
 def _refuse_other_kinds(

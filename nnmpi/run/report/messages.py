@@ -1,21 +1,14 @@
 """Events as text: one function for each kind."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from nnmpi.drawing.tables import columns, plural
 from nnmpi.mesh import CUTS
-from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.quoting import printable
-
-Event = dict[str, Any]
-
-HELD = (
-    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation",
-)  # fmt: skip
-"""What a rank holds, in the order of the columns; with _bytes, a key of the event."""
+from nnmpi.run.report.layouts import Event as Event
+from nnmpi.run.report.layouts import arranged, gpus, size
 
 
 def _start(e: Event) -> str:
@@ -31,6 +24,44 @@ def _start(e: Event) -> str:
         *(f"warning: {line}" for line in e.get("advice", ())),
     ]
     return "\n".join(filter(None, lines))
+
+
+def _resumed(e: Event) -> str:
+    """The start of a run that goes on."""
+    how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
+    return "\n".join([how, *e["notes"], _start(e)])
+
+
+def _checkpoint(e: Event) -> str:
+    if "problem" in e:
+        return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
+    return (
+        f"checkpoint of step {e['step']:,}: {size(e['bytes'])} in {e['seconds']:.2f} s; training "
+        f"has waited {e['waited']:.2f} s for checkpoints"
+    )
+
+
+def _suspended(e: Event) -> str:
+    lines = [
+        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume goes on "
+        f"from {e['checkpoint']}",
+        _waited(e["checkpoints"]),
+    ]
+    if "trace" in e:
+        lines.append(_trace(e["trace"], e["steps"]))
+    return "\n".join(lines)
+
+
+def _waited(e: Event) -> str:
+    """What checkpoints have cost."""
+    return (
+        f"{plural(e['written'], 'checkpoint')} written to {e['directory']}, for which training "
+        f"waited {e['waited']:.2f} s"
+    )
+
+
+def _complete(e: Event) -> str:
+    return f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
 
 
 def _padding(e: Event) -> str:
@@ -58,7 +89,7 @@ def _loaded(e: Event) -> Iterator[str]:
 def _layout(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
     yield plural(e["ranks"], "rank")
-    yield from _gpus(e)
+    yield from gpus(e)
     if e.get("servers"):
         yield f"including {plural(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
@@ -82,14 +113,6 @@ def _layout(e: Event) -> Iterator[str]:
             yield f"{name.replace('_', ' ')} {e[name]}"
     if e.get("verify"):
         yield "verified against one rank"
-
-
-def _gpus(e: Event) -> Iterator[str]:
-    """The GPU of each rank, by its number on the node; nothing on the CPU."""
-    devices = e.get("devices")
-    if devices:
-        more = " ..." if devices[8:] else ""
-        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"
 
 
 def _progress(e: Event) -> str:
@@ -153,6 +176,8 @@ def _result(e: Event) -> str:
         found = _differences(e["largest_differences"])
         how = " (updated by the same gradients)" if e.get("equal_gradients") else ""
         lines.append(f"verified: largest relative differences: {found}{how}")
+    if e.get("checkpoints", {}).get("written"):
+        lines.append(_waited(e["checkpoints"]))
     if "trace" in e:
         lines.append(_trace(e["trace"], e["steps"]))
     return "\n".join(filter(None, lines))
@@ -181,94 +206,20 @@ def _staleness(workers: dict[str, dict[str, int]]) -> str:
     return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
 
 
-def _arranged(e: Event) -> str:
-    """What ranks hold and send, and who has what."""
-    return "\n\n".join(filter(None, _parts(e)))
-
-
-def _parts(e: Event) -> Iterator[str]:
-    axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
-    how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
-    how += _gpus(e)
-    how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
-    how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
-    how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
-    how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
-    how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
-    work = f"batches of {e['batch_size']:,} in {plural(e['micro_batches'], 'micro-batch', 'es')}"
-    notes = "".join(f"\n{note}" for note in e["notes"])
-    yield (
-        f"{e['model']} ({e['parameters']:,} parameters, {e['dtype']}, {e['optimizer']}) on "
-        f"{', '.join(how)}\n{work}{notes}"
-    )
-    if "steps" in e:
-        epochs, steps = plural(e["epochs"], "epoch"), plural(e["steps_per_epoch"], "step")
-        yield (
-            f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
-            f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
-        )
-    yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
-    if e["servers"]:
-        yield "what workers and servers send depends on who waits for whom, and is not counted"
-    elif e["ranks"] > 1:
-        sent = columns(list(_sent(e)), str.rjust)
-        yield f"bytes and messages that a rank sends in a step\n{sent}"
-    if e["sharded_layers"]:
-        yield columns(list(_layers(e)), str.ljust, str.ljust)
-    yield "\n".join(e["drawing"])
-
-
-def _memory(e: Event) -> Iterator[tuple[str, ...]]:
-    yield "ranks", *(name if name != "activation" else "activations" for name in HELD), "in all"
-    for kind in e["kinds"]:
-        held = [kind[f"{name}_bytes"] for name in HELD]
-        cells = (size(nbytes) if nbytes else "-" for nbytes in held)
-        yield numbers_of(tuple(kind["ranks"])), *cells, size(sum(held))
-
-
-def _sent(e: Event) -> Iterator[tuple[str, ...]]:
-    all_axes = e["kinds"][0]["sent"]
-    axes = [x for x in all_axes if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
-    yield "ranks", *(f"along {axis}" for axis in axes)
-    for kind in e["kinds"]:
-        sent = (kind["sent"][axis] for axis in axes)
-        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
-        yield numbers_of(tuple(kind["ranks"])), *cells
-
-
-def _layers(e: Event) -> Iterator[tuple[str, ...]]:
-    yield "layer", "kind", "sharded by", "weight", "channels of each rank", "messages", "why"
-    cells = (
-        (
-            layer["layer"],
-            layer["kind"],
-            layer["how"],
-            " ".join(map(str, layer["weight"])) or "none",
-            " ".join(map(str, layer["channels"])) or "all",
-            layer["messages"] or "none",
-            layer["why"],
-        )
-        for layer in e["sharded_layers"]
-    )
-    for name, row in alike_layers(cells):
-        yield name, *row[1:]
-
-
-def size(nbytes: int) -> str:
-    """Bytes in a unit that suits them."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
-
-
 FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
+    "resumed": _resumed,
+    "checkpoint": _checkpoint,
     "verify": _verify,
     "progress": _progress,
     "sample": _sample,
     "epoch": _epoch,
-    "dry-run": _arranged,
-    "layout": _arranged,
+    "dry-run": arranged,
+    "layout": arranged,
     "done": _result,
     "stopped": _result,
+    "suspended": _suspended,
+    "complete": _complete,
     "failed": lambda e: "",  # whoever catches the error prints it on stderr
 }
 """The text of each kind of event; of other kinds, keys and values are shown."""

@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,21 +16,50 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run.report.messages import Event
 
 
+class PaceCounts(NamedTuple):
+    """The time of a run so far, for the run that goes on with it.
+
+    seconds, samples, tokens   of the steps that rates count
+    before_epoch               the same three, when the epoch began
+    norm, norms                of the epoch: the sum of the norms of gradients, and how many
+    elapsed                    since the start of the run
+    """
+
+    seconds: float = 0.0
+    samples: int = 0
+    tokens: float = 0.0
+    before_epoch: tuple[float, int, float] = (0.0, 0, 0.0)
+    norm: float = 0.0
+    norms: int = 0
+    elapsed: float = 0.0
+
+
+NO_TIME = PaceCounts()
+
+
 class Pace:
     """Time and rates of the run since it was made, and of the epoch since `start`.
 
     Rates leave out start-up, the first step, evaluations, and what a user does between steps.
 
     counts_tokens: whether the loss is divided by tokens, which then are counted beside samples
+    before: what was counted before the run was resumed
     """
 
-    def __init__(self, counts_tokens: bool = False) -> None:
+    def __init__(self, counts_tokens: bool = False, before: PaceCounts = NO_TIME) -> None:
         self._counts_tokens = counts_tokens
-        self._began = self._since = time.perf_counter()
+        self._since = time.perf_counter()
+        self._began = self._since - before.elapsed
         self._is_warm = False
-        self._seconds, self._samples, self._tokens = 0.0, 0, 0.0  # of the run
-        self._before_epoch = 0.0, 0, 0.0
-        self._norm, self._norms = 0.0, 0  # of the epoch: their sum, and how many
+        self._seconds, self._samples, self._tokens = before[:3]  # of the run
+        self._before_epoch = before.before_epoch
+        self._norm, self._norms = before.norm, before.norms
+
+    @property
+    def counts(self) -> PaceCounts:
+        """What a run that is resumed here goes on with."""
+        mine = self._seconds, self._samples, self._tokens, self._before_epoch
+        return PaceCounts(*mine, self._norm, self._norms, time.perf_counter() - self._began)
 
     def start(self) -> None:
         """Start an epoch, and the time of its first step."""

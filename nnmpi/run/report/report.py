@@ -14,10 +14,10 @@ from nnmpi.comm import Comm, has_launcher
 from nnmpi.comm.stderr import print_error
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.run.files.logs import opened_log
+from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.report.messages import Event, as_text
 
-RESULTS = ("done", "stopped", "failed", "dry-run")
+RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
 """The events that are shown even if `quiet`."""
 
 SILENCE = 10.0
@@ -54,6 +54,7 @@ class Report:
         launched: bool = False,
         as_json: bool = False,
         appends: bool = False,
+        mark: LogMark | None = None,
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
         self.quiet, self.as_json = quiet, as_json
@@ -65,7 +66,7 @@ class Report:
             self._bar = Bar(terminal, FORWARDING if launched else 0)
         self._last_line = time.monotonic()
         self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
-        self._log = opened_log(log, appends) if log else None
+        self._log = opened_log(log, appends, mark) if log else None
         self._lost: LostOutputError | None = None  # the log
 
     def __enter__(self) -> "Report":
@@ -90,6 +91,13 @@ class Report:
             text = line if self.as_json else as_text(event)
             if text:
                 self._write(text, self.stdout)
+
+    @property
+    def mark(self) -> LogMark | None:
+        """What the log has so far; None where there is no log, or it is a pipe."""
+        if not self._log or self._log.closed or not os.path.isfile(self._log.name):
+            return None
+        return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
     def _is_shown(self, event: Event) -> bool:
         """Whether standard output tells of an event. Text leaves out epochs of a long run: it has
@@ -156,18 +164,21 @@ class NullReport(Report):
 
 
 def open_report(
-    config: Config, comm: Comm, given: Report | None = None, appends: bool = False
+    config: Config,
+    comm: Comm,
+    given: Report | None = None,
+    appends: bool = False,
+    mark: LogMark | None = None,
 ) -> Report:
     """The report that was given, else that of this rank: the first one tells. Every rank calls it,
-    and all fail if the log cannot be opened."""
+    and all fail if the log cannot be opened. `mark` is that of a checkpoint."""
 
     def opened() -> Report:
         if given or comm.rank:
             return given or NullReport()
         launched = has_launcher()
-        return Report(
-            config.log, config.quiet, None, launched, config.json, config.append or appends
-        )
+        how = config.json, config.append or appends, mark
+        return Report(config.log, config.quiet, None, launched, *how)
 
     return all_or_none(comm, opened)
 

@@ -99,6 +99,7 @@ def set_up(
     def rest() -> Setup:
         check_vocabulary(config, dataset)
         objectives.check_labels(criterion, dataset)
+        objectives.check_best(config.keep_best, criterion, metrics)
         plan.check_batch(config, len(dataset.train.y))
         standardiser = standardiser_of(config, dataset, comm)
         train, test = _loaders(config, dataset, standardiser, criterion)

@@ -75,6 +75,7 @@ class Row(NamedTuple):
 
     options   of the run that the row is, if its arrangement is held to it: the model may be under
               "build", and under "given" the function that has data, if they are not digits
+    case      of any run that the row is
     layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
@@ -83,6 +84,7 @@ class Row(NamedTuple):
     trains_as_one_rank: Callable[..., None]
     options: Options | None = None
     layers: bool = False
+    case: Options | None = None
 
     @property
     def shares_memory(self) -> bool:
@@ -104,7 +106,9 @@ def _row(name: str, layout: Options, case: Options) -> Row:
 
 def _trained(name: str, layout: Options, case: Options) -> Row:
     """A row whose arrangement is that of another one."""
-    return _of_layout(name, layout, partial(_as_one_rank, layout, case))
+    return _of_layout(name, layout, partial(_as_one_rank, layout, case))._replace(
+        case=case | layout
+    )
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
@@ -466,6 +470,13 @@ def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
     """The rows whose arrangement is held to the run, and whether it is without --all: a sixth."""
     found = [row for row in rows(family) if row.options is not None]
     return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::2])
+
+
+def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
+    """The rows that are resumed from a checkpoint, and whether a row is without --all: of each
+    family one in forty."""
+    for k, row in enumerate(row for row in rows(family) if row.case is not None):
+        yield row, k % 40 == 17 % len(family)
 
 
 def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:

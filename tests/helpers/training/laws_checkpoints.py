@@ -1,35 +1,185 @@
-"""What checkpoints keep on ranks of any kind: functions of a Comm."""
+"""What a run keeps that is resumed from a checkpoint: functions of a Comm.
+
+A run writes a checkpoint in its middle and goes on; another Trainer resumes from it.
+"""
 
 import shutil
 import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from helpers.training.made_checkpoints import read, written, wrong
+from helpers.training.laws_resume import OPTIMIZERS, build
+from helpers.training.laws_snapshot import (
+    COMMON,
+    LAYOUTS,
+    MIDDLE,
+    RING,
+    STEPS,
+    Act,
+    Options,
+    Ran,
+    Watch,
+    fitted,
+    near,
+    nothing,
+    one_rank,
+    rows,
+    run,
+    same,
+    same_rules,
+)
+from helpers.training.pipelined import Heard, contents, digits
+from helpers.training.pipelined import Options as Case
 
-from nnmpi.comm import Comm
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.run.report import Event, NullReport
 
 
-def checkpoints_are_read_as_they_were_written(comm: Comm) -> None:
-    """Small ones, and one whose copies are divided among the ranks; what is damaged is not read."""
-    made = tempfile.mkdtemp() if comm.rank == 0 else ""
-    directory = Path(gather_objects(comm, made)[0])
-    for step, n in enumerate((1000, 300_000), start=1):
-        written(comm, directory, [step], n)
-        found, snapshot = read(comm, directory)
-        assert found is not None
-        assert (found.step, found.passed_over) == (step, ())
-        assert wrong([one for one in gather_objects(comm, snapshot) if one is not None], n) == ""
+@contextmanager
+def folder(comm: Comm) -> Iterator[str]:
+    """A folder that all ranks see."""
+    own = tempfile.mkdtemp() if comm.rank == 0 else ""
+    name: str = gather_objects(comm, own)[0]
+    yield name
+    comm.barrier()
+    if comm.rank == 0:
+        shutil.rmtree(name)
+
+
+def saves_to(directory: str) -> Act:
+    """Writes a checkpoint."""
+    return lambda trainer: trainer.save_checkpoint(directory)
+
+
+def resumed(comm: Comm, directory: str, options: Options) -> Ran:
+    """The rest of a run, from its newest checkpoint."""
+    watch = Watch(nothing, STEPS)
+    config = Config(**{**COMMON, **options})
+    return fitted(Trainer(config, build, comm=comm, callbacks=[watch], resume=directory), watch)
+
+
+def the_same_ranks_go_on_with_the_same_bits(comm: Comm) -> None:
+    """In any layout, whichever the optimizer."""
+    for k, row in enumerate(rows(comm.size)):
+        options = {**OPTIMIZERS[k % len(OPTIMIZERS)], **row.options}
+        with folder(comm) as name:
+            wanted = run(comm, options, saves_to(name), row.snapshot_at)
+            same(resumed(comm, name, options), wanted, row.snapshot_at)
+
+
+def other_ranks_equal_one_rank(comm: Comm) -> None:
+    """From a checkpoint of all ranks to one rank, and from one rank to all, in other layouts."""
+    options = OPTIMIZERS[1]
+    with folder(comm) as alone:
+        if comm.rank == 0:
+            run(comm_self(), options, saves_to(alone))
+        for row in rows(comm.size):
+            if same_rules(row, LAYOUTS[0]):
+                way = {**options, **row.options}
+                with folder(comm) as name, folder(comm) as own:
+                    near(resumed(comm, alone, {**way, "checkpoint_dir": own}), one_rank(options))
+                    run(comm, way, saves_to(name), row.snapshot_at)
+                    if comm.rank == 0:
+                        near(resumed(comm_self(), name, options), one_rank(options))
+
+
+def reproducible_keeps_its_bits(comm: Comm) -> None:
+    """From all ranks to one."""
+    options = {**OPTIMIZERS[1], "reproducible": True, "slices": 8, "micro_batches": 1}
+    with folder(comm) as name:
+        run(comm, options, saves_to(name))
+        if comm.rank == 0:
+            same(resumed(comm_self(), name, options), one_rank(options), MIDDLE)
         comm.barrier()
-    if comm.rank == 0:
-        path = max(found.folder.glob("rank-*"))
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 64
-        path.write_bytes(content)
-    comm.barrier()
-    found, _ = read(comm, directory)
-    assert found is not None
-    assert found.step == 1
-    comm.barrier()
-    if comm.rank == 0:
-        shutil.rmtree(directory)
+
+
+class Stopper:
+    """Suspends a run after a step, and counts what it has heard."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.steps, self.epochs = at, 0, 0
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        self.steps += 1
+        if event["step"] == self.at and trainer.comm.rank == trainer.comm.size - 1:
+            trainer.suspend()
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        self.epochs += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.epochs = state["steps"], state["epochs"]
+
+
+def a_run_that_is_suspended_goes_on(comm: Comm) -> None:
+    """One rank asks for it; all end after the same step, and go on with the same bits."""
+    options = {**OPTIMIZERS[1], **RING, "save_every": "2"}
+    wanted = run(comm, {**options, "save_every": None})
+    with folder(comm) as name:
+        first, second = Stopper(MIDDLE), Stopper(0)
+        config = Config(**{**COMMON, **options, "checkpoint_dir": name})
+        trainer = Trainer(config, build, comm=comm, callbacks=[first])
+        done = trainer.fit(NullReport())
+        assert done["event"] == "suspended"
+        assert done["steps"] in (MIDDLE, MIDDLE + 1)
+        trainer.close()
+        trainer = Trainer(config, build, comm=comm, callbacks=[second], resume=name)
+        done = trainer.fit(NullReport())
+        assert done["parameters_sha256"] == wanted.done["parameters_sha256"]
+        assert (second.steps, second.epochs) == (STEPS, len(wanted.epochs))
+        trainer.close()
+        again = Trainer(config, build, comm=comm, callbacks=[second], resume=name)
+        assert again.resumed is not None
+        assert again.resumed.is_over
+        again.close()
+
+
+# ---- rows of the table of conformance
+
+
+class SaveOnce:
+    """Writes a checkpoint after one step of ten, and goes on."""
+
+    def __init__(self, directory: str, at: int) -> None:
+        self._directory, self._at = directory, at
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == self._at:
+            trainer.save_checkpoint(self._directory)
+
+
+def a_row_goes_on_with_the_same_bits(case: Case, at: int, comm: Comm) -> None:
+    """The losses and events of the rest of the run, all values and the digest."""
+    options = {"dtype": "float64", "epochs": 2, "batch_size": 24, **case}
+    model, given = options.pop("build", None), options.pop("given", digits)
+    with folder(comm) as name:
+        ran: list[tuple[Heard, Trainer]] = []
+        for callbacks, directory in (([SaveOnce(name, at)], None), ([], name)):
+            made = Config(**options), model, given(), comm
+            trainer = Trainer(*made, callbacks=callbacks, resume=directory)
+            heard = Heard()
+            trainer.fit(heard)
+            ran.append((heard, trainer))
+        (before, one), (after, two) = ran
+        assert before.losses[at:] == after.losses
+        a, b = contents(one), contents(two)
+        assert a.keys() == b.keys()
+        assert all(a[key].tobytes() == b[key].tobytes() for key in a)
+        epochs = [[facts_of(e) for e in heard.events[1:]] for heard in (before, after)]
+        assert epochs[0][-len(epochs[1]) :] == epochs[1]
+        one.close()
+        two.close()
+
+
+TIMES = ("seconds", "samples_per_second", "epoch_samples_per_second", "checkpoints")
+
+
+def facts_of(event: Event) -> Event:
+    """What an event says besides times."""
+    return {k: v for k, v in event.items() if k not in TIMES and "tokens" not in k}

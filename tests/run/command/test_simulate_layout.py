@@ -119,3 +119,30 @@ def test_all_strategies_have_an_answer(options: str) -> None:
 def test_what_cannot_be_is_one_line(options: str, words: tuple[str, ...]) -> None:
     with refused(*words):
         layout(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--ranks 4 --backup 5", "no backups: whatever a rank has, another one has too"),
+        ("--ranks 4 --nodes 2 --zero 3 --backup 5", "for a backup on another node, every 5 steps"),
+        ("--ranks 2 --pp 2 --backup", "on the one node: lost if it is, as often as --mtbf"),
+    ],
+)
+def test_backups_are_priced_where_they_are_asked_for(options: str, words: str) -> None:
+    text = layout(f"{options} --allreduce ring")
+    assert words in text
+    assert "backups " in text
+    assert "backup" not in layout(f"{options.partition(' --backup')[0]} --allreduce ring")
+
+
+def test_what_no_other_rank_has_is_in_the_event() -> None:
+    """Adam's two sums of the shards; with stages, also values and buffers."""
+    zero, stages = (
+        json.loads(layout(f"--allreduce ring --json {options}"))
+        for options in ("--ranks 4 --zero 1", "--ranks 2 --pp 2")
+    )
+    alone = [sum(k["sole_bytes"] * len(k["ranks"]) for k in e["kinds"]) for e in (zero, stages)]
+    assert alone[0] == pytest.approx(8 * zero["parameters"], rel=0.01)
+    assert alone[1] == pytest.approx(12 * stages["parameters"], rel=0.1)
+    assert alone[1] > 12 * stages["parameters"]

@@ -14,7 +14,7 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi.run.report import LostOutputError, Report, report
-from nnmpi.run.report.messages import HELD
+from nnmpi.run.report.layouts import HELD
 from nnmpi.run.report.report import Bar
 
 START = {
@@ -88,6 +88,7 @@ DRY = {
     "dtype": "float32",
     "optimizer": "adam",
     "allreduce": "ring",
+    "backup": None,
     "notes": ["Block is taken whole"],
     "kinds": [{"ranks": [0, 2], **KIND}, {"ranks": [1, 3], **KIND}],
     "sharded_layers": [],

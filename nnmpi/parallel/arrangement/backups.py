@@ -1,0 +1,111 @@
+"""Backups on paper: where they go, how often they are made, and what they take.
+
+    node 0   rank 0 ──► rank 2   node 1   rank 2 ──► rank 4   node 2   rank 4 ──► rank 0
+             rank 1 ──► rank 3            rank 3 ──► rank 5            rank 5 ──► rank 1
+
+What a node alone has goes from its ranks to the memory of another one, so no node takes a part and
+its backup with it. On one node, what a rank alone has goes to the next rank: it outlives a rank,
+and not the node.
+
+Each rank keeps what it has itself of that version, too: ranks go back to one version together.
+There are two generations of all of it: the one before counts until the next one is complete.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, cycle
+from typing import NamedTuple
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
+from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.memory import running_sums
+from nnmpi.parallel.arrangement.sent import Sent, doubled
+from nnmpi.parallel.arrangement.sole import Sole, bytes_of_others, clipped, sole, value_bytes
+
+GENERATIONS = 2
+
+TOLD = 2
+"""Numbers that ranks add up when a backup is complete: the seconds of it, and those of a step."""
+
+COUNT = 8
+"""Bytes that say how often a tensor was updated, in front of each stretch of its numbers."""
+
+
+def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
+    """For each rank the one that keeps its backup, where ranks are on these nodes: on another node,
+    if there is one, and another rank, if there is one. Nodes of one size share them equally."""
+    by_node: dict[int, list[int]] = {}
+    for r, node in enumerate(nodes):
+        by_node.setdefault(node, []).append(r)
+    groups, found = [*by_node.values()], [0] * len(nodes)
+    for k, here in enumerate(groups):
+        elsewhere = groups[k + 1 :] + groups[:k] or [here[1:] + here[:1]]
+        for r, keeper in zip(here, cycle(chain.from_iterable(elsewhere)), strict=False):
+            found[r] = keeper
+    return tuple(found)
+
+
+def steps_between(cost: float, step: float, mtbf: float) -> int:
+    """After how many steps the next backup is due, where one takes `cost` seconds, a step takes
+    `step`, and between two failures there are `mtbf`: Young's sqrt(2 cost mtbf) seconds (1974).
+
+    More of them take longer than the steps that they save, fewer lose more steps.
+    """
+    return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
+
+
+def backed_up(a: Arrangement, rank: int) -> Sole:
+    """What a rank sends of what it updates: what no other node has; on one node, no other rank."""
+    near = a.cluster.beside(tuple(range(a.ranks)))
+    return sole(a, rank, near[a.cluster.nodes[rank]] if len(near) > 1 else ())
+
+
+def needs_backups(a: Arrangement) -> bool:
+    """Whether backups are asked for, and some rank has what would be lost with it or its node."""
+    is_asked = a.config.backup is not None and a.ranks > 1
+    return is_asked and any(any(backed_up(a, r)) for r in range(a.ranks))
+
+
+def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:
+    """What of each trained parameter a rank updates: stretches of the flat buffer."""
+    return clipped(a, rank, a.owned_ranges(rank))
+
+
+class Backup(NamedTuple):
+    """What backups take on a rank.
+
+    sent   for one of them, messages by which ranks agree included
+    held   bytes of memory: of its own parts, and of those that it keeps for others
+    """
+
+    sent: Sent
+    held: int
+
+
+NO_BACKUP = Backup(Sent(), 0)
+
+
+def backup(a: Arrangement, rank: int) -> Backup:
+    """What backups take on a rank, where they are needed."""
+    return Backup(_sent(a, rank), _held(a, rank))
+
+
+def _sent(a: Arrangement, rank: int) -> Sent:
+    found, everyone = backed_up(a, rank), tuple(range(a.ranks))
+    nbytes = _bytes(a, rank, found.trained, found.others)
+    return Sent(nbytes, int(nbytes > 0)) + doubled(everyone, rank, TOLD)
+
+
+def _held(a: Arrangement, rank: int) -> int:
+    held = a.model_on(rank)
+    own = ({one.variable for one in there} for there in (held.trained, held.others))
+    kept = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
+    of_others = sum(_bytes(a, r, *backed_up(a, r)) for r in kept)
+    return GENERATIONS * (_bytes(a, rank, *own) + of_others)
+
+
+def _bytes(a: Arrangement, rank: int, trained: Collection[int], others: Collection[int]) -> int:
+    """The bytes of what a rank updates of these parameters, and of these others, in a message."""
+    found = [hi - lo for one, (lo, hi) in updated_stretches(a, rank) if one.variable in trained]
+    n, counts = sum(found), COUNT * (len(found) + len(others))
+    return value_bytes(a, n) + running_sums(a, n) + bytes_of_others(a, rank, others) + counts

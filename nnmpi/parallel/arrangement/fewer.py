@@ -1,0 +1,158 @@
+"""arrange_fewer: from the options of a run to those of the ranks that are left, or that there are.
+
+    dp 4 x tp 2, 8 ranks    7 left   dp 3 x tp 2, 1 waits   whole copies of the model go first
+    pp 4, 4 ranks           3 left   pp 3                   the nearest layout that fits
+    pp 2 x tp 2, 4 ranks    3 left   tp 2, 1 waits          one axis changes, and tp is kept
+
+Which layout is the nearest:
+
+1. as few axes besides dp as possible have fewer ranks than the options ask for, and none has more;
+2. of these layouts, the one whose copy of the model is on most ranks: each holds the least of it;
+3. then the one that keeps tp, then the one that keeps pp.
+
+dp is as large as it can be, larger than before where there are more ranks. Layouts that the options
+or the model do not allow are passed over. All ranks find the same: it is a pure function.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from nnmpi.config import Config
+from nnmpi.drawing.tables import plural
+from nnmpi.parallel.layout import server_count
+from nnmpi.parallel.refusals import AXES_BESIDE_DP, PLAIN, pointless
+
+Check: TypeAlias = Callable[[Config, int], object]
+"""Raises ValueError if so many ranks cannot be arranged as a config says."""
+
+
+class Fewer(NamedTuple):
+    """The layout of the ranks that there are.
+
+    config   of the next session
+    ranks    how many work: the first ones, of which the last are servers, if there are any
+    spare    how many wait
+    why      what was chosen, and why, in one line
+    """
+
+    config: Config
+    ranks: int
+    spare: int
+    why: str
+
+
+def arrange_fewer(
+    config: Config, ranks: int, check: Check, divide: Check = lambda config, ranks: None
+) -> Fewer:
+    """The layout nearest to the one that a run was started with, for so many ranks.
+
+    `check` knows which options go together, `divide` whether the model can be divided among fewer
+    ranks along an axis: it is asked where an axis changes. Raises ValueError if no layout fits.
+    """
+    served, passed_over = _with_servers(config, ranks), list[str]()
+    asked = {axis: getattr(served, axis) for axis in AXES_BESIDE_DP}
+    workers = ranks - server_count(served)
+    for sizes in _nearest(asked, workers):
+        try:
+            found, working = _most_copies(served, sizes, workers, check)
+            if sizes != asked:
+                divide(found, working)
+        except ValueError as error:
+            passed_over.append(f"{_words(sizes)} cannot be: {error}")
+        else:
+            why = _why(config, found, working, ranks, passed_over[:1])
+            return Fewer(found, working, ranks - working, why)
+    raise ValueError(f"no layout fits {plural(ranks, 'rank')}: {passed_over[-1]}")
+
+
+def _with_servers(config: Config, ranks: int) -> Config:
+    """The config with as many servers as leave a rank that computes; one rank alone needs none."""
+    if server_count(config) < ranks:
+        return config
+    return replace(config, servers=ranks - 1, sync=config.sync if ranks > 1 else "bsp")
+
+
+def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
+    """The ranks along the axes of one copy of the model, the nearest layout first."""
+
+    def away(sizes: dict[str, int]) -> tuple[int, ...]:
+        changed = sum(sizes[axis] < n for axis, n in asked.items())
+        kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
+        return (changed, -prod(sizes.values()), *(-n for n in kept))
+
+    each = product(*(range(1, n + 1) for n in asked.values()))
+    layouts = (dict(zip(asked, sizes, strict=True)) for sizes in each)
+    yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=away)
+
+
+def _most_copies(
+    config: Config, sizes: Mapping[str, int], workers: int, check: Check
+) -> tuple[Config, int]:
+    """The config with as many copies of a layout as there may be, and how many ranks they take."""
+    one, servers, refused = prod(sizes.values()), server_count(config), ValueError()
+    for dp in range(workers // one, 0, -1):
+        found = _fitted(config, sizes, dp)
+        try:
+            check(found, dp * one + servers)
+        except ValueError as error:
+            refused = error
+        else:
+            return found, dp * one + servers
+    raise refused
+
+
+def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
+    """The config on such a mesh, without the options that mean nothing there."""
+    workers = dp * prod(sizes.values())
+    changes: dict[str, Any] = {
+        **sizes,
+        "dp": None if config.dp is None else dp,
+        "cut": config.cut if sizes["pp"] == config.pp else None,  # a number for each other stage
+        "slow_rank": _slow_ranks(config, workers),
+    }
+    found = replace(config, **changes)
+    useless = pointless(found, workers + server_count(found))
+    changes |= {name: getattr(PLAIN, name) for name in useless}
+    return replace(config, **changes)
+
+
+def _slow_ranks(config: Config, workers: int) -> str | None:
+    """Those of --slow-rank that there are."""
+    words = config.slow_rank.split(",") if config.slow_rank else []
+    return ",".join(word for word in words if float(word.partition(":")[0]) < workers) or None
+
+
+# ---- in words
+
+
+def _words(sizes: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis} {n}" for axis, n in sizes.items() if n > 1) or "one rank"
+
+
+def _why(config: Config, found: Config, working: int, ranks: int, passed_over: list[str]) -> str:
+    before, now = ({axis: getattr(c, axis) for axis in AXES_BESIDE_DP} for c in (config, found))
+    one, servers = prod(now.values()), server_count(found)
+    layout = _words({"dp": (working - servers) // one, **now})
+    layout += f" and {plural(servers, 'server')}" if servers else ""
+    said = [f"{layout} on {plural(working, 'rank')}"]
+    if ranks > working:
+        takes = "no more can work" if one == 1 else f"a copy of the model takes {one}"
+        said.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
+    if now != before:
+        said.append(f"{_words(before)} takes {prod(before.values())}")
+    said += [*passed_over, *_changes(config, found)]
+    if config.sync != "bsp":
+        said.append("positions of workers in their data count for as many workers only")
+    return "; ".join(said)
+
+
+def _changes(config: Config, found: Config) -> Iterator[str]:
+    """The other options that are not as they were."""
+    for name, value in vars(config).items():
+        now = getattr(found, name)
+        if now != value and name not in ("dp", *AXES_BESIDE_DP):
+            is_left_out = now == getattr(PLAIN, name)
+            yield f"without {name} {value}" if is_left_out else f"{name} {now} for {value}"

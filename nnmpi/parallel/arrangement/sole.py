@@ -1,0 +1,89 @@
+"""What exists on one rank only, and would be lost with it.
+
+             what its replicas have              sole, if no rank along tp or pp has it either
+replica      the same                            nothing; everything of a rank without replicas
+node         the same, in the node's memory      the same, as long as a rank of the node is left
+zero 1, 2    all values, running sums of others  running sums of its shards; masters of 16 bits
+zero 3       values and running sums of others   its shards
+served       servers have slices of others       a server's slice; nothing of a worker
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from nnmpi.mesh import REPLICAS
+from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
+from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.memory import bytes_of_other, running_sums
+
+
+class Sole(NamedTuple):
+    """The variables of which a rank has something that no other one has, by their numbers.
+
+    trained   of its own stretches of the flat buffer
+    others    frozen parameters and buffers
+    """
+
+    trained: frozenset[int]
+    others: frozenset[int]
+
+
+def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
+    """What a rank has that no other one has, or none but those in `lost`, which go with it."""
+    gone, held, kind, stages = {rank, *lost}, a.model_on(rank), a.store, a.division.ranks()
+
+    def is_only_here(variable: int, *axes: str) -> bool:
+        """Whether no other rank along these axes, or along tp if it is whole there, has it."""
+        if rank >= a.mesh.size:  # a server
+            return True
+        along = axes if variable in a.sharding.variables else (*axes, "tp")
+        return not any(
+            r not in gone and _has(a, r, variable, stages[variable])
+            for r in a.mesh.group(rank, *along)
+        )
+
+    axes = () if kind.divides else REPLICAS
+    if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
+        axes = (*axes, "pp")
+    own = {one.variable for one, _ in clipped(a, rank, kind.own(a, rank))}
+    others = (one.variable for one in held.others if rank < a.mesh.size)
+    return Sole(
+        frozenset(v for v in own if is_only_here(v, *axes)),
+        frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
+    )
+
+
+def _has(a: Arrangement, rank: int, variable: int, stages: Collection[int]) -> bool:
+    """Whether a rank that computes has a variable of these ranks along pp."""
+    at = a.mesh.coordinates(rank)
+    return at["pp"] in stages and a.sharding.branches.has(variable, at["tp"])
+
+
+def clipped(
+    a: Arrangement, rank: int, stretches: Iterable[Stretch]
+) -> Iterator[tuple[HeldVariable, Stretch]]:
+    """Stretches of the flat buffer of a rank parameter by parameter, without padding."""
+    held, several = a.model_on(rank), [*stretches]
+    for one, (start, _) in zip(held.trained, held.spans, strict=True):
+        for lo, hi in several:
+            if max(start, lo) < min(start + one.size, hi):
+                yield one, (max(start, lo), min(start + one.size, hi))
+
+
+def sole_bytes(a: Arrangement, rank: int) -> int:
+    """The bytes that would be lost with a rank."""
+    found, own = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
+    n = sum(hi - lo for one, (lo, hi) in own if one.variable in found.trained)
+    values = 0 if a.store.copies else value_bytes(a, n)
+    return values + running_sums(a, n) + bytes_of_others(a, rank, found.others)
+
+
+def value_bytes(a: Arrangement, n: int) -> int:
+    """The bytes of n values; masters are counted with the running sums."""
+    return 0 if a.is_mixed else n * a.dtype.itemsize
+
+
+def bytes_of_others(a: Arrangement, rank: int, variables: Collection[int]) -> int:
+    """The bytes of these frozen parameters and buffers."""
+    held = a.model_on(rank).others
+    return sum(bytes_of_other(a, one) for one in held if one.variable in variables)

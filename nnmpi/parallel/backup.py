@@ -1,0 +1,266 @@
+"""Backups: what a rank alone has, also in the memory of a neighbour, of every N-th version.
+
+    step            k           k + 1                        k + N
+    after UPDATE    copy of own parts (memory)
+                    send ─────► forward, backward ──► all    copy, send ...
+                                                    agree
+    may go back to  before      before                k      k
+
+What is sent is the copy, so training need not wait for a message until it is done: whatever polls
+or waits on this rank moves it. One step later ranks agree that all have got what they keep, and
+from then on this version counts. Until then that is the one before: there are two generations.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.comm.progress import Work
+from nnmpi.nn.place import Place
+from nnmpi.optim import Optimizer
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.backups import (
+    COUNT,
+    GENERATIONS,
+    backed_up,
+    needs_backups,
+    neighbours,
+    steps_between,
+)
+from nnmpi.parallel.layout import duplicate
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.snapshot import SavedRange, owned
+from nnmpi.terms import duration
+
+
+class HeldVersion(NamedTuple):
+    """What this rank has of a model as it was after so many steps: what it owned then, and what
+    others have sent it to keep. `about` is what it was told with the version."""
+
+    version: int
+    ranges: Sequence[SavedRange]
+    about: Any
+
+
+class RangeForm(NamedTuple):
+    """A SavedRange without its numbers, which lie in memory as [steps | values | sum | sum ...].
+
+    dtype   of values and sums
+    sums    their names
+    """
+
+    place: Place
+    axes: tuple[int, ...]
+    lo: int
+    hi: int
+    dtype: np.dtype[Any]
+    sums: tuple[str, ...]
+
+    @classmethod
+    def of(cls, one: SavedRange) -> "RangeForm":
+        """The form of a range, whose numbers all have one type."""
+        dtype = one.values[0:0].dtype
+        return cls(one.place, one.axes, one.lo, one.hi, dtype, (*one.sums,))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a range of this form."""
+        return COUNT + (1 + len(self.sums)) * (self.hi - self.lo) * self.dtype.itemsize
+
+    def rows(self, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """How often it was updated, its values and its sums, as views of these bytes."""
+        values, *sums = memory[COUNT:].view(self.dtype).reshape(1 + len(self.sums), -1)
+        return memory[:COUNT].view(np.int64), values, dict(zip(self.sums, sums, strict=True))
+
+    def read(self, memory: np.ndarray) -> SavedRange:
+        """The range that lies in these bytes; its arrays are views."""
+        steps, values, sums = self.rows(memory)
+        return SavedRange(self.place, self.axes, self.lo, self.hi, values, int(steps[0]), sums)
+
+    def write(self, one: SavedRange, memory: np.ndarray) -> None:
+        """Copies a range of this form into these bytes."""
+        (steps, values, sums), here = self.rows(memory), slice(0, self.hi - self.lo)
+        steps[0], values[...] = one.steps, one.values[here]
+        for name, numbers in sums.items():
+            numbers[...] = one.sums[name][here]
+
+
+class Parcel:
+    """Memory for ranges of these forms, one behind the other, and whether they are in it.
+
+    As `copies` of the work that receives it, it notes that it has arrived.
+    """
+
+    def __init__(self, forms: Sequence[RangeForm]) -> None:
+        self._forms, self.is_filled = forms, False
+        edges = [*accumulate((form.nbytes for form in forms), initial=0)]
+        self.memory = np.zeros(edges[-1], np.uint8)
+        self._rows = [self.memory[start:stop] for start, stop in pairwise(edges)]
+
+    def fill(self, ranges: Iterable[SavedRange]) -> None:
+        """Copies ranges of its forms, in their order."""
+        for form, row, one in zip(self._forms, self._rows, ranges, strict=True):
+            form.write(one, row)
+        self.complete()
+
+    def ranges(self) -> list[SavedRange]:
+        """What is in it, as views."""
+        pairs = zip(self._forms, self._rows, strict=True)
+        return [form.read(row) for form, row in pairs] if self.is_filled else []
+
+    def ready(self) -> bool:
+        """A message may come at any time."""
+        return True
+
+    def complete(self) -> None:
+        """All ranges are in it."""
+        self.is_filled = True
+
+
+@dataclass
+class Generation:
+    """What a rank has of one version, if of any: its own parts, and those of other ranks."""
+
+    own: Parcel
+    kept: Mapping[int, Parcel]
+    version: int = -1
+    about: Any = None
+
+    def clear(self) -> None:
+        """It is to take another version."""
+        self.version = -1
+        for parcel in (self.own, *self.kept.values()):
+            parcel.is_filled = False
+
+
+class Backups:
+    """The backups of one rank. Every rank of `comm`, on which the arrangement is, makes it.
+
+    every   steps from one backup to the next; 0: as their cost and the time between failures say
+    """
+
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        part: ModelPart,
+        optimizer: Optimizer,
+        comm: Comm,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        config, rank = arrangement.config, comm.rank
+        self.every, self._mtbf = config.backup or 0, duration(config.mtbf)
+        self._part, self._optimizer, self._clock = part, optimizer, clock
+        variables, found = arrangement.graph.variables, backed_up(arrangement, rank)
+        self._sent = {variables[v].path for v in (*found.trained, *found.others)}
+        forms = [RangeForm.of(one) for one in self._owned()]
+        message = [form for form in forms if form.place.path in self._sent]
+        self._length, keepers = (
+            sum(form.nbytes for form in message),
+            neighbours(arrangement.cluster.nodes),
+        )
+        self._keeper, told = keepers[rank], gather_objects(comm, message)
+        kept = {r: told[r] for r, keeper in enumerate(keepers) if keeper == rank and told[r]}
+        self._generations = [
+            Generation(Parcel(forms), {r: Parcel(theirs) for r, theirs in kept.items()})
+            for _ in range(GENERATIONS)
+        ]
+        self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
+        self._now, self._due, self._cost, self._left = -1, 0, 0.0, clock()
+        self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
+
+    def after_step(self, version: int, about: Any) -> None:
+        """Makes a backup if one is due, and before that completes the one that began a step before.
+
+        Every rank calls it before the first step and after each one, with the steps made so far and
+        with what else is to be known of this version, such as counters.
+        """
+        began = self._clock()
+        self._steps, self._seconds = self._steps + 1, self._seconds + began - self._left
+        if self._is_under_way:
+            self._finish(began)
+        if version >= self._due:
+            is_first = self._now < 0
+            self._start(version, about)
+            if is_first:  # there is none to go back to until it is complete
+                self._finish(self._clock())
+                self._due = version + (self.every or 1)  # which shows what one costs
+        self._left = self._clock()
+
+    def held(self) -> list[HeldVersion]:
+        """What this rank has of earlier versions, the latest first, as views.
+
+        Of one whose backup is not complete it may have its own parts alone.
+        """
+        there = sorted((g for g in self._generations if g.version >= 0), key=lambda g: -g.version)
+        return [
+            HeldVersion(
+                g.version,
+                [one for parcel in (g.own, *g.kept.values()) for one in parcel.ranges()],
+                g.about,
+            )
+            for g in there
+        ]
+
+    def close(self) -> None:
+        """Gives its Comm back, when all messages are there; every rank calls it."""
+        if self._is_under_way:
+            self._finish(self._clock())
+        self._comm.free()
+
+    def _owned(self) -> list[SavedRange]:
+        """What this rank owns, and first what is sent."""
+        ranges = owned(self._part, self._optimizer)
+        return sorted(ranges, key=lambda one: one.place.path not in self._sent)
+
+    def _start(self, version: int, about: Any) -> None:
+        """Copies what this rank owns, and starts the messages; the older generation is lost."""
+        began = self._clock()
+        older, self._now = sorted(self._generations, key=lambda g: g.version)[0], version
+        older.clear()
+        older.own.fill(self._owned())
+        older.version, older.about = version, about
+        works = [
+            self._comm.irecv(parcel.memory, r, copies=parcel) for r, parcel in older.kept.items()
+        ]
+        if self._length:
+            works.append(self._comm.isend(older.own.memory[: self._length], self._keeper))
+        self._works, self._is_under_way = works, True
+        self._steps, self._seconds, self._cost = 0, 0.0, self._clock() - began
+
+    def _finish(self, began: float) -> None:
+        """All ranks have what they keep, and agree on when the next backup is due."""
+        for work in self._works:
+            work.wait()
+        cost = self._cost + self._clock() - began
+        row = np.array([cost, self._seconds / max(self._steps, 1)])
+        self._comm.all_reduce(row, "doubling")
+        self._is_under_way, (cost, step) = False, (row / self._comm.size).tolist()
+        self._due = self._now + (self.every or steps_between(cost, step, self._mtbf))
+
+
+class NoBackups:
+    """None are asked for, or no rank has anything that would be lost with it."""
+
+    def after_step(self, version: int, about: Any) -> None:
+        """There is nothing to do."""
+
+    def held(self) -> list[HeldVersion]:
+        """Nothing."""
+        return []
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+def backups(
+    arrangement: Arrangement, part: ModelPart, optimizer: Optimizer, comm: Comm
+) -> Backups | NoBackups:
+    """The backups that the options ask for; every rank calls it."""
+    is_needed = needs_backups(arrangement)
+    return Backups(arrangement, part, optimizer, comm) if is_needed else NoBackups()

@@ -1,0 +1,157 @@
+"""What may be another when a run goes on, from a checkpoint or from a snapshot: one table."""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from nnmpi.config import Config, options
+from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
+from nnmpi.quoting import shown
+
+
+class Consequence(Enum):
+    """What follows where a run goes on with another value."""
+
+    SAME = "the same bits"
+    EQUAL = "equal to one rank, but sums are added in another order"
+    WARNED = "another result, of which a warning tells"
+    REFUSED = "refused"
+
+
+class MayChange(NamedTuple):
+    """Options, or facts of a run, with what follows when one of them is another.
+
+    beside      they count only where both runs have this option
+    batch_norm  they are refused for a model with BatchNorm, which has sums over each micro-batch
+    """
+
+    names: tuple[str, ...]
+    then: Consequence
+    why: str
+    beside: str = ""
+    batch_norm: bool = False
+
+
+FACTS = ("the data set", "standardisation", "functions for options", "the ranks", "software")
+"""What is compared besides options."""
+
+TABLE = (
+    MayChange(
+        ("model", "dropout", "context", "tokenizer"),
+        Consequence.REFUSED,
+        "it would be another model",
+    ),
+    MayChange(
+        ("data", "the data set", "standardise", "standardisation", "augment"),
+        Consequence.REFUSED,
+        "samples would be others",
+    ),
+    MayChange(
+        ("batch_size", "bucket_by_length", "seed"),
+        Consequence.REFUSED,
+        "batches would be others, and so would be what is drawn at random",
+    ),
+    MayChange(
+        ("optimizer", "momentum", "dtype", "functions for options"),
+        Consequence.REFUSED,
+        "running sums are those of this rule and type",
+    ),
+    MayChange(
+        ("slices",),
+        Consequence.REFUSED,
+        "the tree over slices would have other bits",
+        beside="reproducible",
+    ),
+    MayChange(
+        ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32"),
+        Consequence.WARNED,
+        "steps from here on are others",
+    ),
+    MayChange(
+        ("epochs", "steps"),
+        Consequence.WARNED,
+        "a schedule over all steps, as cosine, has other rates from here on",
+    ),
+    MayChange(
+        ("micro_batches", "reproducible"),
+        Consequence.EQUAL,
+        "gradients are sums over micro-batches, or slices",
+        batch_norm=True,
+    ),
+    MayChange(
+        (
+            *("dp", "pp", "tp", "cp", "sequence_parallel", "order", "zero", "the ranks"),
+            *("schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
+            *("allreduce", "bucket_mb", "overlap", "progress", "device", "convolution"),
+            *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),
+        ),
+        Consequence.EQUAL,
+        "who computes what does not change what is computed",
+    ),
+    MayChange(
+        ("software",),
+        Consequence.EQUAL,
+        "versions, BLAS and compiled kernels add in orders of their own",
+    ),
+    MayChange(
+        (
+            *("data_dir", "download", "load", "load_partial", "save", "log", "append", "trace"),
+            *("verify", "check_copies", "json", "quiet", "sample_every", "prompt"),
+            *("dry_run", "ranks", "checkpoint_dir", "save_every", "keep", "keep_best", "resume"),
+            *("time_limit", "backup", "mtbf"),
+        ),
+        Consequence.SAME,
+        "what is read and written, and when",
+    ),
+)
+"""Every option is in one row, and so is every fact."""
+
+
+def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> None:
+    """Raises ValueError for the first value that may not be another than before, with both.
+
+    what: that goes on, as "the snapshot"
+    """
+    for row, name, old, new in _others(before, now):
+        if row.then is Consequence.REFUSED:
+            give = f"give {name} {shown(old)}" if name in _OPTIONS else "go on with the same"
+            raise ValueError(
+                f"{what} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
+                f"{row.why}; {give}, or begin another run"
+            )
+
+
+def check_batch_norm(before: Config, now: Config, model: Module) -> None:
+    """Raises ValueError if batches are cut in another way and the model has BatchNorm."""
+    if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
+        return
+    for row, name, old, new in _others(vars(before), vars(now)):
+        if row.batch_norm:
+            raise ValueError(
+                f"the run had {name} {shown(old)}, and would go on with {name} {shown(new)}: "
+                f"BatchNorm takes the mean over each part of a batch; give {name} {shown(old)}"
+            )
+
+
+def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A line for each value that changes what comes of the run."""
+    return [
+        f"{name} is {shown(new)}, and was {shown(old)} until here: {row.why}"
+        for row, name, old, new in _others(before, now)
+        if row.then is Consequence.WARNED
+    ]
+
+
+def _others(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[tuple[MayChange, str, Any, Any]]:
+    """Each row with a value that is another now, the name, and both values."""
+    for row in TABLE:
+        for name in row.names:
+            if row.beside and not (before[row.beside] and now[row.beside]):
+                continue
+            if name in before and name in now and before[name] != now[name]:
+                yield row, name, before[name], now[name]
+
+
+_OPTIONS = frozenset(option.name for option in options())

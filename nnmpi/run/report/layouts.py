@@ -1,0 +1,120 @@
+"""Events of a layout as text: what each kind of rank holds and sends, for --dry-run and
+`simulate layout`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nnmpi.drawing.tables import columns, plural
+from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
+
+Event = dict[str, Any]
+
+HELD = (
+    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
+)  # fmt: skip
+"""What a rank holds, in the order of the columns; with _bytes, a key of the event."""
+
+
+def arranged(e: Event) -> str:
+    """What ranks hold and send, and who has what."""
+    return "\n\n".join(filter(None, _parts(e)))
+
+
+def _parts(e: Event) -> Iterator[str]:
+    axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
+    how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
+    how += gpus(e)
+    how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
+    how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
+    how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
+    how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
+    how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
+    work = f"batches of {e['batch_size']:,} in {plural(e['micro_batches'], 'micro-batch', 'es')}"
+    notes = "".join(f"\n{note}" for note in e["notes"])
+    yield (
+        f"{e['model']} ({e['parameters']:,} parameters, {e['dtype']}, {e['optimizer']}) on "
+        f"{', '.join(how)}\n{work}{notes}"
+    )
+    if "steps" in e:
+        epochs, steps = plural(e["epochs"], "epoch"), plural(e["steps_per_epoch"], "step")
+        yield (
+            f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
+            f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
+        )
+    yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
+    if e["servers"]:
+        yield "what workers and servers send depends on who waits for whom, and is not counted"
+    elif e["ranks"] > 1:
+        sent = columns(list(_sent(e)), str.rjust)
+        yield f"bytes and messages that a rank sends in a step\n{sent}"
+    if e["backup"] is not None:
+        yield "\n".join(_backups(e))
+    if e["sharded_layers"]:
+        yield columns(list(_layers(e)), str.ljust, str.ljust)
+    yield "\n".join(e["drawing"])
+
+
+def _memory(e: Event) -> Iterator[tuple[str, ...]]:
+    shown = HELD if e["backup"] is not None else HELD[:-1]
+    yield "ranks", *(name if name != "activation" else "activations" for name in shown), "in all"
+    for kind in e["kinds"]:
+        held = [kind[f"{name}_bytes"] for name in shown]
+        cells = (size(nbytes) if nbytes else "-" for nbytes in held)
+        yield numbers_of(tuple(kind["ranks"])), *cells, size(sum(held))
+
+
+def _sent(e: Event) -> Iterator[tuple[str, ...]]:
+    all_axes = e["kinds"][0]["sent"]
+    axes = [x for x in all_axes if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
+    yield "ranks", *(f"along {axis}" for axis in axes)
+    for kind in e["kinds"]:
+        sent = (kind["sent"][axis] for axis in axes)
+        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
+        yield numbers_of(tuple(kind["ranks"])), *cells
+
+
+def _backups(e: Event) -> Iterator[str]:
+    """What would be lost with a rank, and what keeping a copy of it takes."""
+    if not any(kind["backups_bytes"] for kind in e["kinds"]):
+        yield "no backups: whatever a rank has, another one has too"
+        return
+    often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"
+    where = "on another node" if e["nodes"] > 1 else "on the one node: lost if it is"
+    yield f"bytes that no other rank has, and those that a rank sends for a backup {where}, {often}"
+    rows = [("ranks", "alone", "sent")]
+    for kind in e["kinds"]:
+        sent, alone = kind["backup_sent"], kind["sole_bytes"]
+        cells = (size(alone) if alone else "-"), f"{size(sent['bytes'])} in {sent['messages']:,}"
+        rows.append((numbers_of(tuple(kind["ranks"])), *cells))
+    yield columns(rows, str.rjust)
+
+
+def _layers(e: Event) -> Iterator[tuple[str, ...]]:
+    yield "layer", "kind", "sharded by", "weight", "channels of each rank", "messages", "why"
+    cells = (
+        (
+            layer["layer"],
+            layer["kind"],
+            layer["how"],
+            " ".join(map(str, layer["weight"])) or "none",
+            " ".join(map(str, layer["channels"])) or "all",
+            layer["messages"] or "none",
+            layer["why"],
+        )
+        for layer in e["sharded_layers"]
+    )
+    for name, row in alike_layers(cells):
+        yield name, *row[1:]
+
+
+def size(nbytes: int) -> str:
+    """Bytes in a unit that suits them."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
+
+
+def gpus(e: Event) -> Iterator[str]:
+    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    devices = e.get("devices")
+    if devices:
+        more = " ..." if devices[8:] else ""
+        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"

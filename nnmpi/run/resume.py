@@ -1,0 +1,122 @@
+"""Resumed: what a run goes on from, read from a directory of checkpoints and compared with it; and
+the layout of --elastic."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.parallel import plan
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.quoting import shown
+from nnmpi.run import consistency
+from nnmpi.run.checkpoints.keep import check_empty
+from nnmpi.run.checkpoints.read import Found, use_newest
+from nnmpi.run.checkpoints.write import versions
+from nnmpi.run.files.logs import LogMark
+from nnmpi.run.may_change import check_may_change, warnings
+from nnmpi.run.report.pace import PaceCounts
+from nnmpi.run.setup.setup import Setup
+from nnmpi.run.snapshot import Snapshot
+
+
+class Resumed(NamedTuple):
+    """A checkpoint from which a run goes on.
+
+    path       of the checkpoint
+    lines      what to tell: which newer ones are damaged, and what is another now
+    snapshot   what this rank reads of it
+    is_over    whether the run was complete, and has no more steps now
+    total_steps   that it had
+    mark       of its log
+    pace       its time so far
+    best       what --keep-best has found so far
+    callbacks  their names and states
+    """
+
+    path: str
+    lines: tuple[str, ...]
+    snapshot: Snapshot
+    is_over: bool
+    total_steps: int
+    mark: LogMark | None
+    pace: PaceCounts
+    best: float | None
+    callbacks: tuple[tuple[str, Any], ...]
+
+
+def facts_of(setup: Setup) -> dict[str, Any]:
+    """What is compared when a run is resumed, besides options; the same on all ranks."""
+    return {
+        "the data set": consistency.digest_of(setup.dataset),
+        "standardisation": setup.standardiser.metadata(),
+        "functions for options": dict(setup.own),
+    }
+
+
+def goes_on(
+    config: Config, directory: str | None, comm: Comm, use: Callable[[Found], object]
+) -> bool:
+    """Has ranks `use` the newest checkpoint of a directory, if the config says that the run goes on
+    from one; returns whether they did. Every rank calls it.
+
+    Raises ValueError, on all ranks, if there is none to go on from, or if the run would write
+    beside checkpoints of another one.
+    """
+    found, own = None, config.checkpoint_dir
+    if directory and (config.resume or config.elastic):
+        found = use_newest(directory, comm, use)
+        if found is None and config.resume:
+            raise ValueError(
+                f"there is no checkpoint in {shown(directory)} to resume from: name another "
+                "directory, or begin without --resume"
+            )
+    if own and not (found and own == directory):
+        all_or_none(comm, lambda: check_empty(own))
+    return found is not None
+
+
+def resumed_from(found: Found, setup: Setup) -> Resumed:
+    """What a run goes on from; raises ValueError if it is of a run that this one cannot be."""
+    about, snapshot = found.about(), found.snapshot()
+    before = {**vars(snapshot.config), **about["facts"]}
+    now = {**vars(setup.config), **facts_of(setup)}
+    check_may_change(before, now, f"the checkpoint {shown(found.folder)}")
+    return Resumed(
+        str(found.folder),
+        (*found.passed_over, *warnings(before, now), *_software(found)),
+        snapshot,
+        *(about["complete"], about["total_steps"]),
+        about["log"] and LogMark(*about["log"]),
+        PaceCounts(*about["pace"]),
+        about["best"],
+        tuple(about["callbacks"]),
+    )
+
+
+def _software(found: Found) -> Iterator[str]:
+    """One line on versions and kernels that are others now."""
+    before, now = found.manifest.versions, versions()
+    others = [f"{k} {now.get(k)} (was {v})" for k, v in before.items() if now.get(k) != v]
+    if others:
+        yield f"sums may be added in another order than before, with {', '.join(others)}"
+
+
+def fitted(config: Config, comm: Comm) -> tuple[Fewer, Comm | None]:
+    """With --elastic: the layout for the ranks that there are, and the Comm of those that work,
+    which spare ranks do not have. Every rank calls it."""
+    fewer = all_or_none(comm, lambda: arrange_fewer(config, comm.size, plan.check))
+    works = comm.rank < fewer.ranks
+    return fewer, comm.split(0 if works else None) if fewer.spare else comm
+
+
+def fitted_on_all(config: Config, comm: Comm) -> Config:
+    """The config for the ranks that there are; raises ValueError if some of them could not work."""
+    fewer, _ = fitted(config, comm)
+    if fewer.spare:
+        raise ValueError(
+            f"{fewer.why}: start it on {fewer.ranks} ranks, or by python -m nnmpi.train, which has "
+            "spare ranks wait"
+        )
+    return fewer.config

@@ -1,0 +1,282 @@
+"""Saves: when a run writes checkpoints, what they tell besides a snapshot, and how it is suspended.
+
+    --save-every N          after steps N, 2 N, ...: all ranks know without a message
+                 Ns         by the clock of the first rank, whose request rides on the gradients
+                 N epochs   after the evaluation, as with --keep-best
+    SIGUSR1, --time-limit   a rank requests the end, and all write a checkpoint of the same step
+
+Where ranks make their steps at different times, each of these waits for the end of an epoch.
+"""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from nnmpi import terms
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.quoting import shown
+from nnmpi.run.callbacks import states_of
+from nnmpi.run.checkpoints.export import model_facts
+from nnmpi.run.checkpoints.keep import BETTER
+from nnmpi.run.checkpoints.write import Writer, WriteResult
+from nnmpi.run.files.atomic import NotSavedError
+from nnmpi.run.report import Event
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+
+ALL = sys.maxsize
+"""How many checkpoints are kept where a user says when one is written."""
+
+
+class SaveTimes:
+    """When checkpoints are due, by steps, epochs or a clock; and when the time is over.
+
+    longest   the seconds between two questions whether the time is over, at most so far
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        spec = config.save_every
+        self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
+        limit = terms.duration(config.time_limit) if config.time_limit else math.inf
+        self._clock = clock
+        self._saved = self._asked = clock()
+        self._end, self._longest, self._write = self._saved + limit, 0.0, 0.0
+
+    def after_steps(self, before: int, now: int) -> bool:
+        """Whether a checkpoint is due after one of the steps since that of the last question."""
+        return self._unit == "steps" and now // self._every > before // self._every
+
+    def after_epoch(self, epoch: int) -> bool:
+        """Whether one is due after this epoch."""
+        return self._unit == "epochs" and epoch % self._every == 0
+
+    def is_due(self) -> bool:
+        """Whether one is due by the clock."""
+        return self._unit == "seconds" and self._clock() - self._saved >= self._every
+
+    def begun(self) -> None:
+        """A checkpoint is begun."""
+        self._saved = self._clock()
+
+    def written(self, seconds: float) -> None:
+        """A checkpoint took so long."""
+        self._write = seconds
+
+    def is_over(self) -> bool:
+        """Whether the run has to end now, to write a checkpoint before its time is over.
+
+        By the next question twice the longest time between two may have gone by.
+        """
+        now = self._clock()
+        self._longest, self._asked = max(self._longest, now - self._asked), now
+        return now + 2 * self._longest + 2 * self._write + 1 > self._end
+
+
+class NoSaves:
+    """A run without checkpoints."""
+
+    def begin(self, comm: Comm) -> None:
+        """The run begins."""
+
+    def after_step(self, session: Session, result: StepResult) -> None:
+        """A step was made, and callbacks have heard of it."""
+
+    def is_due(self) -> bool:
+        """Whether this rank requests a checkpoint at the end of an epoch."""
+        return False
+
+    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
+        """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
+
+    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
+        """The run ends here, and has more to do; returns what its last event says of that."""
+        return {}
+
+    def finish(self) -> Event:
+        """Waits for what is being written; returns what the last event of a run says of it."""
+        return {}
+
+    def end(self, session: Session, metrics: Event) -> None:
+        """The run is over."""
+
+    def close(self) -> None:
+        """The run has ended, on all ranks alike."""
+
+    def abandon(self) -> None:
+        """The run has ended on this rank alone."""
+
+
+class Saves(NoSaves):
+    """The checkpoints of a run; every rank calls its methods, between the same steps.
+
+    facts       returns what is compared when the run is resumed, besides options
+    callbacks   which may have states
+    """
+
+    _writer: Writer
+    _is_open = False  # whether there is a writer: while `fit` runs
+
+    def __init__(
+        self,
+        config: Config,
+        run: RunState,
+        facts: Callable[[], Mapping[str, Any]],
+        callbacks: Sequence[object],
+    ) -> None:
+        self._config, self._run = config, run
+        self._facts, self._callbacks, self._times = cache(facts), callbacks, SaveTimes(config)
+        self._best: float | None = None
+
+    def begin(self, comm: Comm) -> None:
+        config, self._is_first = self._config, comm.rank == 0
+        self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
+        self._best = self._run.resumed.best if self._run.resumed else None
+        self._at, self._count, self._copying = self._run.state.step, 0, 0.0
+        self._is_open = True
+
+    def after_step(self, session: Session, result: StepResult) -> None:
+        run, times, step = self._run, self._times, result.state.step
+        if self._is_first:
+            run.save_requested = run.save_requested or times.is_due()
+            run.suspend_requested = run.suspend_requested or times.is_over()
+        if session.arrangement.steps_together:
+            if (times.after_steps(self._at, step) or result.save) and not run.stopping:
+                self._start(session)
+            self._at = step
+        self._tell(self._writer.poll())
+
+    def is_due(self) -> bool:
+        return self._is_first and (self._run.save_requested or self._times.is_due())
+
+    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
+        run, times = self._run, self._times
+        is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
+        if is_due or times.after_steps(self._at, run.state.step):
+            self._start(session, metrics)
+        self._at = run.state.step
+        self._tell(self._writer.poll())
+
+    def _is_best(self, metrics: Event) -> bool:
+        """Whether no epoch before was as good, in what --keep-best names."""
+        name, before = self._config.keep_best, self._best
+        if name is None:
+            return False
+        found = [metrics[name]] if before is None else [before, metrics[name]]
+        self._best = BETTER[name](found)
+        return self._best != before
+
+    # ---- writing
+
+    def _start(
+        self, session: Session, metrics: Event | None = None, complete: bool = False
+    ) -> None:
+        """Begins to write a checkpoint of now, once the one before is written."""
+        self._tell(self._writer.finish())
+        began, about = time.perf_counter(), self.about(session, metrics, complete)
+        snapshot = session.snapshot()
+        self._copying += time.perf_counter() - began
+        self._times.begun()
+        self._run.save_requested = False
+        self._writer.start(snapshot, about)
+
+    def about(
+        self, session: Session, metrics: Event | None = None, complete: bool = False
+    ) -> Event:
+        """What a checkpoint tells besides a snapshot; that of the first rank counts."""
+        run, mark = self._run, self._run.report.mark
+        return {
+            "complete": complete,
+            "total_steps": run.total_steps,
+            "facts": self._facts(),
+            "log": None if mark is None else tuple(mark),
+            "pace": tuple(run.pace.counts),
+            "metrics": {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
+            "best": self._best,
+            "callbacks": states_of(self._callbacks),
+            **model_facts(session.model, session.metadata),
+        }
+
+    def _tell(self, result: WriteResult | None) -> None:
+        """Tells of a checkpoint that was written, or of one that was not, with the reason."""
+        if result is None:
+            return
+        self._times.written(result.seconds)
+        about: Event = {"event": "checkpoint", "step": result.step, "path": str(result.folder)}
+        if result.problem:
+            self._run.report.event({**about, "problem": result.problem})
+            return
+        self._count += 1
+        took = {"seconds": round(result.seconds, 4), "waited": round(self._waited, 4)}
+        self._run.report.event({**about, "bytes": result.size, **took})
+
+    @property
+    def _waited(self) -> float:
+        """Seconds of the run in which training has waited for checkpoints."""
+        return self._copying + self._writer.waited
+
+    # ---- the end of a run
+
+    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
+        run, path = self._run, self._last(session, metrics, complete=False)
+        counts = {"steps": run.state.step, "total_steps": run.total_steps}
+        return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
+
+    def finish(self) -> Event:
+        self._tell(self._writer.finish())
+        directory, waited = self._config.checkpoint_dir, round(self._waited, 4)
+        return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
+
+    def end(self, session: Session, metrics: Event) -> None:
+        self._last(session, metrics, complete=True)
+
+    def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
+        """Writes the last checkpoint of the run; returns its path."""
+        self._start(session, metrics, complete)
+        result = self._writer.finish()
+        if not complete:  # else the last event was told before
+            self._tell(result)
+        try:
+            return path_of(result)
+        except NotSavedError as error:
+            raise AgreedError(str(error)) from None
+
+    def close(self) -> None:
+        self._is_open = False
+        self._tell(self._writer.close())
+
+    def abandon(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._writer.abandon()
+
+    # ---- besides a run
+
+    def write_to(self, directory: str | os.PathLike[str], session: Session) -> str:
+        """Writes a checkpoint of now to a directory, and waits for it; returns its path."""
+        own = self._config.checkpoint_dir
+        if self._is_open and own and os.path.abspath(own) == os.path.abspath(directory):
+            return self._last(session, None, complete=False)
+        writer = Writer(directory, session.comm, keep=ALL)
+        writer.start(session.snapshot(), self.about(session))
+        return path_of(writer.close())
+
+
+def path_of(result: WriteResult | None) -> str:
+    """Where a checkpoint was written; raises NotSavedError, on all ranks, if it was not."""
+    assert result is not None
+    if result.problem:
+        raise NotSavedError(
+            f"the checkpoint of step {result.step} was not written to {shown(result.folder)}: "
+            f"{result.problem}"
+        )
+    return str(result.folder)
+
+
+NO_SAVES = NoSaves()

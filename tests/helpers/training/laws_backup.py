@@ -1,0 +1,147 @@
+"""Backups: whichever rank or node is lost, the others have all of one version; as functions of a
+Comm."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from helpers.training.laws_snapshot import trainer_of
+
+from nnmpi.comm import Comm
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.backups import Backup, backup, needs_backups
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
+from nnmpi.parallel.model.snapshot import SavedRange, saved
+from nnmpi.parallel.step.executor import StepState
+
+Options = Mapping[str, Any]
+Whole = dict[tuple[Any, ...], np.ndarray]
+"""Values and sums of each part of a tensor, in the order of its memory."""
+
+RING: Options = {"allreduce": "ring"}
+LAYOUTS: dict[str, tuple[int, Options]] = {
+    "zero 1": (2, {"zero": 1, "bucket_mb": 0.001, **RING}),
+    "zero 1 on three": (3, {"zero": 1, **RING}),
+    "zero 3": (3, {"zero": 3, "bucket_mb": 0.001, **RING}),
+    "zero 1 in 16 bits": (3, {"zero": 1, "dtype": "float16", **RING}),
+    "stages": (3, {"pp": 3, "cut": "3,7"}),
+    "stages in 16 bits": (2, {"pp": 2, "cut": "5", "dtype": "bfloat16"}),
+    "layers": (3, {"tp": 3}),
+    "stages of layers": (4, {"pp": 2, "tp": 2, "cut": "5"}),
+    "copies of stages": (4, {"dp": 2, "pp": 2, "cut": "5", **RING}),
+    "copies on a node": (4, {"dp": 2, "pp": 2, "cut": "5"}),
+    "three axes": (8, {"dp": 2, "pp": 2, "tp": 2, "cut": "5", **RING, "zero": 3}),
+}
+"""With their numbers of ranks."""
+
+
+class Kept:
+    """Backups of a Trainer, beside copies of all that its rank had in each version."""
+
+    def __init__(self, comm: Comm, options: Options, every: int = 2) -> None:
+        self.trainer = t = trainer_of(comm, **options, backup=every)
+        self.backups = backups(t.arrangement, t.session.part, t.optimizer, comm)
+        assert isinstance(self.backups, Backups) == needs_backups(t.arrangement)
+        self.truth: dict[int, tuple[SavedRange, ...]] = {}
+
+    def train(self, steps: int) -> None:
+        """So many steps of the first epoch, of three, with a backup of each version that is due."""
+        t = self.trainer
+        t.model.train()
+        self._note(0)
+        made = t.strategy.steps(t.train, StepState())
+        for version, _ in zip(range(1, steps + 1), made, strict=False):
+            self._note(version)
+        made.close()
+
+    def _note(self, version: int) -> None:
+        self.truth[version] = saved(self.trainer.session.part, self.trainer.optimizer)
+        self.backups.after_step(version, f"version {version}")
+
+    def close(self) -> None:
+        self.backups.close()
+        self.trainer.close()
+
+
+def whole(ranges: Iterable[SavedRange]) -> Whole:
+    """What these ranges make, with NaN where nothing is."""
+    found: Whole = {}
+    for one in ranges:
+        for name, numbers in {"": one.values, **one.sums}.items():
+            key = one.place.path, one.place.part, name
+            row = found.setdefault(key, np.full(one.place.size, np.nan))
+            row[one.lo : one.hi] = numbers
+        found[one.place.path, "steps"] = np.array([one.steps])
+    return found
+
+
+def has_all(ranges: Iterable[SavedRange], truth: Iterable[SavedRange]) -> bool:
+    """Whether these ranges make the whole model as it was."""
+    found, wanted = whole(ranges), whole(truth)
+    return found.keys() == wanted.keys() and all(
+        np.array_equal(found[key], row) for key, row in wanted.items()
+    )
+
+
+Everywhere = list[tuple[Sequence[HeldVersion], dict[int, tuple[SavedRange, ...]]]]
+"""Of each rank: what it holds of earlier versions, and what it had in each."""
+
+
+def left_by(everywhere: Everywhere, lost: Collection[int]) -> list[int]:
+    """The versions of which the ranks that are left have all, the latest first."""
+    found = []
+    versions = {one.version for held, _ in everywhere for one in held}
+    for version in sorted(versions, reverse=True):
+        ranges = [
+            one
+            for r, (held, _) in enumerate(everywhere)
+            for there in held
+            for one in there.ranges
+            if r not in lost and there.version == version
+        ]
+        truth = [one for _, had in everywhere for one in had.get(version, ())]
+        found += [version] * has_all(ranges, truth)
+    return found
+
+
+def after(comm: Comm, options: Options, steps: int, losses: Callable[[Comm], Any]) -> None:
+    """After so many steps the latest versions are whole without any of the sets of ranks that
+    `losses` names; or no backups are needed."""
+    kept = Kept(comm, options)
+    kept.train(steps)
+    told = gather_objects(comm, (kept.backups.held(), kept.truth))
+    for lost in losses(comm) if needs_backups(kept.trainer.arrangement) else ():
+        assert left_by(told, lost) == [2, 0], f"without {lost}"
+    kept.close()
+
+
+def each_rank(comm: Comm) -> list[set[int]]:
+    return [{r} for r in range(comm.size)]
+
+
+def each_node(comm: Comm) -> list[set[int]]:
+    return [{*node} for node in gather_objects(comm, comm.node())]
+
+
+def any_rank_may_be_lost(comm: Comm) -> None:
+    """Whatever one rank alone has is on another, as it was, with both generations."""
+    for ranks, options in LAYOUTS.values():
+        if ranks == comm.size:
+            after(comm, options, 3, each_rank)
+
+
+def sends_and_holds_what_is_said(comm: Comm, options: Options) -> None:
+    kept = Kept(comm, options)
+    a, made = kept.trainer.arrangement, kept.backups
+    if not isinstance(made, NoBackups):
+        ledger = made._comm.ledger
+        kept.train(1)
+        sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
+        held = sum(
+            parcel.memory.nbytes
+            for generation in made._generations
+            for parcel in (generation.own, *generation.kept.values())
+        )
+        assert backup(a, comm.rank) == Backup(sent, held)
+    kept.close()

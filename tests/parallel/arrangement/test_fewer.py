@@ -1,0 +1,171 @@
+"""The layouts of ranks that are left: valid, the nearest ones, and as many ranks as can work."""
+
+from functools import cache
+from math import prod
+from typing import Any
+
+import pytest
+from helpers.datafiles import refused
+
+from nnmpi import Config
+from nnmpi.data import blank
+from nnmpi.parallel import plan
+from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.refusals import AXES_BESIDE_DP
+from nnmpi.run.setup import objectives
+from nnmpi.run.setup.cutting import Uncut
+from nnmpi.run.setup.on_paper import fitted
+from nnmpi.run.setup.setup import build_model
+
+MOST = 24  # ranks
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp": {},
+    "dp given": {"dp": 4},
+    "zero": {"dp": 4, "zero": 3},
+    "tp": {"tp": 4},
+    "in parts": {"dp": 2, "tp": 2, "sequence_parallel": True},
+    "pp": {"pp": 4, "cut": "1,2,3", "micro_batches": 3},
+    "interleaved": {"pp": 3, "schedule": "interleaved", "virtual_stages": 3},
+    "cp": {"cp": 3},
+    "dp x tp": {"dp": 4, "tp": 2},
+    "three axes": {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "order": "dp,tp,pp"},
+    "four axes": {"cp": 2, "pp": 3, "tp": 2},
+    "large": {"pp": 4, "tp": 4, "recompute": True},
+    "reproducible": {"reproducible": True, "slices": 5},
+    "verify": {"dp": 3, "verify": True},
+    "slow": {"slow_rank": "0:2,3:4", "jitter": "0.1:3"},
+    "pipedream": {"pp": 4, "schedule": "pipedream", "vertical_sync": True},
+    "bsp servers": {"servers": 3},
+    "ssp": {"sync": "ssp", "staleness": 2, "servers": 2},
+    "asp": {"sync": "asp"},
+}
+
+
+def fewer(name: str, ranks: int) -> Fewer:
+    return arrange_fewer(Config(**LAYOUTS[name]), ranks, plan.check)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_any_number_of_ranks_has_a_layout_of_which_more_ranks_never_leave_fewer_at_work(
+    name: str,
+) -> None:
+    asked, before = Config(**LAYOUTS[name]), 0
+    for ranks in range(1, MOST + 1):
+        config, working, spare, why = fewer(name, ranks)
+        plan.check(config, working)
+        assert before <= working <= ranks == working + spare
+        assert all(getattr(config, axis) <= getattr(asked, axis) for axis in AXES_BESIDE_DP)
+        assert mesh_of(config, working).size + server_count(config) == working
+        assert why.startswith(("dp ", "cp ", "pp ", "tp ", "one rank"))
+        assert why.isprintable()
+        assert arrange_fewer(config, working, plan.check)[:3] == (config, working, 0)
+        before = working
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_whole_copies_of_the_model_are_left_out_before_one_is_cut_otherwise(name: str) -> None:
+    asked = Config(**LAYOUTS[name])
+    one = prod(getattr(asked, axis) for axis in AXES_BESIDE_DP)
+    for ranks in range(one + 3, MOST + 1):  # beside servers
+        config = fewer(name, ranks).config
+        assert all(
+            getattr(config, axis) == getattr(asked, axis) for axis in (*AXES_BESIDE_DP, "cut")
+        )
+        assert config.servers == asked.servers
+    for ranks in range(1, one):
+        config = fewer(name, ranks).config
+        assert [getattr(config, axis) for axis in AXES_BESIDE_DP] != [
+            getattr(asked, axis) for axis in AXES_BESIDE_DP
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "changes", "working"),
+    [
+        ("dp given", 3, {"dp": 3}, 3),
+        ("dp given", 6, {"dp": 6}, 6),
+        ("dp x tp", 7, {"dp": 3}, 6),
+        ("dp x tp", 1, {"dp": 1, "tp": 1}, 1),
+        ("in parts", 3, {"dp": 1}, 2),
+        ("in parts", 1, {"dp": 1, "tp": 1, "sequence_parallel": False}, 1),
+        ("pp", 3, {"pp": 3, "cut": None}, 3),
+        ("pp", 9, {}, 8),
+        ("three axes", 7, {"dp": 1}, 4),
+        ("three axes", 3, {"dp": 1, "pp": 1}, 2),
+        ("four axes", 11, {"pp": 2}, 8),
+        ("four axes", 3, {"cp": 1, "tp": 1}, 3),
+        ("large", 15, {"pp": 3}, 12),
+        ("large", 11, {"pp": 2}, 8),
+        ("reproducible", 7, {}, 5),
+        ("verify", 1, {"dp": 1, "verify": False}, 1),
+        ("slow", 3, {"slow_rank": "0:2"}, 3),
+        ("pipedream", 7, {}, 4),
+        ("pipedream", 3, {"pp": 3}, 3),
+        ("bsp servers", 3, {"servers": 2}, 3),
+        ("bsp servers", 1, {"servers": 0}, 1),
+        ("ssp", 2, {"servers": 1}, 2),
+        ("ssp", 1, {"servers": 0, "sync": "bsp", "staleness": 0}, 1),
+    ],
+)
+def test_the_nearest_layout_is_taken(
+    name: str, ranks: int, changes: dict[str, Any], working: int
+) -> None:
+    found = fewer(name, ranks)
+    assert (found.config, found.ranks) == (Config(**LAYOUTS[name] | changes), working)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "why"),
+    [
+        ("dp", 3, "dp 3 on 3 ranks"),
+        ("dp x tp", 7, "dp 3 x tp 2 on 6 ranks; 1 spare rank, since a copy of the model takes 2"),
+        ("pp", 3, "pp 3 on 3 ranks; pp 4 takes 4; without cut 1,2,3"),
+        ("reproducible", 7, "dp 5 on 5 ranks; 2 spare ranks, since no more can work"),
+        ("slow", 2, "dp 2 on 2 ranks; slow_rank 0:2 for 0:2,3:4"),
+        (
+            "ssp",
+            2,
+            "one rank and 1 server on 2 ranks; servers 1 for 2; positions of workers in their data "
+            "count for as many workers only",
+        ),
+    ],
+)
+def test_a_line_says_which_layout_and_why(name: str, ranks: int, why: str) -> None:
+    assert fewer(name, ranks).why == why
+
+
+@cache
+def gpt() -> Uncut:
+    """A model of four heads on windows of 16 tokens."""
+    config = Config(model="gpt:4x4x32", data="text", context=16)
+    dataset = blank(config.data, None, config.seed, config.context, None)
+    model, loss = build_model(config, None, dataset), objectives.criterion(None)
+    return Uncut(config, objectives.model_graph(config, model, dataset, loss), loss, dataset, {})
+
+
+def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> None:
+    """Seven ranks along tp are more than there are heads; three have two, one and one."""
+    options = {"model": "gpt:4x4x32", "data": "text", "context": 16, "tp": 8}
+    found = fitted(Config(**options, sequence_parallel=True), 7, gpt)
+    assert (found.config.tp, found.ranks, found.spare) == (4, 4, 3)
+    assert "; tp 7 cannot be: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
+    assert fitted(Config(**options | {"tp": 4}), 3, gpt).config.tp == 3
+
+
+def test_the_model_is_looked_at_only_where_an_axis_changes() -> None:
+    def unasked() -> Uncut:
+        raise AssertionError
+
+    assert fitted(Config(dp=3, tp=2), 5, unasked).ranks == 4
+    with pytest.raises(AssertionError):
+        fitted(Config(dp=3, tp=2), 1, unasked)
+
+
+def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:
+    def never(config: Config, ranks: int) -> None:
+        raise ValueError("there is no room")
+
+    with refused("no layout fits 2 ranks: one rank cannot be: there is no room"):
+        arrange_fewer(Config(pp=2), 2, never)

@@ -1,0 +1,131 @@
+"""What one rank alone has, where its backup goes, and how often: on paper."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config, nn
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.backups import (
+    backed_up,
+    backup,
+    needs_backups,
+    neighbours,
+    steps_between,
+)
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import estimated_division
+from nnmpi.parallel.arrangement.sole import sole, sole_bytes
+from nnmpi.parallel.tensor.shard import shard
+
+PARAMETERS = 48 + 8 + 64 + 8 + 24 + 3 + 6  # numbers
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3), nn.BatchNorm1d(3)
+    )
+
+
+def arranged(ranks: int, nodes: int = 1, **options: Any) -> Arrangement:
+    graph = trace(layers(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
+    config, cluster = Config(**{"backup": 1} | options), Cluster.on_paper(ranks, nodes)
+    division = estimated_division(graph, config.pp, config.pp, config.cut)
+    return arrange(config, cluster, graph, shard(graph, config.tp), division)
+
+
+RING = {"allreduce": "ring"}
+BUFFERS = 3 * 4 + 3 * 4 + 8
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "options", "bytes_of_all"),
+    [
+        (1, 1, {}, 12 * PARAMETERS + BUFFERS),  # values and two running sums
+        (4, 1, {}, 0),  # in the memory of the node
+        (4, 2, {}, 0),
+        (4, 4, RING, 0),
+        (4, 2, {"zero": 1, **RING}, 8 * PARAMETERS),  # values are everywhere
+        (4, 2, {"zero": 2, **RING}, 8 * PARAMETERS),
+        (4, 2, {"zero": 3, **RING}, 12 * PARAMETERS),
+        (4, 2, {"zero": 1, **RING, "optimizer": "sgd", "momentum": 0.0}, 0),
+        (4, 2, {"zero": 1, **RING, "dtype": "float16"}, 12 * PARAMETERS),  # masters
+        (4, 2, {"zero": 3, **RING, "dtype": "float16"}, 12 * PARAMETERS),
+        (2, 1, {"pp": 2}, 12 * PARAMETERS + BUFFERS),
+        (4, 1, {"pp": 2, **RING}, 0),
+        (4, 1, {"pp": 2, **RING, "zero": 1}, 8 * PARAMETERS),
+        (3, 1, {"servers": 1}, 12 * PARAMETERS),
+        (5, 1, {"servers": 2}, 12 * PARAMETERS),
+        (4, 1, {"reproducible": True}, 0),
+        (2, 1, {"pp": 2, "schedule": "pipedream"}, 12 * PARAMETERS + BUFFERS),
+    ],
+)
+def test_what_is_nowhere_else_is_counted_once(
+    ranks: int, nodes: int, options: dict[str, Any], bytes_of_all: int
+) -> None:
+    a = arranged(ranks, nodes, **options)
+    assert sum(sole_bytes(a, r) for r in range(ranks)) == bytes_of_all
+
+
+def test_what_ranks_along_tp_have_whole_is_lost_with_all_of_them() -> None:
+    """The first layer is cut by columns, and nothing of the normalisation at the end is."""
+    a = arranged(2, tp=2)
+    cut = {*a.sharding.variables} & {one.variable for one in a.model_on(0).trained}
+    assert {a.graph.variables[v].path for v in cut} >= {"0.weight", "0.bias", "2.weight"}
+    assert sole(a, 0).trained == cut
+    assert not sole(a, 0).others
+    rest = {a.graph.variables[v].path for v in sole(a, 0, lost=[1]).trained - cut}
+    assert rest >= {"5.weight", "5.bias"}
+    assert len(sole(a, 0, lost=[1]).others) == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "keepers"),
+    [
+        ((0,), (0,)),
+        ((0, 0, 0), (1, 2, 0)),
+        ((0, 1), (1, 0)),
+        ((0, 0, 1, 1, 2, 2), (2, 3, 4, 5, 0, 1)),
+        ((0, 1, 2, 0, 1, 2), (1, 2, 0, 4, 5, 3)),
+        ((0, 0, 0, 1), (3, 3, 3, 0)),
+        ((0, 0, 0, 1, 1, 2), (3, 4, 5, 5, 0, 0)),
+    ],
+)
+def test_a_backup_is_on_another_node(nodes: tuple[int, ...], keepers: tuple[int, ...]) -> None:
+    assert neighbours(nodes) == keepers
+
+
+def test_nodes_of_one_size_keep_as_much_as_each_other() -> None:
+    for nodes, each in product(range(2, 6), range(1, 5)):
+        places = [r // each for r in range(nodes * each)]
+        keepers = neighbours(places)
+        assert sorted(keepers) == [*range(len(places))]
+        assert all(places[r] != places[keeper] for r, keeper in enumerate(keepers))
+
+
+def test_what_a_node_alone_has_goes_to_another_one() -> None:
+    """Copies that a node has do not outlive it."""
+    inside, across = ({"pp": 2, **RING, "order": order} for order in ("tp,dp,pp", "pp,dp,tp"))
+    for order, is_needed in ((inside, True), (across, False)):
+        a = arranged(4, 2, **order)
+        assert not any(sole_bytes(a, r) for r in range(4))
+        assert needs_backups(a) == is_needed
+    on_nodes, on_node = (arranged(4, nodes, **inside) for nodes in (2, 1))
+    assert all(backed_up(on_nodes, r).trained for r in range(4))
+    assert not needs_backups(on_node)
+    assert sum(backup(on_nodes, r).held for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("cost", "step", "mtbf", "steps"),
+    [(0.5, 1.0, 3600.0, 60), (0.5, 0.1, 3600.0, 600), (1e-9, 1.0, 1.0, 1), (0.0, 0.0, 1.0, 1)],
+)
+def test_young_weighs_the_cost_of_backups_against_the_steps_they_save(
+    cost: float, step: float, mtbf: float, steps: int
+) -> None:
+    assert steps_between(cost, step, mtbf) == steps

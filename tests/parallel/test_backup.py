@@ -1,0 +1,103 @@
+"""Backups: ranks and nodes may be lost at any moment; prices; when the next one is due."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from helpers.training.laws_backup import (
+    LAYOUTS,
+    Kept,
+    after,
+    each_node,
+    each_rank,
+    left_by,
+    sends_and_holds_what_is_said,
+)
+
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.comm.transport.base import RankLost
+from nnmpi.parallel.backup import Backups
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_others_have_what_a_rank_alone_had(name: str) -> None:
+    ranks, options = LAYOUTS[name]
+    threads.run(ranks, after, options, 3, each_rank)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_other_nodes_have_what_a_node_alone_had(name: str) -> None:
+    ranks, options = LAYOUTS[name]
+    threads.run(ranks, after, options, 3, each_node, per_node=-(-ranks // 2))
+
+
+@pytest.mark.parametrize("per_node", [2, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_backup_sends_and_holds_what_is_said(name: str, per_node: int | None) -> None:
+    ranks, options = LAYOUTS[name]
+    threads.run(ranks, sends_and_holds_what_is_said, options, per_node=per_node)
+
+
+# ---- a rank is lost in the midst of it
+
+
+def until_lost(comm: Comm, kept: dict[int, Kept]) -> None:
+    with suppress(RankLost):
+        kept[comm.rank] = mine = Kept(comm, LAYOUTS["zero 1 on three"][1], every=1)
+        mine.train(3)
+
+
+def lost_at(n: int) -> tuple[int, list[int]]:
+    """The version that all had reached when rank 1 was lost at its n-th operation, or -1; and those
+    that the others have all of."""
+    kept: dict[int, Kept] = {}
+    threads.run(3, until_lost, kept, fault_tolerant=True, killed={1: n})
+    if len(kept) < 3:
+        return -1, []
+    reached = min(max(one.truth, default=-1) for one in kept.values())
+    found = [(kept[r].backups.held(), kept[r].truth) for r in range(3)]
+    return reached, left_by(found, {1})
+
+
+def test_a_version_is_whole_whenever_a_rank_is_lost() -> None:
+    """With a backup of each version: that of two steps before, or a later one."""
+    seen = set[int]()
+    for n in range(160, 320, 10):
+        reached, whole = lost_at(n)
+        if reached > 0:
+            assert whole[0] >= max(reached - 2, 0), f"operation {n}"
+            seen |= {reached - whole[0]}
+    assert seen >= {0, 1}
+
+
+# ---- how often
+
+
+def clocked(comm: Comm, mtbf: str) -> list[int]:
+    """The versions of which there were backups, where a step takes a second and a look at the clock
+    0.01 seconds."""
+    now, made = [0.0], list[int]()
+
+    def clock() -> float:
+        now[0] += 0.01
+        return now[0]
+
+    kept = Kept(comm, {**LAYOUTS["zero 1"][1], "mtbf": mtbf}, every=0)
+    t = kept.trainer
+    backups = Backups(t.arrangement, t.session.part, t.optimizer, comm, clock)
+    for version in range(30):
+        backups.after_step(version, None)
+        made += [one.version for one in backups.held()[:1] if one.version == version]
+        now[0] += 1.0
+    backups.close()
+    kept.close()
+    return made
+
+
+@pytest.mark.parametrize(("mtbf", "steps"), [("1s", 1), ("1000s", 6)])
+def test_without_a_number_the_cost_of_one_says_when_the_next_is_due(mtbf: str, steps: int) -> None:
+    """sqrt(2 cost mtbf) seconds, at a cost of 0.02 seconds: two looks at the clock."""
+    for made in threads.run(2, clocked, mtbf):
+        assert made[:2] == [0, 1]
+        assert {*np.diff(made[1:])} == {steps}

@@ -1,0 +1,367 @@
+"""Runs that write checkpoints and are resumed: when, what they tell, and what is refused."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.options import another
+from helpers.training.laws_checkpoints import Stopper, facts_of
+from helpers.training.pipelined import digits
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.config import options
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.files.logs import LogMark, opened_log
+from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, warnings
+from nnmpi.run.report import Event, NullReport
+from nnmpi.run.saves import SaveTimes
+
+COMMON: dict[str, Any] = {
+    "batch_size": 24,
+    "epochs": 4,
+    "dtype": "float64",
+    "allreduce": "ring",
+    "lr_schedule": "constant",
+}
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10)
+    )
+
+
+def trainer_of(comm: Comm, folder: Path, *callbacks: object, **given: Any) -> Trainer:
+    config = Config(**{**COMMON, "checkpoint_dir": str(folder / "c"), **given})
+    return Trainer(config, model, digits(), comm, callbacks=callbacks)
+
+
+def fitted(comm: Comm, folder: Path, *callbacks: object, **given: Any) -> Event:
+    trainer = trainer_of(comm, folder, *callbacks, **given)
+    result = trainer.fit()
+    trainer.close()
+    return result
+
+
+def run(folder: Path, *callbacks: object, ranks: int = 1, **given: Any) -> Event:
+    quiet = {"quiet": True, **given}
+    return threads.run(ranks, lambda comm: fitted(comm, folder, *callbacks, **quiet))[0]
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints that are there."""
+    return sorted(int(path.name[5:]) for path in (folder / "c").glob("step-*"))
+
+
+def lines(path: Path) -> list[Event]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# ---- when
+
+
+class Clock:
+    """Seconds that a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_times_by_a_clock() -> None:
+    clock = Clock()
+    times = SaveTimes(Config(save_every="10s", checkpoint_dir="c", time_limit="95s"), clock)
+    clock.now = 9.5
+    assert not times.is_due()
+    clock.now = 10
+    assert times.is_due()
+    times.begun()
+    assert not times.is_due()
+    times.written(3)
+    clock.now = 20
+    assert not times.is_over()  # 20 s without a question: the next one may come after 20 more
+    clock.now = 40
+    assert times.is_due()
+    assert not times.is_over()
+    clock.now = 49  # and 2 * 20 + 2 * 3 + 1
+    assert times.is_over()
+    assert not SaveTimes(Config(), clock).is_over()
+
+
+def test_times_by_steps_and_epochs() -> None:
+    steps, epochs = (
+        SaveTimes(Config(save_every=every, checkpoint_dir="c")) for every in ("4", "2 epochs")
+    )
+    assert [n for n in range(1, 10) if steps.after_steps(n - 1, n)] == [4, 8]
+    assert steps.after_steps(3, 9)
+    assert [n for n in range(1, 6) if epochs.after_epoch(n)] == [2, 4]
+    assert not any(epochs.after_steps(n, n + 1) or steps.after_epoch(n) for n in range(9))
+
+
+def test_checkpoints_of_steps_and_the_last_one(tmp_path: Path) -> None:
+    done = run(tmp_path, save_every="3", keep=9, ranks=2)
+    assert steps_in(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
+    assert done["checkpoints"]["written"] == 6
+    assert 0 < done["checkpoints"]["waited"] < done["seconds"]
+
+
+def test_checkpoints_of_epochs(tmp_path: Path) -> None:
+    run(tmp_path, save_every="2 epochs", keep=9, log=str(tmp_path / "log"))
+    assert steps_in(tmp_path) == [10, 20]
+    (told,) = (e for e in lines(tmp_path / "log") if e["event"] == "checkpoint")
+    assert told["step"] == 10
+    assert told["bytes"] > 1000
+
+
+def test_checkpoints_by_the_clock_of_the_first_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request rides on the sum of a step, and all ranks write after that one."""
+    due = iter([False, True, False, True] + [False] * 99)
+    monkeypatch.setattr(SaveTimes, "is_due", lambda self: next(due))
+    run(tmp_path, save_every="999s", keep=9, ranks=2)
+    assert steps_in(tmp_path) == [3, 5, 20]
+
+
+def test_servers_write_at_ends_of_epochs(tmp_path: Path) -> None:
+    run(tmp_path, save_every="3", keep=9, ranks=3, servers=1, allreduce="auto")
+    assert steps_in(tmp_path) == [5, 10, 15, 20]
+
+
+def test_the_best_one_is_kept(tmp_path: Path) -> None:
+    """However long ago it was."""
+
+    class Breaks:
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            if event["epoch"] == 1:
+                for group in trainer.optimizer.param_groups:
+                    group["lr"] = 2.0
+
+    run(tmp_path, Breaks(), keep_best="test_loss", keep=1, log=str(tmp_path / "log"))
+    losses = [e["test_loss"] for e in lines(tmp_path / "log") if e["event"] == "epoch"]
+    assert int(np.argmin(losses)) == 0
+    assert steps_in(tmp_path) == [5, 20]
+
+
+def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
+    """At once, where it is shorter than a step."""
+    result = run(tmp_path, ranks=2, time_limit="1s")
+    assert (result["event"], result["steps"] < 20) == ("suspended", True)
+    assert steps_in(tmp_path) == [result["steps"]]
+
+
+# ---- what a run tells that was resumed
+
+
+@pytest.mark.parametrize("at", [3, 5, 12])
+def test_a_log_goes_on_without_a_line_twice_or_missing(tmp_path: Path, at: int) -> None:
+    """In the middle of an epoch, and at its end; lines behind the checkpoint are written again."""
+    whole, log = tmp_path / "whole", tmp_path / "log"
+    run(tmp_path / "..", log=str(whole), checkpoint_dir=None)
+    assert run(tmp_path, Stopper(at), log=str(log))["event"] == "suspended"
+    assert lines(log)[-1]["event"] == "suspended"
+    with log.open("a") as file:
+        file.write('{"event": "epoch", "epoch": 77}\n{"event": "ep')  # then the run was killed
+    run(tmp_path, Stopper(0), log=str(log), resume=True)
+    kinds = [e["event"] for e in lines(log)]
+    assert [kinds.count(kind) for kind in ("start", "resumed", "suspended", "done")] == [1, 1, 0, 1]
+    found, wanted = (
+        [facts_of(e) for e in lines(path) if e["event"] in ("epoch", "done")]
+        for path in (log, whole)
+    )
+    assert found == wanted
+    seconds = [e["seconds"] for e in lines(log) if e["event"] == "epoch"]
+    assert seconds == sorted(seconds)
+    assert lines(log)[kinds.index("resumed")]["step"] == at
+
+
+def test_a_log_of_another_run_is_not_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"event": "start"}\n{"event": "done"}\n')
+    mark = LogMark.of(str(log), 19)
+    with log.open("a") as file:
+        file.write('{"event": "start"}\n')
+    with refused("it has a run already"):
+        opened_log(str(log), appends=False, mark=mark)
+    opened_log(str(log), appends=True, mark=mark).close()
+    assert len(log.read_text().splitlines()) == 3
+    log.write_text('{"event": "other"}\n{"event": "done"}\n')
+    with refused("it has a run already"):
+        opened_log(str(log), appends=False, mark=mark)
+
+
+def test_a_run_that_is_complete_goes_on_with_more_epochs_only(tmp_path: Path) -> None:
+    run(tmp_path)
+
+    def rank(comm: Comm) -> tuple[bool, Event]:
+        trainer = trainer_of(comm, tmp_path, resume=True)
+        assert trainer.resumed is not None
+        is_over = trainer.resumed.is_over
+        trainer.close()
+        trainer = trainer_of(comm, tmp_path, resume=True, epochs=6)
+        done = trainer.fit(NullReport())
+        trainer.close()
+        return is_over, done
+
+    for is_over, done in threads.run(2, rank):
+        assert is_over
+        assert (done["event"], done["steps"]) == ("done", 30)
+
+
+def test_a_second_fit_is_resumed_in_its_own_span(tmp_path: Path) -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, tmp_path, quiet=True)
+        trainer.fit()
+        stopper = Stopper(23)
+        trainer.callbacks.append(stopper)
+        trainer._hears_steps = True
+        assert trainer.fit(epochs=2)["event"] == "suspended"
+        trainer.close()
+        trainer = trainer_of(comm, tmp_path, Stopper(0), resume=True, quiet=True)
+        assert trainer.fit()["steps"] == 30
+        trainer.close()
+
+    threads.run(1, rank)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    """With one line that says so."""
+    run(tmp_path, Stopper(12), save_every="4", ranks=2)
+    newest = tmp_path / "c" / f"step-{max(steps_in(tmp_path)):08d}"
+    for path in newest.glob("rank-*"):
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(data)
+    log = tmp_path / "log"
+    assert run(tmp_path, Stopper(0), ranks=2, resume=True, log=str(log))["event"] == "done"
+    first = lines(log)[0]
+    assert first["step"] < int(newest.name[5:])
+    assert any(f"{newest.name} is passed over" in note for note in first["notes"])
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nnmpi.run.checkpoints.write.write_file", full)
+    log = tmp_path / "log"
+    with pytest.raises((AgreedError, OtherRankError), match="No space left"):
+        run(tmp_path, save_every="8", ranks=2, log=str(log))
+    told = [e for e in lines(log) if e["event"] == "checkpoint"]
+    assert [e["step"] for e in told] == [8, 16]
+    assert all("No space left" in e["problem"] for e in told)
+    assert [e["event"] for e in lines(log)][-2:] == ["done", "failed"]
+    assert not steps_in(tmp_path)
+
+
+def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
+    """Beside those of the run, which has its own directory, or among them."""
+
+    class Writes:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 2:
+                self.paths = [trainer.save_checkpoint(tmp_path / name) for name in ("c", "mine")]
+
+    writes = Writes()
+    run(tmp_path, writes)
+    assert writes.paths == [str(tmp_path / name / "step-00000002") for name in ("c", "mine")]
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(**COMMON), model, digits(), comm, resume=tmp_path / "mine")
+        assert trainer.step == 2
+        trainer.close()
+
+    threads.run(2, rank)
+
+
+# ---- what is refused
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "seed": ({"seed": 3}, ("seed 0", "seed 3", "begin another run")),
+    "batches": ({"batch_size": 12}, ("batch_size 24", "batch_size 12")),
+    "optimizer": ({"optimizer": "sgd"}, ("optimizer adam", "optimizer sgd")),
+    "type": ({"dtype": "float32"}, ("dtype float64", "dtype float32")),
+    "samples": ({"standardise": "none"}, ("standardise auto", "standardise none")),
+    "BatchNorm": ({"micro_batches": 2}, ("micro_batches 1", "micro_batches 2", "BatchNorm")),
+    "no checkpoint": ({"checkpoint_dir": "none"}, ("there is no checkpoint in none",)),
+    "not resumed": ({"resume": False}, ("has checkpoints already", "--resume")),
+    "best": ({"keep_best": "accuracy", "loss": nn.MSELoss()}, ("keep_best accuracy", "MSELoss")),
+}
+
+
+@pytest.fixture(scope="module")
+def suspended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    run(folder, Stopper(7))
+    return folder
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_go_on_is_refused(
+    suspended: Path, given: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    loss = given.pop("loss", None)
+    config = {**COMMON, "checkpoint_dir": str(suspended / "c"), "resume": True, **given}
+
+    def rank(comm: Comm) -> None:
+        data = digits()
+        if loss is not None:
+            y = np.zeros((100, 10)), np.zeros((31, 10))
+            data = (data.train.x, y[0], data.test.x, y[1])  # type: ignore[assignment]
+        Trainer(Config(**config), model, data, comm, loss=loss)
+
+    with refused(*words):
+        threads.run(1, rank)
+
+
+def test_other_data_and_callbacks_are_refused(suspended: Path) -> None:
+    config = Config(**COMMON, checkpoint_dir=str(suspended / "c"), resume=True)
+    few = digits()
+    other = (few.train.x[:99], few.train.y[:99], few.test.x, few.test.y)
+    with refused("the data set", "samples would be others"):
+        threads.run(1, lambda comm: Trainer(config, model, other, comm))
+    with refused("states of the callbacks Stopper", "this Trainer has none"):
+        threads.run(1, lambda comm: Trainer(config, model, few, comm))
+
+
+def test_another_rate_is_a_warning(suspended: Path) -> None:
+    config = Config(**{**COMMON, "lr": 0.01}, checkpoint_dir=str(suspended / "c"), resume=True)
+
+    def rank(comm: Comm) -> tuple[str, ...]:
+        trainer = Trainer(config, model, digits(), comm, callbacks=[Stopper(0)])
+        trainer.close()
+        assert trainer.resumed is not None
+        return trainer.resumed.lines
+
+    ((line,),) = threads.run(1, rank)
+    assert line.startswith("lr is 0.01, and was 0.003 until here")
+
+
+def test_every_option_and_fact_is_in_one_row() -> None:
+    found = [name for row in TABLE for name in row.names]
+    assert sorted(found) == sorted([*(option.name for option in options()), *FACTS])
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_each_option_has_its_consequence(option: "dataclasses.Field[Any]") -> None:
+    (row,) = (row for row in TABLE if option.name in row.names)
+    before = {**vars(Config()), "reproducible": True}
+    now = {**before, option.name: another(option)}
+    if row.then is Consequence.REFUSED:
+        with refused(f"{option.name} {another(option)}"):
+            check_may_change(before, now, "the snapshot")
+    else:
+        check_may_change(before, now, "the snapshot")
+    assert bool(warnings(before, now)) == (row.then is Consequence.WARNED)
