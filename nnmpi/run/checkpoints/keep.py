@@ -22,7 +22,7 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
-from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing
+from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing, sync
 
 STEP = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
@@ -147,15 +147,6 @@ def _age(path: Path) -> float:
     with suppress(OSError):
         return time.time() - path.stat().st_mtime
     return 0.0
-
-
-def sync(folder: Path) -> None:
-    """Returns when the names in a folder are on disk."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 # ---- who may write

@@ -38,11 +38,11 @@ from nnmpi.run.checkpoints.keep import (
     remove,
     remove_old,
     replace,
-    sync,
 )
-from nnmpi.run.checkpoints.manifest import NAME, Manifest, SavedFile, to_bytes
+from nnmpi.run.checkpoints.manifest import Manifest, SavedFile, write_manifest
 from nnmpi.run.checkpoints.rank_file import contents_of, in_thread, laid_out, write_file
 from nnmpi.run.checkpoints.values import as_json
+from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.version import __version__
 
@@ -262,7 +262,7 @@ class Writer:
                 for one, file in zip(layouts, files, strict=True)
             )
             about = snapshot, saved, layouts[0].arrays, told.about, versions(), time.time()
-            _write_manifest(part, Manifest(*about))
+            write_manifest(part, Manifest(*about))
             replace(part, folder)
         except OSError as error:
             if not self._stop.is_set():  # else the next Writer has the directory
@@ -299,14 +299,6 @@ def _written(
     except (OSError, MemoryError) as error:
         return FileWritten(_reason(error))
     return FileWritten("", file.size, blocks)
-
-
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    with (folder / NAME).open("xb") as file:
-        file.write(to_bytes(manifest))
-        file.flush()
-        os.fsync(file.fileno())
-    sync(folder)
 
 
 def _reason(error: Exception) -> str:
