@@ -7,6 +7,7 @@ Any byte of it that is another one is found: there is one way to write it.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.values import as_json, from_json
+from nnmpi.run.files.atomic import sync
 from nnmpi.run.settings import Changes
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.user_files import parsed
@@ -140,6 +142,15 @@ def from_bytes(content: bytes) -> Manifest:
         whole["versions"],
         whole["time"],
     )
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest, which is on disk then, like the names in the folder."""
+    with (folder / NAME).open("xb") as file:
+        file.write(to_bytes(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    sync(folder)
 
 
 def read_manifest(folder: Path) -> Manifest:

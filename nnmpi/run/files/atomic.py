@@ -105,6 +105,15 @@ def lock(file: IO[Any], wait: bool = False) -> bool:
     return True
 
 
+def sync(folder: Path) -> None:
+    """Returns when the names in a folder are on disk."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
     path, cannot = Path(path), f"cannot {what} {shown(path)}"
