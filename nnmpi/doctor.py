@@ -87,7 +87,7 @@ def mpi() -> Finding:
     return Finding(text)
 
 
-VERSION = f"from nnmpi.comm.transport.mpi import versions; print({FOUND!r}, versions()['mpi'])"
+VERSION = f"from nnmpi.comm.transport.mpi_job import versions; print({FOUND!r}, versions()['mpi'])"
 
 
 def launcher() -> Finding:

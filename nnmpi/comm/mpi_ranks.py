@@ -68,9 +68,9 @@ def _abort(status: int) -> None:
     status while another connects to it.
     """
     if "mpi4py.MPI" in sys.modules:
-        from nnmpi.comm.transport import mpi
+        from nnmpi.comm.transport import mpi_job
 
-        mpi.abort_job(status)
+        mpi_job.abort_job(status)
     is_interrupt = status == exit_hooks.INTERRUPTED
     os.kill(os.getpid(), signal.SIGINT if is_interrupt else signal.SIGKILL)
 
@@ -79,14 +79,14 @@ def _started(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
-            from nnmpi.comm.transport import mpi
+            from nnmpi.comm.transport import mpi, mpi_job
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise _UnusableError(
                 f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
             ) from failure
         return _alone(comm_self(), error)
-    _, size = mpi.rank_and_size()
+    _, size = mpi_job.rank_and_size()
     if size == 1 < launched():
         raise _UnusableError(
             f"{launched()} ranks were started, but MPI sees only this one: "
@@ -115,9 +115,10 @@ def _alone(comm: Comm, error: ValueError | None) -> Comm:
 
 def _joined(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, with the settings of rank 0; waits for all of them."""
-    from nnmpi.comm.transport import mpi
+    from nnmpi.comm.transport import mpi, ulfm
 
-    transport = mpi.MPITransport.world()
+    kind = ulfm.UlfmTransport if ulfm.is_available() else mpi.MPITransport
+    transport = kind.world()
     settings = progress.log.settings
     first = (settings.compare, settings.timeout, error is not None)
     agreed = np.array(first if transport.rank == 0 else (0, 0, 0), float)
@@ -132,18 +133,20 @@ def _joined(progress: Progress, error: ValueError | None) -> Comm:
 
 def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, with exception hooks and a watchdog."""
-    from nnmpi.comm.transport import mpi
+    from nnmpi.comm.transport import mpi_job, ulfm
 
-    rank, size = mpi.rank_and_size()
-    watchdog = Watchdog(rank, progress, mpi.abort_job)
-    exit_hooks.install(rank, size, mpi.abort_job, watchdog.failures)
+    rank, size = mpi_job.rank_and_size()
+    watchdog = Watchdog(rank, progress, mpi_job.abort_job)
+    exit_hooks.install(rank, size, mpi_job.abort_job, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
     with progress.log.during(record_of(start, 0)):
         comm = _joined(progress, error)
         if comm.any_thread:
-            watchdog.channel = mpi.MPIChannel()
+            watchdog.channel = ulfm.UlfmChannel() if comm.fault_tolerant else mpi_job.MPIChannel()
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
-    mpi.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", mpi.abort_job)(watchdog.leave))
+    mpi_job.before_finalize(
+        exit_hooks.fatal(f"rank {rank} of {size}", mpi_job.abort_job)(watchdog.leave)
+    )
     return comm
 
 
@@ -159,17 +162,17 @@ def ended(status: int) -> int:
     the launcher of Open MPI then adds nothing to what it has printed.
     """
     if status and _made() and _made()[0].size > 1:
-        from nnmpi.comm.transport import mpi
+        from nnmpi.comm.transport import mpi_job
 
         flush_output()
         _limit_finalize(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
-        mpi.end_last()
+        mpi_job.end_last()
     return status
 
 
 def mpi_versions() -> dict[str, str]:
     """The names and versions of MPI and mpi4py; empty where this process has not started MPI."""
-    mpi = sys.modules.get("nnmpi.comm.transport.mpi")
+    mpi = sys.modules.get("nnmpi.comm.transport.mpi_job")
     return mpi.versions() if mpi else {}
 
 

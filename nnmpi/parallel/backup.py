@@ -6,28 +6,30 @@
                                                     agree
     may go back to  before      before                k      k
 
-What is sent is the copy, so training need not wait for a message until it is done: whatever polls
-or waits on this rank moves it. One step later ranks agree that all have got what they keep, and
-from then on this version counts. Until then that is the one before: there are two generations.
+What is sent is the copy, so a step may change the model meanwhile: whatever polls or waits on this
+rank moves the messages. One step later ranks agree that all have got what they keep, and from then
+on this version counts. Until then it is the one before: there is memory for two.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
+from nnmpi.config import Config
 from nnmpi.nn.place import Place
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import (
     COUNT,
-    GENERATIONS,
+    VERSIONS_KEPT,
     backed_up,
     needs_backups,
     neighbours,
@@ -91,7 +93,7 @@ class RangeForm(NamedTuple):
             numbers[...] = one.sums[name][here]
 
 
-class Parcel:
+class PackedRanges:
     """Memory for ranges of these forms, one behind the other, and whether they are in it.
 
     As `copies` of the work that receives it, it notes that it has arrived.
@@ -124,19 +126,29 @@ class Parcel:
 
 
 @dataclass
-class Generation:
+class VersionMemory:
     """What a rank has of one version, if of any: its own parts, and those of other ranks."""
 
-    own: Parcel
-    kept: Mapping[int, Parcel]
+    own: PackedRanges
+    kept: Mapping[int, PackedRanges]
     version: int = -1
     about: Any = None
+
+    @classmethod
+    def of(cls, own: Sequence[RangeForm], kept: Mapping[int, Sequence[RangeForm]]) -> Self:
+        """Memory for these ranges."""
+        return cls(PackedRanges(own), {r: PackedRanges(forms) for r, forms in kept.items()})
+
+    @property
+    def ranges(self) -> list[SavedRange]:
+        """All that is there."""
+        return [one for packed in (self.own, *self.kept.values()) for one in packed.ranges()]
 
     def clear(self) -> None:
         """It is to take another version."""
         self.version = -1
-        for parcel in (self.own, *self.kept.values()):
-            parcel.is_filled = False
+        for packed in (self.own, *self.kept.values()):
+            packed.is_filled = False
 
 
 class Backups:
@@ -160,16 +172,11 @@ class Backups:
         self._sent = {variables[v].path for v in (*found.trained, *found.others)}
         forms = [RangeForm.of(one) for one in self._owned()]
         message = [form for form in forms if form.place.path in self._sent]
-        self._length, keepers = (
-            sum(form.nbytes for form in message),
-            neighbours(arrangement.cluster.nodes),
-        )
-        self._keeper, told = keepers[rank], gather_objects(comm, message)
+        self._length = sum(form.nbytes for form in message)  # the first bytes of all that is owned
+        keepers, told = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
+        self._keeper = keepers[rank]
         kept = {r: told[r] for r, keeper in enumerate(keepers) if keeper == rank and told[r]}
-        self._generations = [
-            Generation(Parcel(forms), {r: Parcel(theirs) for r, theirs in kept.items()})
-            for _ in range(GENERATIONS)
-        ]
+        self._memories = [VersionMemory.of(forms, kept) for _ in range(VERSIONS_KEPT)]
         self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
         self._now, self._due, self._cost, self._left = -1, 0, 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
@@ -197,15 +204,9 @@ class Backups:
 
         Of one whose backup is not complete it may have its own parts alone.
         """
-        there = sorted((g for g in self._generations if g.version >= 0), key=lambda g: -g.version)
-        return [
-            HeldVersion(
-                g.version,
-                [one for parcel in (g.own, *g.kept.values()) for one in parcel.ranges()],
-                g.about,
-            )
-            for g in there
-        ]
+        found = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
+        there = (held for held in found if held.version >= 0)
+        return sorted(there, key=attrgetter("version"), reverse=True)
 
     def close(self) -> None:
         """Gives its Comm back, when all messages are there; every rank calls it."""
@@ -219,14 +220,14 @@ class Backups:
         return sorted(ranges, key=lambda one: one.place.path not in self._sent)
 
     def _start(self, version: int, about: Any) -> None:
-        """Copies what this rank owns, and starts the messages; the older generation is lost."""
+        """Copies what this rank owns, and starts the messages; the older version is lost."""
         began = self._clock()
-        older, self._now = sorted(self._generations, key=lambda g: g.version)[0], version
+        older, self._now = min(self._memories, key=attrgetter("version")), version
         older.clear()
         older.own.fill(self._owned())
         older.version, older.about = version, about
         works = [
-            self._comm.irecv(parcel.memory, r, copies=parcel) for r, parcel in older.kept.items()
+            self._comm.irecv(packed.memory, r, copies=packed) for r, packed in older.kept.items()
         ]
         if self._length:
             works.append(self._comm.isend(older.own.memory[: self._length], self._keeper))
@@ -256,6 +257,15 @@ class NoBackups:
 
     def close(self) -> None:
         """There is nothing to give back."""
+
+
+def check_backup(config: Config, comm: Comm) -> None:
+    """Raises ValueError if backups would be made that nobody could use."""
+    if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
+        raise ValueError(
+            "backup: this job ends when a rank is lost, so nobody would need what backups keep; "
+            "start it with mpirun --with-ft ulfm, or leave backup out"
+        )
 
 
 def backups(

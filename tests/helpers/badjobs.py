@@ -57,7 +57,7 @@ def keeps_exit(comm: Comm) -> None:
 
 def finds_no_room(comm: Comm) -> None:
     """No mistake: behind the end of a file there is no memory, from Linux 5.14 on."""
-    from nnmpi.comm.transport import mpi
+    from nnmpi.comm.transport import mpi_window as mpi
 
     with TemporaryFile() as file:
         file.truncate(2 * mmap.PAGESIZE)
@@ -72,7 +72,7 @@ def finds_no_room(comm: Comm) -> None:
 
 def lacks_memory(comm: Comm) -> None:
     """MPI cannot make a window on rank 0, and the others wait for it."""
-    from nnmpi.comm.transport import mpi
+    from nnmpi.comm.transport import mpi_window as mpi
 
     def fail(*_: Any, **__: Any) -> None:
         raise mpi.MPI.Exception(mpi.MPI.ERR_INTERN)

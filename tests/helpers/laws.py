@@ -32,6 +32,7 @@ from helpers.tensor import (
 )
 from helpers.training import (
     conformance,
+    laws_backup,
     laws_checkpoints,
     laws_generation,
     laws_goals,
@@ -126,6 +127,7 @@ TABLE = {
     "cuts": Row(of(laws_pipeline_cuts), (1, 4), threads_all=(2,), mpi=(3,)),
     "snapshot": Row(of(laws_snapshot), (1, 4), threads_all=(2,), mpi=(3,)),
     "checkpoints": Row(of(laws_checkpoints), (3,), threads_all=(1, 2, 4, 8), mpi=(3,)),
+    "backups": Row(of(laws_backup), mpi=(3,)),
     "moves": Row(of(laws_moves), (3,), threads_all=(1, 5), mpi=(3,), mpich=(3,), quick=(2,)),
     "slices": Row(of(laws_slices), mpi=(2, 3)),
     "server": Row(of(laws_server), mpi=(4,)),

@@ -1,9 +1,12 @@
 """Backups: ranks and nodes may be lost at any moment; prices; when the next one is due."""
 
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.datafiles import refused
 from helpers.training.laws_backup import (
     LAYOUTS,
     Kept,
@@ -14,6 +17,7 @@ from helpers.training.laws_backup import (
     sends_and_holds_what_is_said,
 )
 
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
@@ -71,6 +75,19 @@ def test_a_version_is_whole_whenever_a_rank_is_lost() -> None:
     assert seen >= {0, 1}
 
 
+# ---- refusals
+
+
+def test_backups_that_nobody_could_use_are_refused() -> None:
+    def train(comm: Comm, **others: Any) -> None:
+        Trainer(Config(model="iris-mlp", data="iris", backup=5, **others), comm=comm).close()
+
+    with refused("backup: this job ends when a rank is lost", "mpirun --with-ft ulfm"):
+        threads.run(2, train)
+    threads.run(2, train, fault_tolerant=True)
+    threads.run(2, partial(train, dry_run=True))
+
+
 # ---- how often
 
 
@@ -83,9 +100,8 @@ def clocked(comm: Comm, mtbf: str) -> list[int]:
         now[0] += 0.01
         return now[0]
 
-    kept = Kept(comm, {**LAYOUTS["zero 1"][1], "mtbf": mtbf}, every=0)
-    t = kept.trainer
-    backups = Backups(t.arrangement, t.session.part, t.optimizer, comm, clock)
+    kept = Kept(comm, LAYOUTS["zero 1"][1], 0, mtbf)
+    backups = Backups(*kept.made_from, clock)
     for version in range(30):
         backups.after_step(version, None)
         made += [one.version for one in backups.held()[:1] if one.version == version]

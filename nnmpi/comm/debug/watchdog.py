@@ -29,7 +29,7 @@ from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
 
 if TYPE_CHECKING:  # an import starts MPI
-    from nnmpi.comm.transport.mpi import MPIChannel
+    from nnmpi.comm.transport.mpi_job import MPIChannel
 
 TICK = 0.25  # seconds between two looks
 LONG_WAIT = 60.0  # seconds, after which a rank prints once what it waits in

@@ -1,37 +1,12 @@
-"""MPI: the only file that names mpi4py."""
+"""Ranks as processes of MPI: bytes between them."""
 
-import atexit
-import ctypes
-import errno
-import gc
-import mmap
 import os
-import sys
-import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
-# Read when MPI starts, which is below. Without it Open MPI prints an error for each window, from
-# its part for InfiniBand, where there is none.
-os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-
-# Over TCP, Open MPI hands messages up to a limit to the kernel at once, which sends them while the
-# rank computes. Longer ones need a handshake, for which both ranks have to enter MPI: a rank that
-# polls between two layers hid a quarter of the time of its sums with the usual limit of 64 KB, and
-# two thirds with this one.
-os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(1 << 20))
-os.environ.setdefault("OMPI_MCA_btl_tcp_rndv_eager_limit", str(1 << 20))
-os.environ.setdefault("OMPI_MCA_btl_tcp_max_send_size", str(1 << 20))
-
-import mpi4py
-from mpi4py import MPI
-
 from nnmpi.comm.stderr import flush_output, print_error
-from nnmpi.comm.transport import launcher
 from nnmpi.comm.transport.base import (
     Bytes,
     Ledger,
@@ -40,7 +15,10 @@ from nnmpi.comm.transport.base import (
     TransportFamily,
     pieces,
 )
-from nnmpi.comm.transport.gate import LINE, Gate
+from nnmpi.comm.transport.gate import Counts, Gate
+from nnmpi.comm.transport.mpi_job import abort_job
+from nnmpi.comm.transport.mpi_window import LacksRoomError, Segments, allocate, length, make_window
+from nnmpi.comm.transport.start_mpi import MPI
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
 
@@ -60,9 +38,9 @@ class MPITransport:
         self.message_limit = MESSAGE_LIMIT
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
-        self._comm = comm
         self.family = family or TransportFamily()
         self.family.add(self)
+        self._comm = comm
         world = MPI.COMM_WORLD.Get_group()
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
@@ -134,19 +112,19 @@ class MPITransport:
         return pieces(array, self.message_limit // array.itemsize)
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        new = type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger, self.family)
+        new = self._of(self._comm.Dup(), ledger or self.ledger)
         new.message_limit = self.message_limit
         return new
 
     def split(self, color: int | None, key: int) -> Self | None:
         comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        if comm == MPI.COMM_NULL:
-            return None
-        return type(self)(MPI.Intracomm(comm), family=self.family)
+        return None if comm == MPI.COMM_NULL else self._of(comm)
 
     def split_node(self) -> Self:
-        comm = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
-        return type(self)(MPI.Intracomm(comm), family=self.family)
+        return self._of(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
+
+    def _of(self, comm: MPI.Comm, ledger: Ledger | None = None) -> Self:
+        return type(self)(MPI.Intracomm(comm), ledger, self.family)
 
     def free(self) -> None:
         if not self.family.abandoned:
@@ -154,13 +132,16 @@ class MPITransport:
             self._comm.Free()
 
     def revoke(self) -> None:
-        pass
+        pass  # the job ends with its first rank that is lost
 
     def confirm(self) -> None:
         pass
 
     def shrink(self) -> Self:
-        raise RuntimeError("this job ends with its first rank that is lost")
+        raise RuntimeError(
+            "this job does not outlive its ranks: start it with mpirun --with-ft ulfm, of Open MPI "
+            "5 (python -m nnmpi.doctor tells whether it can)"
+        )
 
     def free_memory(self) -> int:
         try:
@@ -170,62 +151,30 @@ class MPITransport:
         return disk.f_bavail * disk.f_frsize
 
     def window(self, nbytes: int) -> SharedWindow:
-        size = -(-nbytes // LINE) * LINE  # behind which are the counts of the gate
         try:
-            window = MPI.Win.Allocate_shared(size + LINE, 1, comm=self._comm)
-        except MPI.Exception as error:  # on some ranks only: the others wait for them
-            self._abort_without_room(nbytes, f" ({error})")
-        memories: list[Any] = [window.Shared_query(r)[0] for r in range(self.size)]
-        if not has_room(np.frombuffer(memories[self.rank], np.uint8)):
-            self._abort_without_room(nbytes)
-        window.Lock_all()
-        behind = [len(memory) - LINE for memory in memories]
-        counts = [np.frombuffer(m, np.int64, 1, at) for m, at in zip(memories, behind, strict=True)]
-        counts[self.rank][:] = 0
-        self.barrier()
-        segments = [np.frombuffer(m, np.uint8, at) for m, at in zip(memories, behind, strict=True)]
-        gate = Gate(counts, self.rank, window.Sync, self._comm.Iprobe)
+            memory = self._allocate(length(nbytes))
+            return make_window(memory, self.rank, self.barrier, self._gate)
+        except (MPI.Exception, LacksRoomError) as error:  # on some ranks: the others wait for them
+            self._end_without_room(nbytes, error)
 
-        def free() -> None:
-            window.Unlock_all()
-            window.Free()
+    def _allocate(self, nbytes: int) -> Segments:
+        return allocate(self._comm, nbytes)
 
-        def is_viewed() -> bool:
-            views = [weakref.ref(segment) for segment in segments]
-            segments.clear()
-            if any(view() is not None for view in views):
-                gc.collect()  # some may only wait for it
-            return any(view() is not None for view in views)
+    def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
+        return Gate(counts, rank, sync, self._comm.Iprobe)
 
-        moves = gate.barrier, gate.arrive, gate.exchange
-        return SharedWindow(segments, window.Sync, *moves, free, is_viewed)
-
-    def _abort_without_room(self, nbytes: int, reason: str = "") -> NoReturn:
+    def _end_without_room(self, nbytes: int, error: Exception) -> NoReturn:
         self.abort(
-            f"cannot get {nbytes:,} bytes of shared memory{reason}: {self.free_memory():,} are "
+            f"cannot get {nbytes:,} bytes of shared memory ({error}): {self.free_memory():,} are "
             "free in /dev/shm, which has filled meanwhile; free some, or enlarge it (docker run "
             "--shm-size)"
         )
-        raise AssertionError
+        raise error
 
     def abort(self, message: str, status: int = 1) -> None:
         flush_output()
         print_error(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
         abort_job(status)
-
-
-def has_room(segment: Bytes) -> bool:
-    """Whether there is memory behind a segment, which is taken now: to write to it where there is
-    none ends the process by SIGBUS. Where the system cannot tell, True.
-    """
-    if sys.platform != "linux" or not segment.size:
-        return True
-    populate_write = 23  # of Linux from 5.14 on
-    address = segment.__array_interface__["data"][0]
-    skew = address % mmap.PAGESIZE
-    start, nbytes = ctypes.c_void_p(address - skew), ctypes.c_size_t(segment.size + skew)
-    failed = ctypes.CDLL(None, use_errno=True).madvise(start, nbytes, populate_write)
-    return not failed or ctypes.get_errno() not in (errno.EFAULT, errno.ENOMEM)
 
 
 class Receive:
@@ -235,12 +184,13 @@ class Receive:
         self._request, self._nbytes, self._source = request, nbytes, source
         self._status, self._done = MPI.Status(), False
 
-    def complete(self, call: Callable[[MPI.Request, MPI.Status], bool]) -> bool:
-        """Waits or tests, by a call of MPI; returns whether the message is here."""
+    def complete(self, waits: bool) -> bool:
+        """Waits or tests; returns whether the message is here."""
         if self._done:
             return True
+        request = self._request
         try:
-            self._done = call(self._request, self._status)
+            self._done = request.Wait(self._status) if waits else request.Test(self._status)
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_TRUNCATE:
                 raise
@@ -265,79 +215,12 @@ class MPIReceiver:
 
     def wait(self, requests: Sequence[Receive]) -> None:
         for receive in requests:
-            receive.complete(MPI.Request.Wait)
+            receive.complete(waits=True)
 
     def test(self, requests: Sequence[Receive]) -> bool:
-        return all(receive.complete(MPI.Request.Test) for receive in requests)
+        return all(receive.complete(waits=False) for receive in requests)
 
 
 def _sum(array: NDArray[Any]) -> MPI.Op:
     """What NumPy's addition is called in MPI, which does not add booleans."""
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM
-
-
-class MPIChannel:
-    """The messages of watchdogs, on a communicator of their own; collective.
-
-    They are sent from another thread than the rank's own, so MPI has to allow several.
-    """
-
-    def __init__(self) -> None:
-        self._comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
-        rank, size = rank_and_size()
-        self.peers = [r for r in range(size) if r != rank]
-        self._sends: list[MPI.Request] = []
-
-    def send(self, message: bytes, to: int) -> None:
-        self._sends.append(self._comm.Isend(message, to))
-
-    def receive(self) -> tuple[int, bytes] | None:
-        self._sends = [request for request in self._sends if not request.Test()]
-        status = MPI.Status()
-        if not self._comm.Iprobe(status=status):
-            return None
-        message = bytearray(status.Get_count(MPI.BYTE))
-        self._comm.Recv(message, status.Get_source())
-        return status.Get_source(), bytes(message)
-
-    def ibarrier(self) -> Callable[[], bool]:
-        return self._comm.Ibarrier().Test
-
-
-def rank_and_size() -> tuple[int, int]:
-    """This rank, and the number of ranks in the job."""
-    return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-
-
-def abort_job(status: int) -> None:
-    """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
-    time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
-    if status == 1:
-        launcher.end()
-    MPI.COMM_WORLD.Abort(status)
-    os._exit(status)
-
-
-def end_last() -> None:
-    """Ends MPI, and returns when the other ranks of this node have ended: see `launcher`."""
-    MPI.Finalize()
-    launcher.wait_for_other_ranks()
-
-
-def before_finalize(f: Callable[[], None]) -> None:
-    """Calls f before MPI ends: at the end of the process, or in the user's MPI.Finalize()."""
-    process = os.getpid()
-
-    def once(*_: object) -> None:
-        atexit.unregister(once)
-        if os.getpid() == process:  # a fork is no rank
-            f()
-
-    atexit.register(once)
-    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=once), None)
-
-
-def versions() -> dict[str, str]:
-    """The name and version of the MPI library, from its first line, and that of mpi4py."""
-    library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(",")[0]
-    return {"mpi": " ".join(library.split()), "mpi4py": mpi4py.__version__}

@@ -8,7 +8,7 @@ its backup with it. On one node, what a rank alone has goes to the next rank: it
 and not the node.
 
 Each rank keeps what it has itself of that version, too: ranks go back to one version together.
-There are two generations of all of it: the one before counts until the next one is complete.
+There is memory for two versions, since the one before counts until the next one is complete.
 """
 
 import math
@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.memory import running_sums
 from nnmpi.parallel.arrangement.sent import Sent, doubled
 from nnmpi.parallel.arrangement.sole import Sole, bytes_of_others, clipped, sole, value_bytes
 
-GENERATIONS = 2
+VERSIONS_KEPT = 2
 
 TOLD = 2
 """Numbers that ranks add up when a backup is complete: the seconds of it, and those of a step."""
@@ -101,7 +101,7 @@ def _held(a: Arrangement, rank: int) -> int:
     own = ({one.variable for one in there} for there in (held.trained, held.others))
     kept = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(a, r, *backed_up(a, r)) for r in kept)
-    return GENERATIONS * (_bytes(a, rank, *own) + of_others)
+    return VERSIONS_KEPT * (_bytes(a, rank, *own) + of_others)
 
 
 def _bytes(a: Arrangement, rank: int, trained: Collection[int], others: Collection[int]) -> int:

@@ -31,6 +31,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
@@ -88,6 +89,7 @@ def set_up(
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
+        check_backup(config, comm)
         on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
         return on, criterion, dataset_of(config, data, criterion) if is_first else None
 

@@ -2,6 +2,7 @@
 Comm."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,13 @@ LAYOUTS: dict[str, tuple[int, Options]] = {
 class Kept:
     """Backups of a Trainer, beside copies of all that its rank had in each version."""
 
-    def __init__(self, comm: Comm, options: Options, every: int = 2) -> None:
-        self.trainer = t = trainer_of(comm, **options, backup=every)
-        self.backups = backups(t.arrangement, t.session.part, t.optimizer, comm)
-        assert isinstance(self.backups, Backups) == needs_backups(t.arrangement)
+    def __init__(self, comm: Comm, options: Options, every: int = 2, mtbf: str = "24h") -> None:
+        self.trainer = t = trainer_of(comm, **options)
+        config = replace(t.config, backup=every, mtbf=mtbf)
+        self.arrangement = a = replace(t.arrangement, config=config)
+        self.made_from = a, t.session.part, t.optimizer, comm
+        self.backups = backups(*self.made_from)
+        assert isinstance(self.backups, Backups) == needs_backups(a)
         self.truth: dict[int, tuple[SavedRange, ...]] = {}
 
     def train(self, steps: int) -> None:
@@ -111,7 +115,7 @@ def after(comm: Comm, options: Options, steps: int, losses: Callable[[Comm], Any
     kept = Kept(comm, options)
     kept.train(steps)
     told = gather_objects(comm, (kept.backups.held(), kept.truth))
-    for lost in losses(comm) if needs_backups(kept.trainer.arrangement) else ():
+    for lost in losses(comm) if needs_backups(kept.arrangement) else ():
         assert left_by(told, lost) == [2, 0], f"without {lost}"
     kept.close()
 
@@ -125,7 +129,7 @@ def each_node(comm: Comm) -> list[set[int]]:
 
 
 def any_rank_may_be_lost(comm: Comm) -> None:
-    """Whatever one rank alone has is on another, as it was, with both generations."""
+    """Whatever one rank alone has is on another, as it was, in both versions that are held."""
     for ranks, options in LAYOUTS.values():
         if ranks == comm.size:
             after(comm, options, 3, each_rank)
@@ -133,15 +137,15 @@ def any_rank_may_be_lost(comm: Comm) -> None:
 
 def sends_and_holds_what_is_said(comm: Comm, options: Options) -> None:
     kept = Kept(comm, options)
-    a, made = kept.trainer.arrangement, kept.backups
+    a, made = kept.arrangement, kept.backups
     if not isinstance(made, NoBackups):
         ledger = made._comm.ledger
         kept.train(1)
         sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
         held = sum(
-            parcel.memory.nbytes
-            for generation in made._generations
-            for parcel in (generation.own, *generation.kept.values())
+            packed.memory.nbytes
+            for memory in made._memories
+            for packed in (memory.own, *memory.kept.values())
         )
         assert backup(a, comm.rank) == Backup(sent, held)
     kept.close()

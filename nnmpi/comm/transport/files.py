@@ -1,0 +1,51 @@
+"""Memory that ranks of a node share, without a call of MPI that a death could interrupt.
+
+rank 0   file without a name ──► /proc/PID/fd/N ──► mapped by all ranks
+rank 1   file without a name ──► ...                 the memory is free when nobody maps it
+
+MPI's own (`Win.Allocate_shared`) ends all ranks of a node where one of them dies meanwhile, and is
+never free again after a loss.
+"""
+
+import mmap
+import os
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from nnmpi.comm.transport.mpi_window import Segments
+from nnmpi.comm.transport.start_mpi import MPI
+
+FOLDER = "/dev/shm"
+HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER)  # Linux
+
+
+def map_files(comm: MPI.Intracomm, nbytes: int, barrier: Callable[[], None]) -> Segments:
+    """A segment of so many bytes on this rank; collective."""
+    own = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
+    try:
+        os.ftruncate(own, nbytes)
+        files = np.zeros((comm.Get_size(), 3), np.int64)
+        comm.Allgather(np.array([os.getpid(), own, nbytes]), files)
+        buffers = [_mapped(*file) for file in files.tolist()]
+        barrier()  # else a rank could close its file before others have opened it
+    finally:
+        os.close(own)
+    lock = threading.Lock()
+    lock.acquire()
+
+    def sync() -> None:
+        """A release and an acquire of a lock: no access to memory passes both."""
+        lock.release()
+        lock.acquire()
+
+    return Segments(buffers, sync, free=lambda: None)
+
+
+def _mapped(process: int, number: int, nbytes: int) -> mmap.mmap:
+    file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
+    try:
+        return mmap.mmap(file, nbytes)
+    finally:
+        os.close(file)

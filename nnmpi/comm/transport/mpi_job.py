@@ -1,0 +1,78 @@
+"""The job as MPI has started it: its ranks, the messages of their watchdogs, and its end."""
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+
+import mpi4py
+
+from nnmpi.comm.transport import launcher
+from nnmpi.comm.transport.start_mpi import MPI
+
+
+class MPIChannel:
+    """The messages of watchdogs, on a communicator of their own; collective.
+
+    They are sent from another thread than the rank's own, so MPI has to allow several.
+    """
+
+    def __init__(self) -> None:
+        self._comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
+        rank, size = rank_and_size()
+        self.peers = [r for r in range(size) if r != rank]
+        self._sends: list[MPI.Request] = []
+
+    def send(self, message: bytes, to: int) -> None:
+        self._sends.append(self._comm.Isend(message, to))
+
+    def receive(self) -> tuple[int, bytes] | None:
+        self._sends = [request for request in self._sends if not request.Test()]
+        status = MPI.Status()
+        if not self._comm.Iprobe(status=status):
+            return None
+        message = bytearray(status.Get_count(MPI.BYTE))
+        self._comm.Recv(message, status.Get_source())
+        return status.Get_source(), bytes(message)
+
+    def ibarrier(self) -> Callable[[], bool]:
+        return self._comm.Ibarrier().Test
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This rank, and the number of ranks in the job."""
+    return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+
+def abort_job(status: int) -> None:
+    """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
+    time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
+    if status == 1:
+        launcher.end()
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
+
+
+def end_last() -> None:
+    """Ends MPI, and returns when the other ranks of this node have ended: see `launcher`."""
+    MPI.Finalize()
+    launcher.wait_for_other_ranks()
+
+
+def before_finalize(f: Callable[[], None]) -> None:
+    """Calls f before MPI ends: at the end of the process, or in the user's MPI.Finalize()."""
+    process = os.getpid()
+
+    def once(*_: object) -> None:
+        atexit.unregister(once)
+        if os.getpid() == process:  # a fork is no rank
+            f()
+
+    atexit.register(once)
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=once), None)
+
+
+def versions() -> dict[str, str]:
+    """The name and version of the MPI library, from its first line, and that of mpi4py."""
+    library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(",")[0]
+    return {"mpi": " ".join(library.split()), "mpi4py": mpi4py.__version__}

@@ -1,0 +1,25 @@
+"""MPI, whose options are read when it starts: every file that names it takes it from here."""
+
+import os
+
+# Without it Open MPI prints an error for each window, from its part for InfiniBand, where there is
+# none.
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+
+# Over TCP, Open MPI hands messages up to a limit to the kernel at once, which sends them while the
+# rank computes. Longer ones need a handshake, for which both ranks have to enter MPI: a rank that
+# polls between two layers hid a quarter of the time of its sums with the usual limit of 64 KB, and
+# two thirds with this one.
+os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(1 << 20))
+os.environ.setdefault("OMPI_MCA_btl_tcp_rndv_eager_limit", str(1 << 20))
+os.environ.setdefault("OMPI_MCA_btl_tcp_max_send_size", str(1 << 20))
+
+import mpi4py
+
+ULFM = "OMPI_MCA_mpi_ft_enable"  # `mpirun --with-ft ulfm` sets it to 1 for all ranks
+OUTLIVES_RANKS = os.environ.get(ULFM) == "1"
+
+if OUTLIVES_RANKS:
+    mpi4py.rc.finalize = False  # it may wait for ever for a rank that was killed
+
+from mpi4py import MPI as MPI  # noqa: E402 - its options are set above
