@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi import cli
-from nnmpi.drawing.tables import amount, columns
+from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.mesh import CUTS
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.export import export
@@ -25,7 +25,7 @@ Checkpoint = dict[str, Any]
 HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
 
-class Output(NamedTuple):
+class Printed(NamedTuple):
     """What is printed, and the exit status."""
 
     values: list[Checkpoint]
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
 
-    def add(name: str, text: str, run: Callable[[argparse.Namespace], Output]) -> Any:
+    def add(name: str, text: str, run: Callable[[argparse.Namespace], Printed]) -> Any:
         sub = kinds.add_parser(name, help=text, allow_abbrev=False)
         sub.add_argument("directory", metavar="DIR", help="the directory of --checkpoint-dir")
         sub.add_argument("--json", action="store_true", help="print JSON, not text")
@@ -73,16 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run("nnmpi.checkpoint", command, "take a machine with more of it")
 
 
-def listed(options: argparse.Namespace) -> Output:
+def listed(options: argparse.Namespace) -> Printed:
     """A line for each checkpoint; only manifests are read."""
     there = _folders(options.directory)
     values = [_facts(step, folder) for step, folder in there.items()]
     if not values:
-        return Output([], f"no checkpoints in {shown(options.directory)}")
-    return Output(values, columns([HEADS, *map(_cells, values)]))
+        return Printed([], f"no checkpoints in {shown(options.directory)}")
+    return Printed(values, columns([HEADS, *map(_cells, values)]))
 
 
-def verified(options: argparse.Namespace) -> Output:
+def verified(options: argparse.Namespace) -> Printed:
     """A line for each checkpoint, or for one, all of whose blocks are read."""
     there = _folders(options.directory)
     if options.step is not None:
@@ -93,10 +93,10 @@ def verified(options: argparse.Namespace) -> Output:
         for one in values
     ]
     damaged = any(one["problem"] for one in values)
-    return Output(values, "\n".join(lines) or "no checkpoints", int(damaged))
+    return Printed(values, "\n".join(lines) or "no checkpoints", int(damaged))
 
 
-def exported(options: argparse.Namespace) -> Output:
+def exported(options: argparse.Namespace) -> Printed:
     """The files that were written."""
     if options.step is not None:
         folder = _chosen(options)
@@ -115,7 +115,7 @@ def exported(options: argparse.Namespace) -> Output:
     text = f"step {found.step} to {' and '.join(map(shown, files))}"
     passed_over = [f"{line}\n" for line in found.passed_over]
     value = {"step": found.step, "files": files, "passed_over": [*found.passed_over]}
-    return Output([value], "".join([*passed_over, text]))
+    return Printed([value], "".join([*passed_over, text]))
 
 
 def _folders(directory: str) -> dict[int, Path]:
@@ -176,7 +176,7 @@ def _cells(one: Checkpoint) -> list[str]:
         str(one["step"]),
         str(one["epoch"]),
         "" if one["loss"] is None else f"{one['loss']:.4f}",
-        " ".join([f"{one['ranks']} ranks", *sizes]) if sizes else f"{one['ranks']} ranks",
+        " ".join([plural(one["ranks"], "rank"), *sizes]),
         amount(one["bytes"]),
         _age(time.time() - one["time"]),
         "complete" if one["complete"] else "whole",

@@ -23,6 +23,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.callbacks import states_of
+from nnmpi.run.checkpoints.export import model_facts
 from nnmpi.run.checkpoints.keep import BETTER
 from nnmpi.run.checkpoints.write import Writer, WriteResult
 from nnmpi.run.files.atomic import NotSavedError
@@ -178,14 +179,16 @@ class Saves(NoSaves):
     ) -> None:
         """Begins to write a checkpoint of now, once the one before is written."""
         self._tell(self._writer.finish())
-        began, about = time.perf_counter(), self.about(metrics, complete)
+        began, about = time.perf_counter(), self.about(session, metrics, complete)
         snapshot = session.snapshot()
         self._copying += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
         self._writer.start(snapshot, about)
 
-    def about(self, metrics: Event | None = None, complete: bool = False) -> Event:
+    def about(
+        self, session: Session, metrics: Event | None = None, complete: bool = False
+    ) -> Event:
         """What a checkpoint tells besides a snapshot; that of the first rank counts."""
         run, mark = self._run, self._run.report.mark
         return {
@@ -197,6 +200,7 @@ class Saves(NoSaves):
             "metrics": {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
             "best": self._best,
             "callbacks": states_of(self._callbacks),
+            **model_facts(session.model, session.metadata),
         }
 
     def _tell(self, result: WriteResult | None) -> None:
@@ -260,7 +264,7 @@ class Saves(NoSaves):
         if self._is_open and own and os.path.abspath(own) == os.path.abspath(directory):
             return self._last(session, None, complete=False)
         writer = Writer(directory, session.comm, keep=ALL)
-        writer.start(session.snapshot(), self.about())
+        writer.start(session.snapshot(), self.about(session))
         return path_of(writer.close())
 
 

@@ -22,12 +22,12 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
-from nnmpi.run.files.atomic import ELSEWHERE, lock
+from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing
 
 STEP = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
 LOCK = ".lock"
-PATIENCE = 2.0  # seconds in which a network file system shows a new file
+PATIENCE = 2.0  # seconds in which a file system shows a new file, and a killed process ends
 
 BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accuracy": max}
 """What --keep-best keeps of each measure."""
@@ -126,16 +126,21 @@ def clean(directory: Path, is_locked: bool) -> None:
     Where the file system has no locks, what is younger than an hour may be another run's.
     """
     for name in sorted(os.listdir(directory)):
-        part, path = PART.fullmatch(name), directory / name
-        if not part or not (is_locked or _age(path) > ELSEWHERE):
-            continue
-        if part[2] and _is_whole(path) and not folder_of(directory, int(part[2])).exists():
-            os.rename(path, folder_of(directory, int(part[2])))
-            sync(directory)
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        if (part := PART.fullmatch(name)) and (is_locked or _age(directory / name) > ELSEWHERE):
+            with suppress(OSError):  # a thread of this job has just given it its name
+                _clean(directory / name, part[2])
+
+
+def _clean(path: Path, step: str | None) -> None:
+    """Removes what was left behind, or completes the checkpoint of a step."""
+    folder = folder_of(path.parent, int(step or 0))
+    if step and _is_whole(path) and not folder.exists():
+        os.rename(path, folder)
+        sync(path.parent)
+    elif path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()
 
 
 def _age(path: Path) -> float:
@@ -172,24 +177,21 @@ class DirectoryLock(NamedTuple):
 
 
 def locked(directory: Path) -> DirectoryLock:
-    """The lock of a directory, which is made; raises ValueError where this run cannot write."""
+    """The lock of a directory, which is made; raises ValueError where this run cannot write.
+
+    A process that was killed may take a while to end: it is waited for.
+    """
     cannot = f"cannot write checkpoints to {shown(directory)}"
+    end = time.monotonic() + PATIENCE
     try:
         directory.mkdir(exist_ok=True)
-        while True:
-            path = directory / LOCK
-            file = path.open("a+b")
-            try:
-                is_locked = lock(file)
-                if is_same(file, path):  # else the run that had it has removed it
-                    return DirectoryLock(path, file, is_locked)
-            except BlockingIOError:
-                file.close()
+        while (found := _try_lock(directory / LOCK)) is None:
+            if time.monotonic() > end:
                 raise ValueError(
                     f"{cannot}: another run writes there; wait for its end, or name another "
                     "directory"
-                ) from None
-            file.close()
+                )
+            time.sleep(PATIENCE / 20)
     except FileExistsError:
         raise ValueError(f"{cannot}: it is not a directory; name another one") from None
     except FileNotFoundError:
@@ -197,6 +199,18 @@ def locked(directory: Path) -> DirectoryLock:
         raise ValueError(f"{cannot}: there is no directory {parent}; make it first") from None
     except OSError as error:
         raise ValueError(f"{cannot}: {error.strerror}; name another directory") from None
+    return found
+
+
+def _try_lock(path: Path) -> DirectoryLock | None:
+    """The lock, unless another run has it, or has just removed the file."""
+    file = path.open("a+b")
+    with suppress(BlockingIOError):
+        is_locked = lock(file)
+        if is_same(file, path):
+            return DirectoryLock(path, file, is_locked)
+    file.close()
+    return None
 
 
 def is_same(file: IO[Any], path: Path) -> bool:
@@ -213,7 +227,8 @@ def check_shared(directory: Path, comm: Comm) -> None:
 
     def make() -> None:
         if comm.rank == 0:
-            path.touch()
+            with refusing(directory, "write checkpoints to"):
+                path.touch()
 
     all_or_none(comm, make)
     is_seen = gather_objects(comm, _seen(path))

@@ -25,6 +25,7 @@ import numpy as np
 from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.run.checkpoints.divide import RangeType, divided
 from nnmpi.run.checkpoints.keep import (
@@ -104,13 +105,13 @@ class Writer:
         self._stop = threading.Event()
         self._lock: DirectoryLock | None = None
         self._comm = comm
-        all_or_none(comm, self._open)
         try:
+            all_or_none(comm, self._open)
             check_shared(self._directory, comm)
+            own = comm.split(0)  # its messages move at any time
         except BaseException:
             self.abandon()
             raise
-        own = comm.split(0)  # its messages move at any time
         assert own is not None
         self._comm = own
 
@@ -199,35 +200,27 @@ class Writer:
         self, snapshot: Snapshot, told: Told, ranks: Sequence[RangesHere], began: float
     ) -> Generator[None, None, WriteResult]:
         """Yields when it has begun, and while it waits for threads or for messages."""
-        step = snapshot.state.step
+        step, has = snapshot.state.step, [one.ranges for one in ranks]
         positions = tuple(position for one in ranks for position in one.positions)
         whole = snapshot._replace(owned=(), positions=positions)
-        parts = divided([one.ranges for one in ranks])
         problem, files = next(filter(None, (one.problem for one in ranks)), ""), list[FileWritten]()
         if problem:
             yield
         else:
-            here = parts[self._comm.rank]
-            files = yield from self._files(part_of(self._directory, step), snapshot, here, told)
+            given = part_of(self._directory, step), self._comm.rank, snapshot.owned, has
+            del snapshot  # what is written is freed
+            own = yield from _result(partial(_written, *given, told.arrays, self._stop))
+            del given
+            files = yield from self._gathered(own)
             problem = next(filter(None, (one.problem for one in files)), "")
-        del snapshot
         ended = FileWritten(problem)
         if self._lock is not None:
-            ended = yield from _result(partial(self._ended, whole, told, parts, files, problem))
+            ended = yield from _result(partial(self._ended, whole, told, has, files, problem))
         first, *_ = yield from self._gathered(ended)
         seconds = time.perf_counter() - began
         return WriteResult(
             step, folder_of(self._directory, step), first.size, seconds, first.problem
         )
-
-    def _files(
-        self, folder: Path, snapshot: Snapshot, ranges: Sequence[RangeType], told: Told
-    ) -> Generator[None, None, list[FileWritten]]:
-        """Writes the file of this rank; returns what all have written."""
-        file = laid_out(self._comm.rank, ranges, told.arrays)
-        views = contents_of(file, snapshot.owned, told.arrays)
-        own = yield from _result(partial(_written, folder / file.name, views, self._stop))
-        return (yield from self._gathered(own))
 
     def _gathered(self, own: FileWritten) -> Generator[None, None, list[FileWritten]]:
         """What each rank gives."""
@@ -249,7 +242,7 @@ class Writer:
         self,
         snapshot: Snapshot,
         told: Told,
-        parts: Sequence[Sequence[RangeType]],
+        has: Sequence[Sequence[RangeType]],
         files: Sequence[FileWritten],
         problem: str,
     ) -> FileWritten:
@@ -261,7 +254,8 @@ class Writer:
                 remove(part)
                 return FileWritten(problem)
             layouts = [
-                laid_out(r, ranges, told.arrays * (r == 0)) for r, ranges in enumerate(parts)
+                laid_out(rank, ranges, told.arrays * (rank == 0))
+                for rank, ranges in enumerate(divided(has))
             ]
             saved = tuple(
                 SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)
@@ -271,7 +265,8 @@ class Writer:
             _write_manifest(part, Manifest(*about))
             replace(part, folder)
         except OSError as error:
-            remove(part)
+            if not self._stop.is_set():  # else the next Writer has the directory
+                remove(part)
             return FileWritten(_reason(error))
         with suppress(OSError):
             remove_old(self._directory, self._keep, self._best)
@@ -287,14 +282,23 @@ def _result(f: Callable[[], T]) -> Generator[None, None, T]:
     return future.result()
 
 
-def _written(path: Path, views: Sequence[memoryview], stop: threading.Event) -> FileWritten:
-    """Writes the file of a rank."""
+def _written(
+    folder: Path,
+    rank: int,
+    owned: Sequence[SavedRange],
+    has: Sequence[Sequence[RangeType]],
+    arrays: Sequence[np.ndarray],
+    stop: threading.Event,
+) -> FileWritten:
+    """Writes the file of a rank; what ranks have tells which part that is."""
     try:
-        blocks = write_file(path, views, stop)
-        sync(path.parent)
+        file = laid_out(rank, divided(has)[rank], arrays)
+        views = contents_of(file, owned, arrays)
+        blocks = write_file(folder / file.name, views, stop)
+        sync(folder)
     except (OSError, MemoryError) as error:
         return FileWritten(_reason(error))
-    return FileWritten("", sum(map(len, views)), blocks)
+    return FileWritten("", file.size, blocks)
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -1,12 +1,14 @@
 """Checkpoints of made-up numbers, which tell from which step, tensor and place each of them is."""
 
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from nnmpi import Config
 from nnmpi.comm import Comm
+from nnmpi.comm.transport.base import RankLost
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.agreement import all_or_none
@@ -77,6 +79,29 @@ def written(comm: Comm, directory: Path, steps: list[int], n: int = 1000, keep: 
     result = writer.close()
     assert result is not None
     assert not result.problem, result.problem
+
+
+def written_by_survivors(comm: Comm, directory: Path, first: int, told: list[int]) -> Comm:
+    """Writes checkpoints, of which the first rank tells, until a rank is lost; returns the rest."""
+    writer = None
+    try:
+        writer = Writer(directory, comm)
+        for step in range(first, first + 100):
+            if (
+                result := writer.start(made(comm, step), {"arrays": [np.full(3, step)]})
+            ) is not None:
+                assert not result.problem, result.problem
+                told.append(result.step)
+            comm.barrier()
+            writer.poll()
+    except RankLost:
+        while True:
+            with suppress(RankLost):
+                return comm.shrink()
+    finally:
+        if writer is not None:
+            writer.abandon()
+    raise AssertionError("no rank was lost")
 
 
 def in_memory(one: SavedRange) -> SavedRange:

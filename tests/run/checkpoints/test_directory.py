@@ -120,7 +120,10 @@ def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
 
 
-def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
+def test_two_runs_do_not_write_to_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep, "PATIENCE", 0.01)
     one = Writer(tmp_path, comm_self())
 
     def rank(comm: Comm) -> None:
