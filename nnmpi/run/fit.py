@@ -10,6 +10,7 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
@@ -232,7 +233,7 @@ class Fit:
         run, every = self._run, self._session.config.check_copies
         loss = mean(result.loss, result.divisor)
         self._check_finite("loss", loss, run.state.step + 1)
-        run.state, run.stopping = result.state, run.stopping or result.stop
+        run.state, run.stopping = result.state, run.stopping or result.request >= STOPS
         run.skipped += not result.updated
         run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
         if every and run.state.step % every == 0:
