@@ -14,7 +14,7 @@ def checkpoints_are_read_as_they_were_written(comm: Comm) -> None:
     """Small ones, and one whose copies are divided among the ranks; what is damaged is not read."""
     made = tempfile.mkdtemp() if comm.rank == 0 else ""
     directory = Path(gather_objects(comm, made)[0])
-    for step, n in enumerate((1000, 300_000), start=1):
+    for step, n in enumerate((1000, 150_000), start=1):
         written(comm, directory, [step], n)
         found, snapshot = read(comm, directory)
         assert found is not None

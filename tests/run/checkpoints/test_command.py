@@ -38,7 +38,7 @@ def write(trainer: Trainer, directory: Path, **about: Any) -> None:
     [
         (1, {}),
         (2, {**RING, "zero": 3, "bucket_mb": 0.001}),
-        (2, {"pp": 2, "cut": "5"}),
+        pytest.param(2, {"pp": 2, "cut": "5"}, marks=pytest.mark.long),
         (4, {"dp": 2, "tp": 2, **RING, "dtype": "float16"}),
     ],
     ids=str,

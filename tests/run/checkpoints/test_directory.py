@@ -19,7 +19,7 @@ from nnmpi.run.checkpoints.manifest import NAME, DamagedError, from_bytes
 from nnmpi.run.checkpoints.read import newest
 from nnmpi.run.checkpoints.write import Writer
 
-LARGE = 400_000  # numbers, in blocks of 1 MB and stretches that are cut
+LARGE = 150_000  # numbers, in blocks of 1 MB and stretches that are cut
 
 
 def read_by(ranks: int, directory: Path, n: int = 1000) -> tuple[int, tuple[str, ...]]:
@@ -48,7 +48,7 @@ def test_any_number_of_ranks_reads_what_others_have_written(
     sizes = [path.stat().st_size for path in folder_of(tmp_path, 7).glob("rank-*")]
     assert len(sizes) == before
     if n == LARGE:
-        assert max(sizes) < 1.4 * min(sizes)  # the buffer is not cut
+        assert max(sizes) < 1.5 * min(sizes)  # the buffer is not cut
 
 
 @pytest.mark.parametrize("name", [NAME, "rank-00000.safetensors", "rank-00001.safetensors"])

@@ -26,10 +26,10 @@ ABOUT = {"rate": np.float32(0.1), "table": np.arange(5.0), "betas": (0.9, float(
     [
         (1, {}),
         (2, RING),
-        (2, {"allreduce": "shared"}),
+        pytest.param(2, {"allreduce": "shared"}, marks=pytest.mark.long),
         (2, {**RING, "zero": 3, "bucket_mb": 0.001}),
         (2, {"dtype": "bfloat16", **RING, "zero": 1, "bucket_mb": 0.001}),
-        (4, {"dp": 2, "tp": 2, **RING}),
+        pytest.param(4, {"dp": 2, "tp": 2, **RING}, marks=pytest.mark.long),
     ],
     ids=str,
 )
@@ -90,7 +90,10 @@ def test_where_a_block_is_damaged_all_ranks_go_on_from_the_one_before(tmp_path: 
     threads.run(2, rank)
 
 
-@pytest.mark.parametrize("after", [{"tp": 3}, {**RING, "zero": 3}, {"servers": 1}], ids=str)
+LONG = [pytest.param(one, marks=pytest.mark.long) for one in ({"tp": 3}, {"servers": 1})]
+
+
+@pytest.mark.parametrize("after", [{**RING, "zero": 3}, *LONG], ids=str)
 def test_other_ranks_read_what_they_need_once(
     after: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
