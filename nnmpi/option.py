@@ -58,8 +58,11 @@ def checked(option: "Field[Any]", value: Any) -> Any:
         raise ValueError(f"{name} {quoted(value)} is not of type {kind.__name__}")
     if kind is str:
         check_text(name, value)
-        if m["form"]:
-            m["form"](value)
+        try:
+            if m["form"]:
+                m["form"](value)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
     if known and value not in known and not (m["custom"] and user_code.is_named(value)):
         names = ", ".join([*map(str, known), *["package.module:NAME"] * m["custom"]])
         raise ValueError(f"{name} {quoted(value)} is not one of {names}")

@@ -50,7 +50,7 @@ def rate(spec: str) -> Rate:
         return _term(spec)
     except ValueError:
         raise ValueError(
-            f"lr-schedule {quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
+            f"{quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
             "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
         ) from None
 
@@ -82,7 +82,7 @@ def interval(spec: str) -> Interval:
     found = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
     if found is None or not int(found[1]):
         raise ValueError(
-            f"save-every {quoted(spec)} is none of N (steps), Ns (seconds) and 'N epochs', with N "
+            f"{quoted(spec)} is none of N (steps), Ns (seconds) and 'N epochs', with N "
             "of at least 1"
         )
     unit = (found[2] or "steps").strip()
@@ -122,7 +122,7 @@ def augment(spec: str) -> Augment:
             found = found._replace(crop=int(pixels))
         else:
             raise ValueError(
-                f"augment {quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
+                f"{quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
                 "PIXELS are 1 to 999"
             )
     return found

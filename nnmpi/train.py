@@ -124,7 +124,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         return interrupted(comm, " before the first step")
     if fewer is None:
         return train(c, comm, early)
-    if fewer.config != c and comm.rank == 0:
+    if (fewer.spare or fewer.config != c) and comm.rank == 0:
         print_error(f"nnmpi.train: {fewer.why}")
     if working is None:
         over = comm.irecv(np.zeros(1), 0)

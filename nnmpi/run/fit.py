@@ -11,6 +11,7 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.config import Config
 from nnmpi.metrics import mean
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
@@ -297,7 +298,7 @@ class Fit:
         loss = mean(result.loss, result.divisor)
         self._check_finite("loss", loss, result.state.step)
         if run.state != result.state:
-            run.state, run.stopping = result.state, run.stopping or result.stop
+            run.state, run.stopping = result.state, run.stopping or result.request >= STOPS
             run.skipped += not result.updated
             run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
             run.result, run.follows = result, True

@@ -147,7 +147,8 @@ class Saves(NoSaves):
             run.save_requested = run.save_requested or times.is_due()
             run.suspend_requested = run.suspend_requested or times.is_over()
         if session.arrangement.steps_together:
-            if (times.after_steps(self._at, step) or result.save) and not run.stopping:
+            is_due = times.after_steps(self._at, step) or result.request > 0
+            if is_due and not run.stopping:
                 self._start(session)
             self._at = step
         self._tell(self._writer.poll())

@@ -5,6 +5,7 @@ import configparser
 import importlib.metadata
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -113,12 +114,15 @@ def test_a_variable_that_a_script_cannot_use_is_a_one_line_error(script, name, v
 
 
 def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
-    """With a stand-in for mpirun, which prints its arguments and its process id.
+    """With stand-ins for mpirun, which waits for SIGUSR1, and for scontrol.
 
-    mpirun replaces the script: Slurm sends SIGUSR1 to the process that it started.
+    Slurm sends SIGUSR1 to the process that it started, which is the script.
     """
-    (tmp_path / "mpirun").write_text('#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\necho $$ >&2\n')
-    (tmp_path / "mpirun").chmod(0o755)
+    wait = "trap 'exit 75' USR1\necho ready >&2\nwhile :; do sleep 0.1; done\n"
+    (tmp_path / "mpirun").write_text(f'#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\n{wait}')
+    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@"\n')
+    for name in ("mpirun", "scontrol"):
+        (tmp_path / name).chmod(0o755)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "activate").write_text("")
     script = ROOT / "scripts" / "slurm" / "train.sbatch"
@@ -134,13 +138,16 @@ def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
             "SLURM_CPUS_PER_TASK": "1",
         },
     ) as process:
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
         out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert int(err) == process.pid
-    assert out.startswith("1 python -m nnmpi.train ")
-    assert out.endswith("--save nnmpi-7.safetensors --model mnist-cnn\n")
+    assert (process.returncode, err) == (75, "")
+    started, queued = out.splitlines()
+    assert started.startswith("1 python -m nnmpi.train --checkpoint-dir nnmpi-7.checkpoints ")
+    assert started.endswith("--save nnmpi-7.safetensors --model mnist-cnn")
+    assert queued == "requeue 7"
     asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
-    assert {"--nodes=2", "--cpus-per-task=1", "--signal=B:USR1@120"} <= {*asked}
+    assert {"--nodes=2", "--cpus-per-task=1", "--signal=B:USR1@120", "--requeue"} <= {*asked}
 
 
 @pytest.mark.parametrize("package", ["nnmpi", "nnmpi.nn"])

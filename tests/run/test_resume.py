@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.mpijob import ROOT
 from helpers.options import another
 from helpers.training.laws_checkpoints import Stopper, facts_of
 from helpers.training.pipelined import digits
@@ -23,6 +24,7 @@ from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, wa
 from nnmpi.run.report import Event, NullReport
 from nnmpi.run.saves import SaveTimes
 
+OPTIONS = {option.name for option in options()}
 COMMON: dict[str, Any] = {
     "batch_size": 24,
     "epochs": 4,
@@ -365,3 +367,12 @@ def test_each_option_has_its_consequence(option: "dataclasses.Field[Any]") -> No
     else:
         check_may_change(before, now, "the snapshot")
     assert bool(warnings(before, now)) == (row.then is Consequence.WARNED)
+
+
+def test_the_docs_show_the_table() -> None:
+    page = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    for row in TABLE:
+        names = (f"`{n}`" if n in OPTIONS else n for n in row.names)
+        more = "; refused with BatchNorm" if row.batch_norm else ""
+        more += f" (beside `{row.beside}`)" if row.beside else ""
+        assert f"| {', '.join(names)} | {row.then.value}{more} | {row.why} |" in page

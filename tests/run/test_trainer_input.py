@@ -171,7 +171,7 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "classes": (lambda: Trainer(Config(), small, rows(classes=4)), ("shape (3,)", "4 classes")),
     "scores": (lambda: Trainer(Config(), nn.ReLU, images()), ("10 classes",)),
     "no tensor": (lambda: Trainer(Config(), lambda: Pair(6, 3), rows()), ("tensor", "tuple")),
-    "schedule": (lambda: Trainer(Config(lr_schedule="x"), small, rows()), ("lr-schedule 'x'",)),
+    "schedule": (lambda: Trainer(Config(lr_schedule="x"), small, rows()), ("lr_schedule 'x'",)),
 }
 
 

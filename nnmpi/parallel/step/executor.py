@@ -33,7 +33,6 @@ from nnmpi.data.inputs import each, parts
 from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
-from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, NothingKept
@@ -95,19 +94,9 @@ class StepResult(NamedTuple):
     samples: int
     divisor: float  # what the mean of the losses divides their sum by
     loss: float
-    request: float  # the sum of those of all ranks
+    request: float  # the sum of those of all ranks: from STOPS on, one wants to end the run
     updated: bool  # False if a number was not finite, and parameters were left as they are
     gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
-
-    @property
-    def stop(self) -> bool:
-        """Whether some rank wants to end the run."""
-        return self.request >= STOPS
-
-    @property
-    def save(self) -> bool:
-        """Whether the first rank wants a checkpoint of this step."""
-        return 0 < self.request < STOPS
 
 
 Program: TypeAlias = Callable[[int], list[Op]]

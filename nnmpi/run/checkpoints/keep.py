@@ -172,7 +172,7 @@ def locked(directory: Path) -> DirectoryLock:
 
     A process that was killed may take a while to end: it is waited for.
     """
-    cannot = f"cannot write checkpoints to {shown(directory)}"
+    cannot = f"checkpoint_dir {shown(directory)} cannot be written"
     end = time.monotonic() + PATIENCE
     try:
         directory.mkdir(exist_ok=True)

@@ -1,0 +1,120 @@
+"""Exit statuses of runs that are suspended, killed and resumed, as processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from helpers.commands import IRIS
+from helpers.mpijob import descendants, environment, kill, launcher
+
+TRAIN = (
+    *(sys.executable, "-m", "nnmpi.train", "--json", *IRIS, "--batch-size", "4"),
+    *("--epochs", "30", "--allreduce", "ring", "--checkpoint-dir", "c"),
+)
+
+
+class Ran(NamedTuple):
+    """What a command did."""
+
+    status: int
+    events: list[dict[str, Any]]
+    err: str
+
+
+def run(folder: Path, ranks: int, *more: str, act: Callable[[Any], None] | None = None) -> Ran:
+    """Runs the command on so many ranks, and acts when the first epoch is over."""
+    start = [*launcher(sys.executable), "-n", str(ranks)] if ranks else []
+    with subprocess.Popen(
+        [*start, *TRAIN, *more],
+        cwd=folder,
+        env=environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as job:
+        try:
+            lines = []
+            if act is not None:
+                assert job.stdout is not None
+                while not lines or '"epoch"' not in lines[-1][:20]:
+                    lines.append(job.stdout.readline())
+                    assert lines[-1], "it ended before the first epoch"
+                act(job)
+            out, err = job.communicate(timeout=200)
+        except BaseException:
+            kill(job)
+            raise
+    whole = [line for line in [*lines, *out.splitlines()] if line.rstrip().endswith("}")]
+    return Ran(job.returncode, [json.loads(line) for line in whole], err)
+
+
+def sends(number: signal.Signals) -> Callable[[Any], None]:
+    return lambda job: job.send_signal(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)]
+)
+def test_a_signal_suspends_a_run(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    """SIGTERM too, where there is no mpirun that kills a quarter of a second later."""
+    ran = run(tmp_path, 0, act=sends(number))
+    assert (ran.status, ran.events[-1]["event"]) == (status, "suspended"), ran.err
+    assert (tmp_path / ran.events[-1]["checkpoint"]).is_dir()
+
+
+@pytest.mark.timeout(600)
+def test_ranks_that_were_suspended_and_killed_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Of a run that was not; then the run is complete, and nothing is written again."""
+    (tmp_path / "whole").mkdir()
+    whole = run(tmp_path / "whole", 2, "--save", "m")
+    assert whole.status == 0, whole.err
+
+    more = ("--save-every", "20", "--log", "log")
+    ran = run(tmp_path, 2, *more, act=sends(signal.SIGUSR1))
+    assert (ran.status, ran.events[-1]["event"]) == (75, "suspended"), ran.err
+    at = ran.events[-1]["steps"]
+
+    def kills_a_rank(job: Any) -> None:
+        ranks = [p for p in descendants(job.pid) if _is_rank(p)]
+        os.kill(ranks[-1], signal.SIGKILL)
+
+    ran = run(tmp_path, 2, *more, "--resume", act=kills_a_rank)
+    assert ran.status not in (0, 75), ran.err
+    assert (ran.events[0]["event"], ran.events[0]["step"]) == ("resumed", at)
+
+    ran = run(tmp_path, 2, *more, "--resume", "--save", "m")
+    assert (ran.status, ran.events[-1]["event"]) == (0, "done"), ran.err
+    assert ran.events[0]["step"] >= at
+    names = ("loss", "test_loss", "accuracy", "steps", "epochs", "parameters_sha256")
+    assert all(ran.events[-1][name] == whole.events[-1][name] for name in names)
+    log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    epochs = [e["loss"] for e in log if e["event"] == "epoch"]
+    assert epochs == [e["loss"] for e in whole.events if e["event"] == "epoch"]
+
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    ran = run(tmp_path, 3, *more, "--elastic")
+    assert (ran.status, [e["event"] for e in ran.events]) == (0, ["complete"]), ran.err
+    now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert now == written
+
+
+def test_spare_ranks_wait_until_the_others_have_ended(tmp_path: Path) -> None:
+    """A pipeline of two stages on three ranks, and the rest of the run on one."""
+    ran = run(tmp_path, 3, "--elastic", "--pp", "2", "--time-limit", "1s")
+    assert (ran.status, ran.events[-1]["event"]) == (75, "suspended"), ran.err
+    assert (ran.events[0]["ranks"], "1 spare rank" in ran.err) == (2, True)
+    ran = run(tmp_path, 0, "--elastic", "--pp", "2")
+    assert (ran.status, ran.events[-1]["event"]) == (0, "done"), ran.err
+    assert (ran.events[0]["event"], ran.events[0]["ranks"]) == ("resumed", 1)
+
+
+def _is_rank(process: int) -> bool:
+    command = Path(f"/proc/{process}/cmdline").read_bytes()
+    return b"nnmpi.train" in command and b"-n\0" not in command
