@@ -51,6 +51,8 @@ def test_the_nearest_gives() -> None:
 def test_a_rank_keeps_what_it_has_of_what_it_needs() -> None:
     have = [part_of(1), part_of(0, ROWS[0]), part_of("file", ROWS[1])]
     assert givers(plan_of(have, [part_of(0)])) == [(0, 0, 12), (1, 0, 12)]
+    have = [part_of(1), part_of(0, lo=10, hi=14)]
+    assert givers(plan_of(have, [part_of(0)])) == [(1, 0, 20), (0, 0, 4)]
 
 
 def test_those_that_have_copies_send_equal_shares() -> None:
