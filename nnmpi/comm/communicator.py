@@ -263,8 +263,7 @@ class Comm:
 
         Other operations may be complete on some ranks, and raise on others.
         """
-        self.barrier()
-        with self._progress.log.during(self._calls.log("confirm")):
+        with self._calls.collective(self._calls.log("confirm")):
             self._p2p.confirm()
 
     def abandon(self) -> None:
@@ -277,13 +276,11 @@ class Comm:
     def shrink(self) -> "Comm":
         """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
 
-        All of them call it, each on any Comm of the whole job; it abandons. May raise RankLost if
-        another rank is lost meanwhile: call it again.
+        All call it, each on any Comm of the whole job. It abandons. If it raises RankLost, again.
         """
         self.abandon()
         with self._progress.log.during(self._calls.log("shrink")):
-            left = self._p2p.shrink()
-        return Comm(left, "world", self._progress)
+            return Comm(self._p2p.shrink(), "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""

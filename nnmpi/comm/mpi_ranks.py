@@ -134,7 +134,7 @@ def _joined(progress: Progress, error: ValueError | None) -> Comm:
 
 def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, with exception hooks and a watchdog."""
-    from nnmpi.comm.transport import mpi_job, ulfm
+    from nnmpi.comm.transport import mpi_job, ulfm, ulfm_channel
 
     rank, size = mpi_job.rank_and_size()
     judge = Judge(mpi_job.abort_job, ulfm.is_available())
@@ -144,7 +144,8 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     with progress.log.during(record_of(start, 0)):
         comm = _joined(progress, error)
         if comm.any_thread:
-            watchdog.channel = ulfm.UlfmChannel() if comm.fault_tolerant else mpi_job.MPIChannel()
+            kind = ulfm_channel.UlfmChannel if comm.fault_tolerant else mpi_job.MPIChannel
+            watchdog.channel = kind()
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
     mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", judge)(watchdog.leave))
     return comm

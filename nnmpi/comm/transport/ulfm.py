@@ -14,25 +14,21 @@ Rules, each of which was measured (docs/faults.md):
 - Nothing that was revoked is freed.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.comm.transport.base import TAGS, Bytes, Ledger, TransportFamily
 from nnmpi.comm.transport.files import HAS_FILES, map_files
 from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
-from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.mpi_window import Segments
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
+from nnmpi.comm.transport.ulfm_channel import failed_ranks
 
-PROCESS = np.dtype([("host", "S64"), ("process", np.int64)])
-ENDED = b"e"  # what a rank tells the others when it has nothing left to do
 TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
 FEWEST = 1000  # requests that are kept before those that are complete are dropped
 LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
@@ -101,14 +97,6 @@ class UlfmFamily(TransportFamily):
             raise error
         who = f"rank {', '.join(map(str, gone))}" if gone else "a rank"
         raise self.lost(f"lost {who}") from error
-
-
-def failed_ranks(comm: MPI.Intracomm) -> list[int]:
-    """The ranks of a communicator that are known to be gone."""
-    failed = comm.Get_failed()
-    found = failed.Translate_ranks(range(failed.Get_size()), comm.Get_group())
-    failed.Free()
-    return sorted(found)
 
 
 class UlfmTransport(MPITransport):
@@ -301,42 +289,3 @@ class UlfmReceiver(MPIReceiver):
     def test(self, requests: Sequence[Receive]) -> bool:
         with self._noticing():
             return super().test(requests)
-
-
-class UlfmChannel(MPIChannel):
-    """The messages of watchdogs, of which some may be gone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._gone: set[int] = set()
-        self._ended: set[int] = set()
-        own = np.zeros(1, PROCESS)
-        own[0] = MPI.Get_processor_name().encode(), os.getpid()
-        rows = np.zeros(self._comm.Get_size(), PROCESS)
-        self._comm.Allgather(own.view(np.uint8), rows.view(np.uint8))
-        self.processes = [(str(host), process) for host, process in rows.tolist()]
-
-    def left(self) -> Sequence[int]:
-        return [r for r in self.peers if r not in self._gone]
-
-    def send(self, message: bytes, to: int) -> None:
-        with suppress(MPI.Exception):  # it is gone, and `receive` finds that out
-            super().send(message, to)
-
-    def receive(self) -> tuple[int, bytes] | None:
-        try:
-            received = super().receive()
-        except MPI.Exception:
-            self._gone = {*failed_ranks(self._comm)}
-            self._comm.Ack_failed(len(self._gone))
-            return None
-        if received is None or received[1] != ENDED:
-            return received
-        self._ended.add(received[0])
-        return self.receive()
-
-    def ibarrier(self) -> Callable[[], bool]:
-        """Complete when all ranks that are left have called it, each of which tells all others."""
-        for r in self.left():
-            self.send(ENDED, r)
-        return lambda: self._ended | self._gone >= {*self.peers}
