@@ -105,7 +105,7 @@ def test_the_update_of_a_rank_of_a_node_is_finished_by_others(
         known, alive = known_versions(case), case.left(Deaths())[victim]
         assert alive is not None
         found = set()
-        for number in sample(alive.lines, 8):
+        for number in sample(alive.lines, 6):
             left = case.left(Deaths({victim: number}))
             assert left[victim] is None
             found.add(check(left, known))
@@ -122,7 +122,7 @@ def test_a_rank_is_lost_that_finishes_the_update_of_another(
         middle = alive.lines // 2
         first = case.left(Deaths({1: middle}))[0]
         assert first is not None
-        for number in sample(first.more, 8):
+        for number in sample(first.more, 5):
             left = case.left(Deaths({1: middle}, {0: number}))
             assert left[:2] == [None, None]
             assert check(left, known) == TORN + 1
@@ -135,7 +135,7 @@ def test_a_step_is_finished_or_undone(name: str, monkeypatch: pytest.MonkeyPatch
         known, alive = known_versions(case), case.left(Deaths(update_only=False))[victim]
         assert alive is not None
         found = set()
-        for number in sample(alive.lines, 12):
+        for number in sample(alive.lines, 7):
             left = case.left(Deaths({victim: number}, update_only=False))
             if left[victim] is None:  # a rank that has waited for less runs fewer lines
                 found.add(check(left, known, is_whole="zero" not in case.options))
