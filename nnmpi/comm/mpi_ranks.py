@@ -146,6 +146,8 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
         if comm.any_thread:
             kind = ulfm_channel.UlfmChannel if comm.fault_tolerant else mpi_job.MPIChannel
             watchdog.channel = kind()
+    if comm.fault_tolerant:
+        atexit.register(ulfm_channel.remove_segments)  # after what comes next
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
     mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", judge)(watchdog.leave))
     return comm
