@@ -129,7 +129,6 @@ TABLE = {
     "snapshot": Row(of(laws_snapshot), (1, 4), threads_all=(2,), mpi=(3,)),
     "checkpoints": Row(of(laws_checkpoints), (3,), threads_all=(1, 2, 4, 8), mpi=(3,)),
     "backups": Row(of(laws_backup), mpi=(3,)),
-    "checkpoint files": Row(of(laws_checkpoint_files), (1, 3), mpi=(3,), mpich=(3,), quick=(2,)),
     "checkpoint files": Row(of(laws_checkpoint_files), (3,), mpi=(3,), mpich=(3,), quick=(2,)),
     "moves": Row(of(laws_moves), (3,), threads_all=(1, 5), mpi=(3,), mpich=(3,), quick=(2,)),
     "slices": Row(of(laws_slices), mpi=(2, 3)),
