@@ -47,7 +47,7 @@ def test_a_backup_sends_and_holds_what_is_said(name: str, per_node: int | None) 
 
 
 def until_lost(comm: Comm, kept: dict[int, Kept]) -> None:
-    with suppress(RankLost):
+    with suppress(RankLost, ValueError):  # a Trainer that was set up again has fewer ranks
         kept[comm.rank] = mine = Kept(comm, LAYOUTS["zero 1 on three"][1], every=1)
         mine.train(3)
 
