@@ -206,22 +206,23 @@ class Fit:
             self._evaluate_epoch()
 
     def _evaluate_epoch(self) -> None:
-        """What follows the steps of an epoch; the sums of these are kept to its end."""
-        run, train, test = self._run, self._run.sums, self._session.evaluate()
-        self._check_finite("test loss", test.mean_loss, run.state.step)
-        metrics = {
-            "steps": run.state.step,
-            **measured(self._setup.dataset, self._setup.loss, train, test),
-            **run.pace.rates,
-            "skipped_steps": run.skipped,
-        }
-        facts = {"lr": self._session.last_lr, **self._session.scale, **run.pace.of_epoch()}
-        event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
-        run.tell("epoch", event)
-        self._tell("on_epoch", event)
-        # requests may have come after the last step had agreed
-        stops, suspends, saves = self._requests()
+        """What follows the steps of an epoch."""
+        run, train = self._run, self._run.sums
         with run.epoch_ended():
+            test = self._session.evaluate()
+            self._check_finite("test loss", test.mean_loss, run.state.step)
+            metrics = {
+                "steps": run.state.step,
+                **measured(self._setup.dataset, self._setup.loss, train, test),
+                **run.pace.rates,
+                "skipped_steps": run.skipped,
+            }
+            facts = {"lr": self._session.last_lr, **self._session.scale, **run.pace.of_epoch()}
+            event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
+            run.tell("epoch", event)
+            self._tell("on_epoch", event)
+            # requests may have come after the last step had agreed
+            stops, suspends, saves = self._requests()
             run.stopping = run.stopping or stops
             if suspends and run.has_more:
                 run.metrics = self._saves.suspend(self._session, metrics)

@@ -9,6 +9,7 @@ import fuzz_folders
 import fuzz_lost_ranks
 import fuzz_outputs
 import fuzz_pictures
+import fuzz_recovery
 import fuzz_saved_models
 import fuzz_toml
 from fuzzing import Fuzzer
@@ -28,4 +29,5 @@ FUZZERS: dict[str, Fuzzer] = {
     "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),
     "deaths": Fuzzer(fuzz_deaths.case, 2, 120),
     "lost-ranks": Fuzzer(fuzz_lost_ranks.case, 1, 90),
+    "recovery": Fuzzer(fuzz_recovery.case, 6, 60),
 }

@@ -7,7 +7,7 @@ there all find what comes next (`standing.py`), and the ranks that work make a n
 import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from nnmpi.run.report import Event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session, VersionFacts
 from nnmpi.run.snapshot import Snapshot
-
-T = TypeVar("T")
 
 
 class NothingLeftError(AgreedError):
@@ -89,21 +87,21 @@ class Recovery:
             return
         self._recover()
 
-    def run(self, f: Callable[[], T]) -> T:
+    def run(self, f: Callable[[], Event]) -> Event:
         """What f returns on the ranks that work; after a loss they call it again, and it goes on
         from where the run is."""
-        while True:
-            try:
-                if self.survivors.work is None:
-                    self.survivors.wait()
-                result: T = self.survivors.end(None if self.survivors.work is None else f())
-            except RankLost:
-                if not self.survivors.all.fault_tolerant:
-                    raise
-            else:
-                self.stage = Stage.READY
-                return result
-            self._recover()  # after the handler, whose traceback has the old session
+        try:
+            while True:
+                try:
+                    if self.survivors.work is None:
+                        self.survivors.wait()
+                    return self.survivors.end(f() if self.survivors.work else None)
+                except RankLost:
+                    if not self.survivors.all.fault_tolerant:
+                        raise
+                self._recover()  # after the handler, whose traceback has the old session
+        finally:
+            self.stage = Stage.READY
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""

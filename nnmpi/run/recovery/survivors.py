@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.parallel.agreement import gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.run.recovery.holdings import Gift, OwnedRange
+from nnmpi.run.report import Event
 
 T = TypeVar("T")
 
@@ -64,14 +65,15 @@ class Survivors:
 
     # ---- the end of a run
 
-    def end(self, result: Any) -> Any:
+    def end(self, result: Event | None) -> Event:
         """All ranks have the result of those that work, or all raise RankLost: on none is the run
         over while another has to make a part of it again."""
         if self.spare:
             self._wake()
-            result = next(one for one in gather_objects(self.all, result) if one is not None)
+            result = next(filter(None, gather_objects(self.all, result)))
         if self.all.fault_tolerant:
             self.all.confirm()
+        assert result is not None
         return result
 
     def wait(self) -> None:
