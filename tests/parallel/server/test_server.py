@@ -155,7 +155,7 @@ def test_the_results_of_an_epoch_add_up_to_all_samples_on_all_ranks() -> None:
                 assert s.state == (6 * epoch + s.state.batch, epoch, s.state.batch)
             state = steps[-1].state
             sums = sum(s.samples for s in steps), sum(s.loss for s in steps)
-            found.append((sums[0], round(sums[1], 9), state, steps[-1].stop))
+            found.append((sums[0], round(sums[1], 9), state, steps[-1].request))
         return found
 
     first, *others = threads.run(5, rank)

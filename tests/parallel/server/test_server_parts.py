@@ -112,7 +112,7 @@ def test_the_results_of_an_epoch_add_up_to_the_totals() -> None:
     assert sum(s.loss for s in steps) == 3.5
     assert sum(not s.updated for s in steps) == 3
     assert [s.state for s in steps] == [(11, 2, 1), (11, 2, 1), (15, 3, 0)]
-    assert [s.stop for s in steps] == [False, False, True]
+    assert [s.request for s in steps] == [False, False, True]
 
 
 def test_an_epoch_that_began_in_its_middle_ends_with_its_last_batch() -> None:
