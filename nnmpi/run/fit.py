@@ -18,7 +18,7 @@ from nnmpi.run import consistency
 from nnmpi.run.events import environment, resumed_event, start_event
 from nnmpi.run.files import saving
 from nnmpi.run.recovery.recovery import Recovery
-from nnmpi.run.recovery.standing import Stage
+from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import RunState, StepPhase
@@ -84,12 +84,12 @@ class Fit:
     def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
         """The run from where it is: its begin, or what is left of it after a loss."""
         run = self._run
-        if self._recovery.stage != Stage.RUNNING:
+        if self._recovery.stage != RunStage.RUNNING:
             self._check_ready(epochs)
             self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self._session.wake()
             run.begin(epochs)
-            self._recovery.stage = Stage.RUNNING
+            self._recovery.stage = RunStage.RUNNING
         self._open_report(outputs, report)
         try:
             self._saves.begin(self._comm)

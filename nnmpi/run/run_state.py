@@ -21,7 +21,7 @@ from nnmpi.run.resume import Resumed
 from nnmpi.run.settings import Changes
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.run.told import Told
+from nnmpi.run.told import ToldBefore
 
 
 class StepPhase(Enum):
@@ -81,7 +81,7 @@ class RunState:
         self.loaded: Loaded | None = None
         self.metrics: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
-        self.told, self.result, self.follows = Told(), cast(StepResult | None, None), False
+        self.told, self.result, self.follows = ToldBefore(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.resumed: Resumed | None = None
@@ -110,7 +110,7 @@ class RunState:
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         self.metrics, self.result, self.follows = {}, None, False
-        self.told, self.changed = Told(), {}
+        self.told, self.changed = ToldBefore(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:

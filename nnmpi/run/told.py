@@ -1,4 +1,4 @@
-"""Told: what a rank has told of a run, so that a step that is made again is silent."""
+"""ToldBefore: what a rank has told of a run, so that a step that is made again is silent."""
 
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ KINDS = {
 """What is told by an event of the log."""
 
 
-class Told:
+class ToldBefore:
     """The last step after which each thing was told: an event, or a call of one callback.
 
     calling   the callback that runs now: a loss in it came from a call of its own
@@ -64,7 +64,7 @@ class Told:
     def take(self, told: Mapping[Hashable, int], again: Iterable[tuple[Hashable, int]]) -> None:
         """Where this rank was spare, it has told what the others have; a callback that was
         interrupted is called again on all ranks."""
-        self.last = self.last or dict(told)
+        self.last |= told
         for what, step in again:
             self.go_back(step - 1, what)
         self.calling = None

@@ -22,8 +22,8 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
-from nnmpi.run.recovery.standing import Course, Stage, Standing, agreed
-from nnmpi.run.recovery.survivors import Survivors
+from nnmpi.run.recovery.ranks_left import RanksLeft
+from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report import Event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session, VersionFacts
@@ -65,8 +65,9 @@ class Recovery:
     """
 
     def __init__(self, comm: Comm, hooks: Hooks) -> None:
-        self.survivors, self._hooks = Survivors(comm), hooks
-        self.stage, self.news = Stage.SETTING_UP, list[Event]()
+        self.survivors, self._hooks = RanksLeft(comm), hooks
+        self.stage, self.news = RunStage.SETTING_UP, list[Event]()
+        self._was_spare = False  # since the last loss
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
         self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
         self._seen: SeenStep | None = None  # what ranks know of the step in which one was lost
@@ -83,7 +84,7 @@ class Recovery:
             if not comm.fault_tolerant:
                 raise
         else:
-            self.stage = Stage.READY
+            self.stage = RunStage.READY
             return
         self._recover()
 
@@ -101,7 +102,7 @@ class Recovery:
                         raise
                 self._recover()  # after the handler, whose traceback has the old session
         finally:
-            self.stage = Stage.READY
+            self.stage = RunStage.READY
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""
@@ -157,7 +158,7 @@ class Recovery:
         standings = gather_objects(survivors.all, self._standing())
         course, fewer = agreed(standings), self._fewer()
         survivors.divide(fewer.ranks)
-        if course.stage == Stage.SETTING_UP:
+        if course.stage == RunStage.SETTING_UP:
             self._hooks.set_up(fewer.config, survivors.all, fewer.ranks)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
@@ -172,7 +173,8 @@ class Recovery:
         survivors.all.barrier()
         self._kept.clear()
         self._seen = self._finished = None
-        self.stage = max(course.stage, Stage.READY)
+        self._was_spare = survivors.work is None
+        self.stage = max(course.stage, RunStage.READY)
         made = max(one.step for one in standings)
         self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
@@ -188,7 +190,7 @@ class Recovery:
         run = self._hooks.run()
         if run is not None and course.counters is not None:
             run.take(course.counters, course.unfinished)
-            run.told.take(course.told, course.again)
+            run.told.take(course.told if self._was_spare else {}, course.again)
 
     def _snapshot(
         self, source: Holding | None, standings: Sequence[Standing], working: int

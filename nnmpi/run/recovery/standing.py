@@ -17,7 +17,7 @@ from nnmpi.run.recovery.holdings import Holding, newest
 from nnmpi.run.run_state import Counters
 
 
-class Stage(IntEnum):
+class RunStage(IntEnum):
     """How far a rank is with its Trainer."""
 
     SETTING_UP = 0
@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     finished   the step in which a rank was lost, if it was finished here
     """
 
-    stage: Stage
+    stage: RunStage
     number: int
     told: Mapping[Hashable, int] = {}
     calling: Hashable | None = None
@@ -66,7 +66,7 @@ class Course(NamedTuple):
     lacks       what nobody has any more, if so: a checkpoint may have it
     """
 
-    stage: Stage
+    stage: RunStage
     source: Holding | None = None
     counters: Counters | None = None
     unfinished: StepResult | None = None
@@ -79,8 +79,8 @@ def agreed(standings: Sequence[Standing]) -> Course:
     """What they do next."""
     stages = [one.stage for one in standings]
     workers = [one for one in standings if one.holds]
-    if Stage.SETTING_UP in stages or not workers:
-        return Course(Stage.SETTING_UP)
+    if RunStage.SETTING_UP in stages or not workers:
+        return Course(RunStage.SETTING_UP)
     furthest = max(one.step for one in workers)
     try:
         source = newest(chain.from_iterable(one.holds for one in workers))

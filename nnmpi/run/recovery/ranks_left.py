@@ -1,4 +1,4 @@
-"""Survivors: the ranks of a job that are left, those of them that work, and those that wait."""
+"""RanksLeft: the ranks of a job that are left, those of them that work, and those that wait."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 PAUSE = 0.02  # seconds between two looks of a spare rank
 
 
-class Survivors:
+class RanksLeft:
     """The ranks that are left of a job.
 
     all      their Comm in this era
