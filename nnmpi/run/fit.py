@@ -1,32 +1,29 @@
 """Fit: the steps and epochs of a run, its evaluation, its file and its events."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from nnmpi.comm import Comm, RankLost
-from nnmpi.config import Config
 from nnmpi.metrics import mean
-from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run import consistency
+from nnmpi.run import model_file
 from nnmpi.run.events import environment, resumed_event, start_event
-from nnmpi.run.files import saving
+from nnmpi.run.ready import check_ready
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import RunState, StepPhase
-from nnmpi.run.saves import NoSaves
+from nnmpi.run.saves import NO_SAVES, NoSaves
 from nnmpi.run.session import Session
-from nnmpi.run.setup.setup import Setup
-from nnmpi.run.text.samples import Sampler
-from nnmpi.run.trace import Tracer
+from nnmpi.run.training import Training
 
 
 class DivergedError(AgreedError):
@@ -38,31 +35,26 @@ class Fit:
     """One run; it asks for the session each time, since a callback may end it and open another, and
     so do ranks that are left when one is lost."""
 
-    _run: RunState
-    _session_now: Callable[[], Session]
-    _tracer_now: Callable[[], Tracer]
-    _sampler: Sampler | None
-    _saves: NoSaves
-    _tell_all: Callable[[str, Event], None]  # calls the method of this name of all callbacks
-    _hears_steps: bool  # whether some rank has a callback after each step
+    _training: Training
     _recovery: Recovery
-    _backed_up = 0  # the number of the session that has backups
+    _trainer: object  # which callbacks get
+
+    @property
+    def _run(self) -> RunState:
+        return self._training.run
 
     @property
     def _session(self) -> Session:
-        return self._session_now()
+        return self._training.session
 
     @property
     def _comm(self) -> Comm:
         return self._session.comm
 
     @property
-    def _tracer(self) -> Tracer:
-        return self._tracer_now()
-
-    @property
-    def _setup(self) -> Setup:
-        return self._session.setup
+    def _saves(self) -> NoSaves:
+        training = self._training
+        return training.saves if training.config.checkpoint_dir else NO_SAVES
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
@@ -85,7 +77,7 @@ class Fit:
         """The run from where it is: its begin, or what is left of it after a loss."""
         run = self._run
         if self._recovery.stage != RunStage.RUNNING:
-            self._check_ready(epochs)
+            check_ready(run, self._session, epochs)
             self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self._session.wake()
             run.begin(epochs)
@@ -120,40 +112,10 @@ class Fit:
             run.report.event(event)
         recovery.news.clear()
 
-    def _check_ready(self, epochs: int | None) -> None:
-        """Raises ValueError unless there is a run to make, of what the optimizer has."""
-        run, made, total = self._run, self._run.state.step, self._run.total_steps
-        session, model = self._session, self._session.model
-        if session.is_closed:
-            raise ValueError(
-                f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
-                "since its run failed; make another, or restore a snapshot"
-            )
-        if epochs is not None:
-            Config(epochs=epochs)
-        elif run.runs and made > run.first:
-            raise ValueError(
-                f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more "
-                "epochs"
-            )
-        elif made >= total and not run.epoch_is_over:
-            raise ValueError(
-                f"the snapshot is of step {made}, and this run ends after {total} steps: "
-                "make the Trainer with more epochs or steps, or call fit(epochs=N)"
-            )
-        # by paths, which all ranks have, also where the parameters are elsewhere
-        now = {path for path, p in model.named_parameters() if p.requires_grad}
-        trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
-        if now - trained or (not made and session.settings.trains_others):
-            raise ValueError(
-                "requires_grad of a parameter was changed after this Trainer was made; "
-                "change it in `build`"
-            )
-
     def _fit(self) -> Event:
         """Its steps, and what follows them."""
         try:
-            with self._tracer.of_run():
+            with self._training.tracer.of_run():
                 self._epochs()
         except AgreedError:
             self._saves.close()
@@ -162,13 +124,13 @@ class Fit:
         except RankLost:
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
-            self._rescue(error)
+            model_file.rescue(self._session, error)
             raise
         run, is_suspended = self._run, "checkpoint" in self._run.metrics
         if not is_suspended:
-            self._check_copies()
-            self._save()
-            self._check_copies(buffers=True)  # after the model was saved: nothing is lost
+            self._session.check_copies()
+            model_file.save(self._session)
+            self._session.check_copies(buffers=True)  # after the model was saved: nothing is lost
         result = self._finish(run.metrics, is_suspended)
         run.tell("result", result)
         self._tell("on_end", result)
@@ -192,7 +154,7 @@ class Fit:
             **outcome,
             **digest,
             **written,
-            **self._tracer.outcome(strategy.layout.mesh),
+            **self._training.tracer.outcome(strategy.layout.mesh),
         }
 
     def _epochs(self) -> None:
@@ -213,7 +175,7 @@ class Fit:
             self._check_finite("test loss", test.mean_loss, run.state.step)
             metrics = {
                 "steps": run.state.step,
-                **measured(self._setup.dataset, self._setup.loss, train, test),
+                **measured(self._session.setup.dataset, self._session.setup.loss, train, test),
                 **run.pace.rates,
                 "skipped_steps": run.skipped,
             }
@@ -263,11 +225,8 @@ class Fit:
         """Steps until the end of the epoch, of the run or of the session."""
         run = self._run
         self._session.model.train()
-        own = self._comm.size > 1 and "lr_schedule" in self._setup.own
-        self._compare_settings(all_or_none(self._comm, self._factors_of_epoch) if own else ())
-        if self._backed_up != run.sessions:
-            self._backed_up = run.sessions
-            self._session.back_up()
+        own = self._comm.size > 1 and "lr_schedule" in self._session.setup.own
+        self._compare_settings(all_or_none(self._comm, run.factors_of_epoch) if own else ())
         with closing(self._session.steps()) as steps:
             run.phase = StepPhase.COMPUTING
             for result in steps:
@@ -286,7 +245,7 @@ class Fit:
             run.report.progress(step, run.total_steps, loss, self._run.pace.epoch_rates)
         self._sample()
         self._tell("on_step", {"event": "step", "step": step, "loss": loss})
-        if self._hears_steps and self._session.arrangement.steps_together:
+        if self._training.hears_steps and self._session.arrangement.steps_together:
             self._compare_settings()
         self._saves.after_step(self._session, result)
         self._session.back_up()
@@ -305,36 +264,22 @@ class Fit:
             run.result, run.follows = result, True
             run.pace.lap(result)
         if every and run.state.step % every == 0:
-            self._check_copies()
+            self._session.check_copies()
         return loss
 
     def _sample(self) -> None:
         """Tells a piece of text that the model writes now, where --sample-every asks for one."""
         step = self._run.state.step
-        if self._sampler is not None and step % self._sampler.every == 0:
-            text = self._sampler.text(self._session)
+        if self._training.sampler is not None and step % self._training.sampler.every == 0:
+            text = self._training.sampler.text(self._session)
             self._run.tell("sample", {"event": "sample", "step": step, "text": text})
             self._run.pace.resume()
-
-    def _factors_of_epoch(self) -> list[float]:
-        """What the schedule returns until the end of the epoch."""
-        run = self._run
-        left = min(len(self._setup.train) - run.state.batch, run.total_steps - run.state.step)
-        return [run.lr_factor(run.state.step + i) for i in range(left)]
 
     def _compare_settings(self, factors: Sequence[float] = ()) -> None:
         """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or
         if a schedule returns other factors."""
         together = self._session.arrangement.steps_together
         self._session.settings.compare(self._comm, "" if together else ", in on_epoch", factors)
-
-    def _check_copies(self, buffers: bool = False) -> None:
-        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""
-        session = self._session
-        together = session.arrangement.steps_together
-        if session.config.check_copies and self._comm.size > 1 and together:
-            parts = session.strategy.entries.table
-            consistency.check_copies(parts, self._run.state.step, buffers)
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Raises DivergedError if a loss is NaN or infinite."""
@@ -348,9 +293,15 @@ class Fit:
             )
 
     def _tell(self, occasion: str, event: Event) -> None:
-        self._tell_all(occasion, event)
+        """Calls what callbacks have for this occasion, unless that was done before a rank was
+        lost."""
+        run, step = self._run, self._run.state.step
+        for i, callback in enumerate(self._training.callbacks):
+            if hasattr(callback, occasion) and run.told.is_new((occasion, i), step):
+                with run.told.call((occasion, i), step):
+                    getattr(callback, occasion)(self._trainer, {**event, **self._session.scale})
         self._keep_changes(occasion)
-        self._run.pace.resume()
+        run.pace.resume()
         if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":
             raise ValueError(
                 f"{occasion} of a callback has closed this Trainer, whose run goes on: call "
@@ -367,41 +318,3 @@ class Fit:
             session.settings.change(run.changed[key])
         elif now != next(reversed(run.changed.values()), session.settings.unchanged):
             run.changed[key] = now
-
-    # ---- the file of --save
-
-    def _save(self) -> None:
-        """Writes the model, if the first rank wants to; every rank calls it."""
-        path = self._session.config.save
-        wanted = np.array([bool(path)])
-        self._comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
-        problems: list[str] = []
-
-        def write() -> None:
-            try:
-                self._session.write(path)
-            except saving.NotSavedError as error:
-                problems.append(str(error))
-
-        if wanted[0]:
-            all_or_none(self._comm, write)
-            for problem in gather_objects(self._comm, problems)[0]:
-                raise AgreedError(problem)
-
-    def _rescue(self, error: Exception) -> None:
-        """Saves the model after an error on this rank, if it is whole and no other rank changes it.
-
-        Of several ranks, others may have made the step in which this one failed.
-        """
-        session, run = self._session, self._run
-        if session.is_closed:
-            return
-        if self._comm.size == 1:
-            whole = run.phase is not StepPhase.UPDATING
-        else:
-            whole = run.phase is StepPhase.BETWEEN_STEPS and session.first_has_all
-        if run.state.step and self._comm.rank == 0 and whole:
-            try:
-                session.write(session.config.save)
-            except Exception as other:
-                error.add_note(f"and the trained model was not saved: {other}")

@@ -51,6 +51,13 @@ class Counters(NamedTuple):
     changed: Mapping[tuple[int, str], Changes]
 
 
+class VersionFacts(NamedTuple):
+    """What is to be known of a version of the model besides its arrays; the same on all ranks."""
+
+    head: Snapshot
+    counters: Counters
+
+
 class RunState:
     """The counters of a run, the same on all ranks, and what this rank does and wants.
 
@@ -188,6 +195,11 @@ class RunState:
     def epochs(self) -> int:
         """Those that are begun."""
         return self.state.epoch + (self.state.batch > 0)
+
+    def factors_of_epoch(self) -> list[float]:
+        """What the schedule returns until the end of the epoch."""
+        left = min(self._batches - self.state.batch, self.total_steps - self.state.step)
+        return [self.lr_factor(self.state.step + i) for i in range(left)]
 
     @property
     def is_over(self) -> bool:

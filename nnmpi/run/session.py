@@ -5,17 +5,16 @@
 It is made and closed by all ranks together. What fails on one rank fails on all.
 """
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
 from nnmpi import blas
-from nnmpi.comm import AbortedError, Comm, OtherRankError, RankLost
+from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.config import Config
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
@@ -28,7 +27,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
+from nnmpi.parallel.backup import Backups, NoBackups, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, saved
@@ -36,13 +35,12 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import consistency
 from nnmpi.run.dropped import watch
 from nnmpi.run.files import saving
 from nnmpi.run.may_change import check_batch_norm
-from nnmpi.run.run_state import Counters, RunState
+from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
@@ -57,7 +55,6 @@ class Session:
     """
 
     _steps: Generator[StepResult, None, None] | None = None
-    _is_rescaled = False  # after a step that was finished when a rank was lost
 
     def __init__(
         self,
@@ -69,7 +66,7 @@ class Session:
         snapshot: Snapshot | None = None,
     ) -> None:
         self.config, self.comm, self.is_closed, self.rests = config, comm, False, False
-        self.setup, self._run, self._recorder = setup, run, recorder
+        self.setup, self.run, self._recorder = setup, run, recorder
         self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
         self._initial = replace(config, load=None) if snapshot else config
         model = all_or_none(comm, self._built)
@@ -101,7 +98,7 @@ class Session:
         arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
-        self._run.loaded = loaded or self._run.loaded
+        self.run.loaded = loaded or self.run.loaded
         spec = self._spec(part, arrangement, layout)
         restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
         if restored:
@@ -140,7 +137,7 @@ class Session:
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
             setup.make_optimizer,
-            self._run.control,
+            self.run.control,
         )
 
     def _twin(self, model: Module, arrangement: Arrangement) -> TrainSpec:
@@ -164,7 +161,9 @@ class Session:
 
     def steps(self) -> Generator[StepResult, None, None]:
         """The steps of an epoch from where the run is; they end with the session."""
-        self._steps = self.strategy.steps(self.setup.train, self._run.state)
+        if self._steps is None:
+            self.back_up()
+        self._steps = self.strategy.steps(self.setup.train, self.run.state)
         return self._steps
 
     def evaluate(self) -> Sums:
@@ -189,7 +188,7 @@ class Session:
     def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
         """Gives `outputs` those of all samples, in evaluation mode."""
         with self.evaluating():
-            self.strategy.evaluate(loader, self._run.state.step, outputs)
+            self.strategy.evaluate(loader, self.run.state.step, outputs)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -197,13 +196,13 @@ class Session:
         self.model.eval()
         with self._recorder.evaluation():
             yield
-        self.model.train(self._run.in_epoch)
+        self.model.train(self.run.in_epoch)
 
     @property
     def last_lr(self) -> float:
         """The learning rate of the first group, as the schedule has it in the last step."""
         rate = float(self.optimizer.param_groups[0]["lr"])
-        return rate * self._run.lr_factor(max(self._run.state.step - 1, 0))
+        return rate * self.run.lr_factor(max(self.run.state.step - 1, 0))
 
     @property
     def scale(self) -> dict[str, float]:
@@ -233,6 +232,13 @@ class Session:
         where = path if self.comm.rank == 0 else None
         saving.write_entries(where, self.strategy.entries, self.metadata, self.model)
 
+    def check_copies(self, buffers: bool = False) -> None:
+        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""
+        together = self.arrangement.steps_together
+        if self.config.check_copies and self.comm.size > 1 and together:
+            parts = self.strategy.entries.table
+            consistency.check_copies(parts, self.run.state.step, buffers)
+
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; no message is sent."""
         whole = not self.strategy.layout.serves
@@ -240,13 +246,11 @@ class Session:
 
     def back_up(self) -> None:
         """A backup, if one is due; every rank calls it before the first step and after each."""
-        self.backups.after_step(
-            self._run.state.step, VersionFacts(self._head(), self._run.counters)
-        )
+        self.backups.after_step(self.run.state.step, VersionFacts(self._head(), self.run.counters))
 
     def _head(self) -> Snapshot:
         """A snapshot of now without arrays."""
-        counters, position = self._run.counters, self.strategy.position
+        counters, position = self.run.counters, self.strategy.position
         return Snapshot(
             self.config,
             self.comm.size,
@@ -260,43 +264,6 @@ class Session:
             (),
             None if self.task.scaler is None else self.task.scaler.now,
         )
-
-    # ---- when a rank is lost
-
-    def finish(self, seen: SeenStep, left: Collection[int]) -> StepResult | None:
-        """The step in which a rank was lost, if it could be finished here and is not noted yet; if
-        it could not, it is undone. `left` are the ranks of the job that are left."""
-        strategy, state, loader = self.strategy, self._run.state, self.setup.train
-        assert strategy.torn is not None
-        outcome = strategy.torn.finish(seen, left)
-        strategy.torn.undo()
-        if outcome is None or state.step > seen.step:
-            return None
-        if self.task.scaler is not None and not self._is_rescaled:
-            self.task.scaler.now = self.task.scaler.now.after(outcome.updated)
-            self._is_rescaled = True
-        rows = next(islice(loader.batches(state.epoch), state.batch, None))
-        divisor = loader.divisor(loader.split.y.take(rows, axis=0))
-        return StepResult(state.next(len(loader)), len(rows), divisor, *outcome)
-
-    def left(self, finished: StepResult | None, left: Collection[int]) -> dict[int, HeldVersion]:
-        """What this rank has after that step, with what lost ranks of its node had; and what it has
-        of earlier steps. By version, with VersionFacts of each."""
-        with suppress(RankLost):  # where parameters are gathered again for steps
-            self.wake()
-        own, torn = self.snapshot(), self.strategy.torn
-        ranges, step = [*own.owned], (finished or self._run).state.step
-        if torn is not None:
-            for rank in torn.lost(left):
-                with torn.in_place_of(rank):
-                    ranges += saved(self.part, self.optimizer)
-        now = HeldVersion(step, ranges, VersionFacts(own._replace(owned=()), self._run.counters))
-        return {one.version: one for one in (*self.backups.held(), now)}
-
-    def leave(self) -> None:
-        """Forgets what it shares with ranks of which one is lost; nothing is given back."""
-        self.is_closed = True
-        self._forget()
 
     # ---- between two runs, and the end
 
@@ -320,49 +287,16 @@ class Session:
             self._forget()
             self._release()
 
+    def leave(self) -> None:
+        """Forgets what it shares with ranks of which one is lost; nothing is given back."""
+        self.is_closed = True
+        self._forget()
+
     def end(self) -> None:
         """Closes it, in the midst of its steps too; every rank calls it."""
         if self._steps is not None:
             self._steps.close()
         self.close()
-
-
-class VersionFacts(NamedTuple):
-    """What is to be known of a version of the model beside its arrays; the same on all ranks."""
-
-    head: Snapshot
-    counters: Counters
-
-
-class NoModelError(AttributeError, ValueError):
-    """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
-
-
-class NoSession:
-    """What a Trainer has after a restore that failed, and on a spare rank."""
-
-    is_closed = True
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-    end = close
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NoModelError(f"this Trainer has no model {self._why}")
-
-
-NO_SESSION = cast(Session, NoSession("since its last restore failed: restore a snapshot"))
-SPARE = cast(
-    Session,
-    NoSession(
-        "on this rank, which is spare since others were lost: it waits in fit, and takes part "
-        "again if one more is lost; where trainer.is_spare, call nothing else"
-    ),
-)
 
 
 def _release(

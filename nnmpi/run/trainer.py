@@ -1,13 +1,9 @@
 """Trainer: a model in training as users have it: runs, what is done between them, layouts."""
 
-import gc
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
-from threading import RLock
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -17,45 +13,29 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
-from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
-from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
-from nnmpi.quoting import shown
 from nnmpi.run import consistency
-from nnmpi.run.callbacks import check_callbacks, load_states
-from nnmpi.run.checkpoints.read import Found, use_newest
-from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
-from nnmpi.run.recovery.recovery import Hooks, NothingLeftError, Recovery
+from nnmpi.run.no_session import SPARE
+from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.report import Event, Report
-from nnmpi.run.resume import facts_of, fitted_on_all, goes_on, resumed_from
-from nnmpi.run.run_state import RunState
-from nnmpi.run.saves import NO_SAVES, Saves
-from nnmpi.run.session import NO_SESSION, SPARE, Session
-from nnmpi.run.setup.cutting import Uncut
-from nnmpi.run.setup.on_paper import fitted
-from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of
-from nnmpi.run.setup.setup import NO_METRICS, set_up
+from nnmpi.run.setup.optimizers import MakeOptimizer
+from nnmpi.run.setup.setup import NO_METRICS
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
 from nnmpi.run.text.sampling import Sampling
-from nnmpi.run.trace import Tracer
-
-COLLECTING = RLock()
-"""Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
-return at once, having collected nothing."""
-
+from nnmpi.run.training import Given, Training
 
 T = TypeVar("T")
 
 
-def read(get: Callable[["Trainer"], T]) -> T:
+def read(get: Callable[[Training], T]) -> T:
     """A property of a Trainer, which type checkers take for its value."""
-    return cast(T, property(get))
+    return cast(T, property(lambda trainer: get(trainer._training)))
 
 
 class Trainer:
@@ -75,11 +55,16 @@ class Trainer:
         too, unless the config names another `checkpoint_dir`
     """
 
-    comm: Comm
-    session: Session  # there is none after a restore that failed
-    _graph: Graph | None = None
-    _run: RunState = cast(RunState, None)  # before it is set up
+    _training: Training
 
+    config = read(lambda t: t.config)  # how ranks are arranged, and all else
+    comm = read(lambda t: t.comm)  # of all ranks that are arranged
+    session = read(lambda t: t.session)  # there is none after a restore that failed
+    callbacks = read(lambda t: t.callbacks)
+    dataset = read(lambda t: t.setup.dataset)
+    standardiser = read(lambda t: t.setup.standardiser)
+    train = read(lambda t: t.setup.train)  # the batches of training
+    test = read(lambda t: t.setup.test)  # and those of the test split
     arrangement = read(lambda t: t.session.arrangement)  # who has and does what
     part = read(lambda t: t.session.part)  # what this rank has of the model
     model = read(lambda t: t.session.model)  # the whole tree; parameters may be elsewhere
@@ -87,13 +72,13 @@ class Trainer:
     optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
     warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
     last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
-    state = read(lambda t: t._run.state)  # how far training has come
-    step = read(lambda t: t._run.state.step)  # the number of steps made so far
-    total_steps = read(lambda t: t._run.total_steps)  # that the run ends with
-    stopping = read(lambda t: t._run.stopping)  # whether all ranks have agreed to stop
-    skipped = read(lambda t: t._run.skipped)  # steps left out, as a number was not finite
-    loaded = read(lambda t: t._run.loaded)  # what the file of --load had for the model
-    resumed = read(lambda t: t._run.resumed)  # what the run goes on from, if from a checkpoint
+    state = read(lambda t: t.run.state)  # how far training has come
+    step = read(lambda t: t.run.state.step)  # the number of steps made so far
+    total_steps = read(lambda t: t.run.total_steps)  # that the run ends with
+    stopping = read(lambda t: t.run.stopping)  # whether all ranks have agreed to stop
+    skipped = read(lambda t: t.run.skipped)  # steps left out, as a number was not finite
+    loaded = read(lambda t: t.run.loaded)  # what the file of --load had for the model
+    resumed = read(lambda t: t.run.resumed)  # what the run goes on from, if from a checkpoint
     is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
     is_spare = read(lambda t: t.session is SPARE)  # whether it waits since others were lost
 
@@ -114,100 +99,10 @@ class Trainer:
         if resume is not None:
             directory = config.checkpoint_dir or os.fspath(resume)
             config = replace(config, resume=True, checkpoint_dir=directory)
-        self.config = self._asked = config
-        self.session, self._resume_from = NO_SESSION, resume
-        self._given = build, data, loss, metrics, callbacks, optimizer, schedule
-        me = weakref.proxy(self)  # a Trainer that is dropped is garbage at once
-        hooks = Hooks(
-            lambda: me._asked,
-            partial(Trainer._fitted, me),
-            partial(Trainer._set_up, me),
-            partial(Trainer._arrange, me),
-            partial(Trainer._resume_again, me),
-            partial(Trainer._wait, me),
-            lambda: me._run,
-            lambda: None if me.session.is_closed else me.session,
-        )
-        self._recovery = Recovery(job() if comm is None else comm, hooks)
+        given = Given(build, data, loss, metrics, callbacks, optimizer, schedule, resume)
+        self._training = Training(config, given)
+        self._recovery = Recovery(job() if comm is None else comm, self._training)
         self._recovery.set_up()
-
-    def _set_up(self, config: Config, comm: Comm, ranks: int) -> None:
-        """Loads data, and makes what no arrangement changes; every rank calls it."""
-        build, data, loss, metrics, callbacks, optimizer, schedule = self._given
-        if config.elastic and not self._recovery.survivors.lost:
-            config = self._asked = fitted_on_all(config, comm)
-        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
-        self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
-        hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
-        self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
-        self.dataset, self.standardiser = setup.dataset, setup.standardiser
-        self.train, self.test = setup.train, setup.test
-        self._sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
-        self._setup, self._run = setup, RunState(setup)
-        self.comm, self._tracer = comm, Tracer(setup.config, comm)
-        self._asked = replace(self._asked, model=setup.config.model)
-        facts = partial(facts_of, setup)
-        self._checkpoints = Saves(setup.config, self._run, facts, self.callbacks)
-        close_dropped(comm)
-
-    def _begin(self, config: Config, comm: Comm) -> None:
-        """Opens the first session, on a checkpoint if the run goes on from one."""
-        own = config.checkpoint_dir if self._resume_from is None else os.fspath(self._resume_from)
-        if not goes_on(config, own, comm, partial(self._resume, config, comm)):
-            self._open(config, comm, None)
-
-    def _resume(self, config: Config, comm: Comm, found: Found) -> None:
-        """Opens the first session on a checkpoint."""
-        resumed = all_or_none(comm, lambda: resumed_from(found, self._setup))
-        self._open(config, comm, resumed.snapshot)
-        self._run.resume(resumed)
-        all_or_none(comm, lambda: load_states(self.callbacks, resumed.callbacks))
-
-    def _resume_again(self, config: Config, comm: Comm, lacks: str) -> None:
-        """Goes back to the newest checkpoint, as ranks were lost and nobody has what they had."""
-        directory = config.checkpoint_dir
-
-        def go_back(found: Found) -> None:
-            resumed = all_or_none(comm, lambda: resumed_from(found, self._setup))
-            self._open(config, comm, resumed.snapshot)
-            self._run.go_back(resumed)
-
-        if not directory or use_newest(directory, comm, go_back) is None:
-            where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-            raise NothingLeftError(
-                f"a rank was lost, and nothing is left to go on from: {where} ({lacks}); start "
-                "again, with --backup or --save-every"
-            )
-
-    def _arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-        """Opens a session of these ranks; without a snapshot the first one of the run."""
-        if snapshot is None:
-            self._begin(config, comm)
-        else:
-            self._open(config, comm, snapshot)
-
-    def _open(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-        """Arranges ranks as the config says; each of them calls it."""
-        if comm is not self.comm:
-            optimizer = optimizer_of(config, self._given[5], comm)
-            self._setup = self._setup._replace(make_optimizer=optimizer)
-            self._tracer = Tracer(config, comm)
-        self.config, self.comm = replace(config, model=self._setup.config.model), comm
-        recorder = self._tracer.recorder
-        self.session = Session(self._setup, self.config, comm, self._run, recorder, snapshot)
-        self._graph = self.session.arrangement.graph
-
-    def _wait(self, comm: Comm) -> None:
-        """This rank is spare, unless a session is opened."""
-        self.session, self.comm = SPARE, comm
-
-    def _fitted(self, ranks: int) -> Fewer | None:
-        """The nearest layout for so many ranks, if this rank knows the model."""
-        if self._graph is None:
-            return None
-        setup = self._setup
-        known = self._asked, self._graph, setup.loss, setup.dataset, setup.metrics
-        return fitted(self._asked, ranks, lambda: Uncut(*known))
 
     # ---- training
 
@@ -217,39 +112,29 @@ class Trainer:
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
-        saves = self._checkpoints if self.config.checkpoint_dir else NO_SAVES
-        now = (lambda: self.session), (lambda: self._tracer)
-        given = self._run, *now, self._sampler, saves, self._tell, self._hears_steps
-        return Fit(*given, self._recovery).run(report, epochs)
-
-    def _tell(self, occasion: str, event: Event) -> None:
-        run, step = self._run, self._run.state.step
-        for i, callback in enumerate(self.callbacks):
-            if hasattr(callback, occasion) and run.told.is_new((occasion, i), step):
-                with run.told.call((occasion, i), step):
-                    getattr(callback, occasion)(self, {**event, **self.session.scale})
+        return Fit(self._training, self._recovery, self).run(report, epochs)
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
-        self._run.stop_requested = True
-        self._run.stopping = self._run.stopping or self.comm.size == 1
+        self._training.run.stop_requested = True
+        self._training.run.stopping = self._training.run.stopping or self.comm.size == 1
 
     def suspend(self) -> None:
         """Stop after the current step with a checkpoint, as there is more to do; without a
         `checkpoint_dir`, as `stop`."""
         if self.config.checkpoint_dir:
-            self._run.suspend_requested = True
-            self._run.stopping = self._run.stopping or self.comm.size == 1
+            self._training.run.suspend_requested = True
+            self._training.run.stopping = self._training.run.stopping or self.comm.size == 1
         else:
             self.stop()
 
     def lr_factor(self, step: int) -> float:
         """What multiplies the learning rates in a step."""
-        return self._run.lr_factor(step)
+        return self._training.run.lr_factor(step)
 
     def describe(self) -> Event:
         """The start event."""
-        return start_event(self.session, self._run)
+        return start_event(self.session, self._training.run)
 
     # ---- between two steps, and after the last one
 
@@ -329,7 +214,7 @@ class Trainer:
         """Write a checkpoint to a directory, and return its path; every rank calls it, after the
         same step or epoch. It waits until the checkpoint is whole."""
         self._meet("save_checkpoint")
-        return self._checkpoints.write_to(directory, self.session)
+        return self._training.saves.write_to(directory, self.session)
 
     # ---- other layouts, and the end
 
@@ -354,12 +239,10 @@ class Trainer:
         consistency.check_snapshot(self.comm, config, snapshot.state, known)
         self.session.end()
         self._recovery.keep(snapshot)
-        self.session = NO_SESSION
-        with COLLECTING:
-            gc.collect()  # a parameter and its store know each other
+        self._training.drop()
         self._recovery.arrange(config, self.comm, snapshot)
-        self._asked = config
-        self._run.go_on_from(snapshot)
+        self._training.asked = config
+        self._training.run.go_on_from(snapshot)
 
     def rearrange(self, **changes: Any) -> None:
         """Go on from here with these options; every rank calls it, after the same step or epoch.
@@ -398,5 +281,5 @@ class Trainer:
             raise ValueError(
                 f"this Trainer is closed, by close() or since its run failed: call {what} before"
             )
-        if self._run.in_epoch and not together:
+        if self._training.run.in_epoch and not together:
             raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")

@@ -1,6 +1,7 @@
 """Ranks are killed at operations from the first to the last, and the others go on."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from helpers.training.recovered import LAYOUTS
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn import Parameter
+from nnmpi.optim import SGD
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
 
@@ -117,6 +120,22 @@ def test_a_trainer_goes_on_to_work_after_its_run() -> None:
     assert [is_first for is_first, _ in left] == [True, False, False]
     np.testing.assert_array_equal(left[0][1], left[1][1])
     assert isinstance(left[2][1], str)
+
+
+def test_an_optimizer_of_the_user_and_a_trace_go_on(tmp_path: Path) -> None:
+    """What knows the Comm of the ranks knows that of those that are left."""
+
+    def momentum(named: Sequence[tuple[str, Parameter]]) -> SGD:
+        return SGD([p for _, p in named], 0.1, momentum=0.9)
+
+    def fit(comm: Comm) -> int:
+        options = {**recovered.COMMON, **recovered.RING, "trace": str(tmp_path / "trace.json")}
+        config = Config(**options)
+        done = Trainer(config, None, digits(), comm, optimizer=momentum).fit(NullReport())
+        return int(done["steps"])
+
+    found = threads.run(3, fit, fault_tolerant=True, killed={1: 400})
+    assert found == [6, None, 6]
 
 
 def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_a_second_fit_is_resumed_in_its_own_span(tmp_path: Path) -> None:
         trainer.fit()
         stopper = Stopper(23)
         trainer.callbacks.append(stopper)
-        trainer._hears_steps = True
+        trainer._training.hears_steps = True
         assert trainer.fit(epochs=2)["event"] == "suspended"
         trainer.close()
         trainer = trainer_of(comm, tmp_path, Stopper(0), resume=True, quiet=True)

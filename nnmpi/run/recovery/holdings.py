@@ -10,7 +10,7 @@ from nnmpi.parallel.model.moves import MovedTensor, TensorRange
 from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import memory_axes
 from nnmpi.parallel.model.snapshot import SavedRange
-from nnmpi.run.session import VersionFacts
+from nnmpi.run.run_state import VersionFacts
 
 
 class OwnedRange(NamedTuple):

@@ -4,10 +4,8 @@ A rank keeps what it has in a snapshot, forgets its session, and meets the other
 there all find what comes next (`standing.py`), and the ranks that work make a new session.
 """
 
-import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,40 +19,20 @@ from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.quoting import shown
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
+from nnmpi.run.recovery.leaving import finished, held
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report import Event
-from nnmpi.run.run_state import RunState
-from nnmpi.run.session import Session, VersionFacts
+from nnmpi.run.run_state import RunState, VersionFacts
+from nnmpi.run.session import Session
 from nnmpi.run.snapshot import Snapshot
+from nnmpi.run.training import Training
 
 
 class NothingLeftError(AgreedError):
     """Ranks are lost, and with them what nobody else has."""
-
-
-class Hooks(NamedTuple):
-    """What a Trainer does for its recovery.
-
-    config    how ranks were to be arranged, before any was lost
-    fitted    the nearest layout for so many ranks; None where this rank does not know the model
-    set_up    loads data on these ranks, of which so many work
-    arrange   opens a session
-    resume    opens one on the newest checkpoint, since nobody has something
-    wait      this rank is spare, until a session is opened
-    run       the counters; None before it is set up
-    session   that of this rank; None where there is none
-    """
-
-    config: Callable[[], Config]
-    fitted: Callable[[int], Fewer | None]
-    set_up: Callable[[Config, Comm, int], None]
-    arrange: Callable[[Config, Comm, Snapshot | None], None]
-    resume: Callable[[Config, Comm, str], None]
-    wait: Callable[[Comm], None]
-    run: Callable[[], RunState | None]
-    session: Callable[[], Session | None]
 
 
 class Recovery:
@@ -64,8 +42,8 @@ class Recovery:
     news    the events of losses, until they are told
     """
 
-    def __init__(self, comm: Comm, hooks: Hooks) -> None:
-        self.survivors, self._hooks = RanksLeft(comm), hooks
+    def __init__(self, comm: Comm, training: Training) -> None:
+        self.survivors, self._training = RanksLeft(comm), training
         self.stage, self.news = RunStage.SETTING_UP, list[Event]()
         self._was_spare = False  # since the last loss
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
@@ -74,12 +52,23 @@ class Recovery:
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
+    @property
+    def _run(self) -> RunState | None:
+        """The counters; None before they are set up."""
+        return self._training.run
+
+    @property
+    def _session(self) -> Session | None:
+        """That of this rank, if it has one."""
+        session = self._training.session
+        return None if session.is_closed else session
+
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
         comm = self.survivors.all
         try:
-            self._hooks.set_up(self._hooks.config(), comm, comm.size)
-            self.arrange(self._hooks.config(), comm, None)
+            self._training.begin(comm)
+            self.arrange(self._training.asked, comm, None)
         except RankLost:
             if not comm.fault_tolerant:
                 raise
@@ -106,16 +95,15 @@ class Recovery:
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""
-        run = self._hooks.run()
-        assert run is not None
-        facts = VersionFacts(snapshot._replace(owned=()), run.counters_of(snapshot))
+        counters = self._training.run.counters_of(snapshot)
+        facts = VersionFacts(snapshot._replace(owned=()), counters)
         version = snapshot.state.step
         self._kept[version, self._number] = HeldVersion(version, snapshot.owned, facts)
         self._number += 1
 
     def arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
         """A session; when all ranks have it, none needs what it was made of."""
-        self._hooks.arrange(config, comm, snapshot)
+        self._training.arrange(config, comm, snapshot)
         if comm.fault_tolerant:
             comm.barrier()
         self._kept.clear()
@@ -135,39 +123,36 @@ class Recovery:
     def _leave(self) -> None:
         """The step in which a rank was lost is finished, or undone; what the session has is kept,
         and the session dropped."""
-        everyone, session = self.survivors.all, self._hooks.session()
+        everyone, session = self.survivors.all, self._session
         torn = session.strategy.torn if session else None
         found = gather_objects(everyone, torn.seen() if torn else self._seen)
         known = [one for one in found if one is not None]
         self._seen = SeenStep.joined(known) if known else None
         if session is not None and self._seen is not None:
-            self._finished = session.finish(self._seen, everyone.members) or self._finished
+            self._finished = finished(session, self._seen, everyone.members) or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
         if session is not None:
-            for version, held in session.left(self._finished, everyone.members).items():
-                self._kept[version, self._number] = held
+            for one in held(session, self._finished, everyone.members):
+                self._kept[one.version, self._number] = one
             self._tensors = tensors_of(session.model)
             session.leave()
-        self._hooks.wait(everyone)
         del session, torn
-        gc.collect()  # a parameter and its store know each other
+        self._training.wait(everyone)
 
     def _go_on(self, began: float) -> None:
         """What comes next, for all ranks that are left."""
-        survivors = self.survivors
+        survivors, training = self.survivors, self._training
         standings = gather_objects(survivors.all, self._standing())
         course, fewer = agreed(standings), self._fewer()
         survivors.divide(fewer.ranks)
         if course.stage == RunStage.SETTING_UP:
-            self._hooks.set_up(fewer.config, survivors.all, fewer.ranks)
+            training.set_up(fewer.config, survivors.all, fewer.ranks)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
-        if survivors.work is None:
-            self._hooks.wait(survivors.all)
-        elif course.lacks:
-            self._hooks.resume(fewer.config, survivors.work, course.lacks)
-        else:
-            self._hooks.arrange(fewer.config, survivors.work, snapshot)
+        if survivors.work is not None and course.lacks:
+            self._go_back(fewer.config, survivors.work, course.lacks)
+        elif survivors.work is not None:
+            training.arrange(fewer.config, survivors.work, snapshot)
             self._check_initial(course)
         self._number = 1 + max(one.number for one in standings)
         survivors.all.barrier()
@@ -181,13 +166,13 @@ class Recovery:
     def _fewer(self) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
-        known = filter(None, gather_objects(comm, self._hooks.fitted(comm.size)))
+        known = filter(None, gather_objects(comm, self._training.fitted(comm.size)))
         found = next(known, None)
-        return found or arrange_fewer(self._hooks.config(), comm.size, plan.check)
+        return found or arrange_fewer(self._training.asked, comm.size, plan.check)
 
     def _take(self, course: Course) -> None:
         """The counters of the run are those of all ranks."""
-        run = self._hooks.run()
+        run = self._run
         if run is not None and course.counters is not None:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told if self._was_spare else {}, course.again)
@@ -199,21 +184,31 @@ class Recovery:
         what spare ranks have that no other one has."""
         if source is None:
             return None
-        held = self._kept.get(source.key)
-        owned = tuple(held.ranges) if held is not None else ()
+        own = self._kept.get(source.key)
+        owned = tuple(own.ranges) if own else ()
         gifts = handed_over([one.holds for one in standings], source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
+    def _go_back(self, config: Config, comm: Comm, lacks: str) -> None:
+        """Goes back to the newest checkpoint; raises NothingLeftError where there is none."""
+        if not self._training.go_back(config, comm):
+            directory = config.checkpoint_dir
+            where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
+            raise NothingLeftError(
+                f"a rank was lost, and nothing is left to go on from: {where} ({lacks}); start "
+                "again, with --backup or --save-every"
+            )
+
     def _check_initial(self, course: Course) -> None:
         """Raises NothingLeftError if a run that begins again had other values at its start."""
-        session, comm = self._hooks.session(), self.survivors.work
+        session, comm = self._session, self.survivors.work
         if course.source is not None or session is None or comm is None:
             return
         now = {OwnedRange.of(one): one.values for one in session.snapshot().owned}
 
         def check() -> None:
-            for held in self._kept.values():
-                for one in held.ranges:
+            for version in self._kept.values():
+                for one in version.ranges:
                     own = slice(0, one.hi - one.lo)
                     values = now.get(OwnedRange.of(one))
                     if values is not None and not np.array_equal(values[own], one.values[own]):
@@ -227,7 +222,7 @@ class Recovery:
     # ---- what the others hear
 
     def _standing(self) -> Standing:
-        run = self._hooks.run()
+        run = self._run
         if run is None:
             return Standing(self.stage, self._number)
         return Standing(
@@ -243,7 +238,7 @@ class Recovery:
         )
 
     def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:
-        run = self._hooks.run()
+        run = self._run
         step = run.state.step if run else 0
         return {
             "event": "recovered",
@@ -257,6 +252,6 @@ class Recovery:
         }
 
     def _holding(self, version: int, session: int) -> Holding:
-        held = self._kept[version, session]
-        ranges = tuple(OwnedRange.of(one) for one in held.ranges)
-        return Holding(version, session, self._tensors, ranges, held.about)
+        own = self._kept[version, session]
+        ranges = tuple(OwnedRange.of(one) for one in own.ranges)
+        return Holding(version, session, self._tensors, ranges, own.about)

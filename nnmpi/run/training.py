@@ -1,0 +1,164 @@
+"""Training: what is made of what users give a Trainer, and made again when ranks are lost.
+
+Config, Given ─► set_up ─► Setup, RunState, Saves ─► arrange ─► Session, on a Snapshot or not
+                   ▲                                    ▲
+                   └─ a loss before all ranks had that  └─ restore, a loss: fewer ranks
+"""
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import RLock
+from typing import Any, NamedTuple, cast
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.data import Dataset
+from nnmpi.metrics import Metric
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
+from nnmpi.optim.schedule import LRSchedule
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.run.callbacks import check_callbacks, load_states
+from nnmpi.run.checkpoints.read import Found, use_newest
+from nnmpi.run.dropped import close_dropped
+from nnmpi.run.no_session import NO_SESSION, SPARE
+from nnmpi.run.resume import Resumed, facts_of, fitted_on_all, goes_on, resumed_from
+from nnmpi.run.run_state import RunState
+from nnmpi.run.saves import Saves
+from nnmpi.run.session import Session
+from nnmpi.run.setup.cutting import Uncut
+from nnmpi.run.setup.on_paper import fitted
+from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of
+from nnmpi.run.setup.setup import set_up
+from nnmpi.run.snapshot import Snapshot
+from nnmpi.run.text import samples
+from nnmpi.run.trace import Tracer
+
+COLLECTING = RLock()
+"""Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
+return at once, having collected nothing."""
+
+
+class Given(NamedTuple):
+    """What users give a Trainer besides a Config and a Comm; see there."""
+
+    build: Callable[[], Module] | None
+    data: Dataset | tuple[Any, ...] | None
+    loss: Any
+    metrics: Mapping[str, Metric]
+    callbacks: Sequence[object]
+    optimizer: MakeOptimizer | None
+    schedule: LRSchedule | None
+    resume: str | os.PathLike[str] | None
+
+
+class Training:
+    """What a Trainer has on one rank. It knows neither the Trainer nor what ranks were lost.
+
+    asked    how ranks were to be arranged, before any was lost
+    config   how they are arranged
+    comm     of the ranks that are
+    session  of these ranks; there is none after a restore that failed, and on a spare rank
+    run      how far it has come
+    """
+
+    comm: Comm
+    session: Session = NO_SESSION
+    run: RunState = cast(RunState, None)  # before it is set up
+    _graph: Graph | None = None
+
+    def __init__(self, config: Config, given: Given) -> None:
+        self.config = self.asked = config
+        self._given = given
+
+    def begin(self, comm: Comm) -> None:
+        """Sets up all ranks for the first time, or as many as --elastic finds a layout for."""
+        if self.asked.elastic:
+            self.asked = fitted_on_all(self.asked, comm)
+        self.set_up(self.asked, comm, comm.size)
+
+    def set_up(self, config: Config, comm: Comm, ranks: int) -> None:
+        """Loads data, and makes what no arrangement of so many ranks changes; every rank calls
+        it."""
+        build, data, loss, metrics, callbacks, optimizer, schedule, _ = self._given
+        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
+        self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
+        hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
+        self.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
+        self.sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
+        self.setup, self.run = setup, RunState(setup)
+        self.comm = self._tracer_comm = comm
+        self.tracer = Tracer(setup.config, comm)
+        self.asked = replace(self.asked, model=setup.config.model)
+        self.saves = Saves(setup.config, self.run, partial(facts_of, setup), self.callbacks)
+        close_dropped(comm)
+
+    # ---- sessions
+
+    def arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+        """Opens a session of these ranks; without a snapshot the first one of the run, on a
+        checkpoint if the run goes on from one. Every rank of the Comm calls it."""
+        if snapshot is not None:
+            self._open(config, comm, snapshot)
+            return
+        given = self._given.resume
+        directory = config.checkpoint_dir if given is None else os.fspath(given)
+        if not goes_on(config, directory, comm, partial(self._resume, config, comm)):
+            self._open(config, comm, None)
+
+    def go_back(self, config: Config, comm: Comm) -> bool:
+        """Opens a session on the newest checkpoint of this run; returns whether there is one."""
+
+        def use(found: Found) -> None:
+            self.run.go_back(self._open_on(config, comm, found))
+
+        directory = config.checkpoint_dir
+        return directory is not None and use_newest(directory, comm, use) is not None
+
+    def _resume(self, config: Config, comm: Comm, found: Found) -> None:
+        """The run goes on from a checkpoint."""
+        resumed = self._open_on(config, comm, found)
+        self.run.resume(resumed)
+        all_or_none(comm, lambda: load_states(self.callbacks, resumed.callbacks))
+
+    def _open_on(self, config: Config, comm: Comm, found: Found) -> Resumed:
+        """Opens a session on a checkpoint."""
+        resumed = all_or_none(comm, lambda: resumed_from(found, self.setup))
+        self._open(config, comm, resumed.snapshot)
+        return resumed
+
+    def _open(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+        """Arranges ranks as the config says; each of them calls it."""
+        if comm is not self._tracer_comm:
+            optimizer = optimizer_of(config, self._given.optimizer, comm)
+            self.setup = self.setup._replace(make_optimizer=optimizer)
+            self.tracer, self._tracer_comm = Tracer(config, comm), comm
+        self.config, self.comm = replace(config, model=self.setup.config.model), comm
+        recorder = self.tracer.recorder
+        self.session = Session(self.setup, self.config, comm, self.run, recorder, snapshot)
+        self._graph = self.session.arrangement.graph
+
+    def drop(self, instead: Session = NO_SESSION) -> None:
+        """Has no session, and nothing of the last one in memory."""
+        self.session = instead
+        with COLLECTING:
+            gc.collect()  # a parameter and its store know each other
+
+    # ---- when ranks are lost
+
+    def wait(self, comm: Comm) -> None:
+        """This rank is spare, unless a session is opened."""
+        self.comm = comm
+        self.drop(SPARE)
+
+    def fitted(self, ranks: int) -> Fewer | None:
+        """The nearest layout for so many ranks, if this rank knows the model."""
+        if self._graph is None:
+            return None
+        setup = self.setup
+        known = self.asked, self._graph, setup.loss, setup.dataset, setup.metrics
+        return fitted(self.asked, ranks, lambda: Uncut(*known))
