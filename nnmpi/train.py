@@ -14,13 +14,10 @@ the run is over          both are ignored: MPI_Finalize may take a while
 import argparse
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
-
-import numpy as np
 
 from nnmpi import blas, cli
 from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
@@ -34,6 +31,7 @@ from nnmpi.run.dry_run import dry_run
 from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
+from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
@@ -115,27 +113,24 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         return fail(error, 2)
     except RuntimeError as error:  # MPI cannot be used
         return fail(error)
+    ranks = RanksLeft(comm)
     try:
         c = prepared(comm, arguments)
-        fewer, working = fitted(c, comm) if c.elastic else (None, comm)
+        if c.elastic:
+            fewer = fitted(c, comm)
+            ranks.divide(fewer.ranks)
+            if (fewer.spare or fewer.config != c) and comm.rank == 0:
+                print_error(f"nnmpi.train: {fewer.why}")
+            c = fewer.config
     except ValueError as error:
         return fail(error, 2)
     except KeyboardInterrupt:
         return interrupted(comm, " before the first step")
-    if fewer is None:
-        return train(c, comm, early)
-    if (fewer.spare or fewer.config != c) and comm.rank == 0:
-        print_error(f"nnmpi.train: {fewer.why}")
-    if working is None:
-        over = comm.irecv(np.zeros(1), 0)
-        while not over.done:  # `over.poll` would count as a wait, which may be too long
-            comm.poll()
-            time.sleep(0.05)
+    if ranks.work is None:
+        ranks.wait()
         return 0
-    status = train(fewer.config, working, early)
-    if comm.rank == 0:
-        for spare in range(fewer.ranks, comm.size):
-            comm.isend(np.zeros(1), spare).wait()
+    status = train(c, ranks.work, early)
+    ranks.wake()
     return status
 
 

@@ -103,17 +103,14 @@ def _software(found: Found) -> Iterator[str]:
         yield f"sums may be added in another order than before, with {', '.join(others)}"
 
 
-def fitted(config: Config, comm: Comm) -> tuple[Fewer, Comm | None]:
-    """With --elastic: the layout for the ranks that there are, and the Comm of those that work,
-    which spare ranks do not have. Every rank calls it."""
-    fewer = all_or_none(comm, lambda: arrange_fewer(config, comm.size, plan.check))
-    works = comm.rank < fewer.ranks
-    return fewer, comm.split(0 if works else None) if fewer.spare else comm
+def fitted(config: Config, comm: Comm) -> Fewer:
+    """With --elastic: the layout for the ranks that there are; every rank calls it."""
+    return all_or_none(comm, lambda: arrange_fewer(config, comm.size, plan.check))
 
 
 def fitted_on_all(config: Config, comm: Comm) -> Config:
     """The config for the ranks that there are; raises ValueError if some of them could not work."""
-    fewer, _ = fitted(config, comm)
+    fewer = fitted(config, comm)
     if fewer.spare:
         raise ValueError(
             f"{fewer.why}: start it on {fewer.ranks} ranks, or by python -m nnmpi.train, which has "

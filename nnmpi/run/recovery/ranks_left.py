@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from contextlib import suppress
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from nnmpi.parallel.agreement import gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.run.recovery.holdings import Gift, OwnedRange
 from nnmpi.run.report import Event
-
-T = TypeVar("T")
 
 PAUSE = 0.02  # seconds between two looks of a spare rank
 
@@ -39,11 +37,9 @@ class RanksLeft:
     def shrink(self) -> None:
         """A new era begins, with the ranks that are left."""
         while True:
-            try:
+            with suppress(RankLost):  # one more
                 self.all = self.all.shrink()
                 return
-            except RankLost:  # one more
-                continue
 
     def divide(self, ranks: int) -> None:
         """So many of them work: the first ones."""
@@ -69,7 +65,7 @@ class RanksLeft:
         """All ranks have the result of those that work, or all raise RankLost: on none is the run
         over while another has to make a part of it again."""
         if self.spare:
-            self._wake()
+            self.wake()
             result = next(filter(None, gather_objects(self.all, result)))
         if self.all.fault_tolerant:
             self.all.confirm()
@@ -83,10 +79,10 @@ class RanksLeft:
             self.all.poll()
             time.sleep(PAUSE)
 
-    def _wake(self) -> None:
-        """The first rank ends the wait of the others."""
+    def wake(self) -> None:
+        """The first rank ends the wait of spare ranks."""
         if self.all.rank == 0:
-            waiting: Sequence[int] = range(self.all.size - self.spare, self.all.size)
+            waiting = range(self.all.size - self.spare, self.all.size)
             works = [self.all.isend(np.zeros(1), rank) for rank in waiting]
             for one in works:
                 one.wait()

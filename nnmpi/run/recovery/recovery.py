@@ -6,6 +6,7 @@ there all find what comes next (`standing.py`), and the ranks that work make a n
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -25,8 +26,7 @@ from nnmpi.run.recovery.leaving import finished, held
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report import Event
-from nnmpi.run.run_state import RunState, VersionFacts
-from nnmpi.run.session import Session
+from nnmpi.run.run_state import VersionFacts
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.training import Training
 
@@ -52,27 +52,12 @@ class Recovery:
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
-    @property
-    def _run(self) -> RunState | None:
-        """The counters; None before they are set up."""
-        return self._training.run
-
-    @property
-    def _session(self) -> Session | None:
-        """That of this rank, if it has one."""
-        session = self._training.session
-        return None if session.is_closed else session
-
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
         comm = self.survivors.all
-        try:
+        with suppress(RankLost):
             self._training.begin(comm)
             self.arrange(self._training.asked, comm, None)
-        except RankLost:
-            if not comm.fault_tolerant:
-                raise
-        else:
             self.stage = RunStage.READY
             return
         self._recover()
@@ -82,14 +67,11 @@ class Recovery:
         from where the run is."""
         try:
             while True:
-                try:
+                with suppress(RankLost):
                     if self.survivors.work is None:
                         self.survivors.wait()
                     return self.survivors.end(f() if self.survivors.work else None)
-                except RankLost:
-                    if not self.survivors.all.fault_tolerant:
-                        raise
-                self._recover()  # after the handler, whose traceback has the old session
+                self._recover()  # after the block, as the traceback has the old session
         finally:
             self.stage = RunStage.READY
 
@@ -113,25 +95,24 @@ class Recovery:
         began = time.perf_counter()
         while True:
             self.survivors.shrink()
-            try:
+            with suppress(RankLost):
                 self._leave()
                 self._go_on(began)
-            except RankLost:
-                continue
-            return
+                return
 
     def _leave(self) -> None:
         """The step in which a rank was lost is finished, or undone; what the session has is kept,
         and the session dropped."""
-        everyone, session = self.survivors.all, self._session
-        torn = session.strategy.torn if session else None
+        everyone, session = self.survivors.all, self._training.session
+        is_open = not session.is_closed
+        torn = session.strategy.torn if is_open else None
         found = gather_objects(everyone, torn.seen() if torn else self._seen)
         known = [one for one in found if one is not None]
         self._seen = SeenStep.joined(known) if known else None
-        if session is not None and self._seen is not None:
+        if is_open and self._seen is not None:
             self._finished = finished(session, self._seen, everyone.members) or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
-        if session is not None:
+        if is_open:
             for one in held(session, self._finished, everyone.members):
                 self._kept[one.version, self._number] = one
             self._tensors = tensors_of(session.model)
@@ -153,7 +134,8 @@ class Recovery:
             self._go_back(fewer.config, survivors.work, course.lacks)
         elif survivors.work is not None:
             training.arrange(fewer.config, survivors.work, snapshot)
-            self._check_initial(course)
+            if snapshot is None:
+                self._check_initial(survivors.work)
         self._number = 1 + max(one.number for one in standings)
         survivors.all.barrier()
         self._kept.clear()
@@ -167,13 +149,12 @@ class Recovery:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
         known = filter(None, gather_objects(comm, self._training.fitted(comm.size)))
-        found = next(known, None)
-        return found or arrange_fewer(self._training.asked, comm.size, plan.check)
+        return next(known, None) or arrange_fewer(self._training.asked, comm.size, plan.check)
 
     def _take(self, course: Course) -> None:
         """The counters of the run are those of all ranks."""
-        run = self._run
-        if run is not None and course.counters is not None:
+        run = self._training.run
+        if course.counters is not None:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told if self._was_spare else {}, course.again)
 
@@ -199,12 +180,9 @@ class Recovery:
                 "again, with --backup or --save-every"
             )
 
-    def _check_initial(self, course: Course) -> None:
+    def _check_initial(self, comm: Comm) -> None:
         """Raises NothingLeftError if a run that begins again had other values at its start."""
-        session, comm = self._session, self.survivors.work
-        if course.source is not None or session is None or comm is None:
-            return
-        now = {OwnedRange.of(one): one.values for one in session.snapshot().owned}
+        now = {OwnedRange.of(one): one.values for one in self._training.session.snapshot().owned}
 
         def check() -> None:
             for version in self._kept.values():
@@ -222,9 +200,9 @@ class Recovery:
     # ---- what the others hear
 
     def _standing(self) -> Standing:
-        run = self._run
-        if run is None:
+        if self.stage == RunStage.SETTING_UP:
             return Standing(self.stage, self._number)
+        run = self._training.run
         return Standing(
             self.stage,
             self._number,
@@ -238,8 +216,7 @@ class Recovery:
         )
 
     def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:
-        run = self._run
-        step = run.state.step if run else 0
+        step = self._training.run.state.step
         return {
             "event": "recovered",
             "step": step,
