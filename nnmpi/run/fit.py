@@ -58,20 +58,19 @@ class Fit:
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
-        run = self._run
         with ExitStack() as outputs:
             try:
                 return self._recovery.run(lambda: self._go_on(outputs, report, epochs))
             except BaseException as error:
                 self._saves.abandon()
-                if run.opened is not None:
+                if self._run.opened is not None:
                     reason = str(error) or type(error).__name__
-                    failed = {"event": "failed", "error": reason, "steps": run.state.step}
+                    failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
                     with suppress(LostOutputError):
-                        run.opened.event(failed)
+                        self._run.opened.event(failed)
                 raise
             finally:
-                run.end()
+                self._run.end()
 
     def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
         """The run from where it is: its begin, or what is left of it after a loss."""
