@@ -279,8 +279,11 @@ class Comm:
         All call it, each on any Comm of the whole job. It abandons. If it raises RankLost, again.
         """
         self.abandon()
-        with self._progress.log.during(self._calls.log("shrink")):
-            return Comm(self._p2p.shrink(), "world", self._progress)
+        progress = self._progress
+        with progress.log.during(self._calls.log("shrink")):
+            # of the newest ranks, which others may have a Comm of though it was not made here
+            progress.shrunk = (progress.shrunk or self._p2p).shrink()
+            return Comm(progress.shrunk, "world", progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""

@@ -39,6 +39,7 @@ class Progress:
         self.works: list[Work] = []
         self.lock = threading.RLock()
         self.family = TransportFamily()  # of this rank's Comms
+        self.shrunk: Transport | None = None  # the ranks that were left at the last loss
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread

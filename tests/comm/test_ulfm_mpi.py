@@ -20,6 +20,7 @@ def job(name: str, ranks: int) -> Ended:
     [
         ("one_after_another", 5, "1 4"),
         ("two_at_once", 5, "0 4"),
+        ("hears_while_it_shrinks", 3, "0 2"),
         ("dies_at_its_end", 3, "0 1 2"),  # as rank 0 saw them
     ],
 )
