@@ -43,6 +43,12 @@ def test_an_exception_ends_the_rank_alone() -> None:
     assert ended.err.endswith("rank 0 of 3: KeyError: 'no such thing'\n")
 
 
+def test_an_exception_is_the_status_where_all_others_have_ended() -> None:
+    ended = job("raises_at_its_end", 3)
+    assert (ended.status, ended.out) == (1, "left: 0 1 2\n")
+    assert ended.err.endswith("rank 1 of 3: ValueError: after all others\n")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

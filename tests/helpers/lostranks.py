@@ -188,6 +188,15 @@ def dies_at_its_end(comm: Comm) -> Comm:
     return comm
 
 
+def raises_at_its_end(comm: Comm) -> Comm:
+    """The others have nothing left to do."""
+    ring(comm)
+    if comm.rank == 1:
+        time.sleep(1.0)
+        raise ValueError("after all others")
+    return comm
+
+
 def random(comm: Comm) -> Comm:
     """WORK SEED: one or two ranks are killed at random moments, with memory and Comms made anew."""
     work, rng = WORK[sys.argv[2]], np.random.default_rng(int(sys.argv[3]))
@@ -207,12 +216,12 @@ def random(comm: Comm) -> Comm:
 JOBS: dict[str, Callable[[Comm], Comm]] = {
     f.__name__: f
     for f in (one_after_another, two_at_once, stops, raises, all_raise, nobody_recovers,
-              dies_at_its_end, hears_while_it_shrinks, random)
+              dies_at_its_end, raises_at_its_end, hears_while_it_shrinks, random)
 }  # fmt: skip
 
 if __name__ == "__main__":
     left = JOBS[sys.argv[1]](world())
-    if sys.argv[1] != "dies_at_its_end":
+    if not sys.argv[1].endswith("_at_its_end"):
         left.confirm()
     if left.rank == 0:
         print("left:", *left.members, flush=True)

@@ -30,7 +30,7 @@ class Failures(NamedTuple):
 
     is_first: bool = True  # this rank, of all that fail
     others: Mapping[int, str] = {}  # messages of other ranks that fail
-    all_fail: bool = False
+    all_over: bool = False  # they have failed too, or come to their end
 
 
 @contextmanager
@@ -83,10 +83,10 @@ def install(
             end(f"RankLost: {error}", Trouble.NOT_RECOVERED)
         elif is_rank:
             message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
-            is_first, others, all_fail = failures(message, issubclass(kind, OtherRankError))
-            if all_fail or not judge.fault_tolerant:
+            is_first, others, all_over = failures(message, issubclass(kind, OtherRankError))
+            if all_over or not judge.fault_tolerant:
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)
-            trouble = Trouble.ALL_FAILED if all_fail else Trouble.FAILED
+            trouble = Trouble.ALL_OVER if all_over else Trouble.FAILED
             end(_others(rank, message, others) + traceback_text(error), trouble)
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
