@@ -30,7 +30,7 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
 from nnmpi.comm.calls import Calls, Freed, record_of
-from nnmpi.comm.planned import PlannedCalls
+from nnmpi.comm.planned import planned_steps
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -64,7 +64,7 @@ class Comm:
         self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[CallSignature, AllReduce]] = {}
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
-        self._steps = PlannedCalls(self._calls, self._interpreter).steps
+        self._steps = partial(planned_steps, self._calls, self._interpreter)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
 
     @property
@@ -221,8 +221,7 @@ class Comm:
     def node_memory(self, n: int, dtype: Any) -> NodeMemory:
         """Memory for n numbers, one for all ranks of a node, zero at first; collective."""
         n, dtype = checked_size(n, dtype, "node_memory")
-        call = self._calls.log("node_memory", "", n, dtype)
-        with self._calls.collective(call):
+        with self._calls.collective(call := self._calls.log("node_memory", "", n, dtype)):
             transport = self._dispatch.node_transport(n * dtype.itemsize)
             name = f"{self.name}/node_memory{call[1]}"
             memory = NodeMemory(Calls(name, transport, self._progress), n, dtype)
@@ -280,7 +279,8 @@ class Comm:
         """
         self.abandon()
         with self._progress.log.during(self._calls.log("shrink")):
-            return Comm(self._p2p.shrink(), "world", self._progress)
+            self._progress.shrunk = left = (self._progress.shrunk or self._p2p).shrink()
+            return Comm(left, "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""

@@ -20,35 +20,29 @@ from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS
 
 
-class PlannedCalls:
-    """The collectives of one communicator that are moves of ours."""
-
-    def __init__(self, calls: Calls, interpreter: Interpreter) -> None:
-        self._calls, self._interpreter = calls, interpreter
-
-    def steps(
-        self,
-        operation: str,
-        name: str,
-        array: Array,
-        parts: Parts = None,
-        starts: bool = False,
-        root: int = -1,
-        plan: Algorithm | None = None,
-    ) -> tuple[Steps, CallRecord]:
-        """An operation by one of the algorithms of its family, or by another plan."""
-        algorithms, moves_only = FAMILIES[operation]
-        plan = plan or algorithms.get(name)
-        if plan is None:
-            raise unknown(name, operation, tuple(algorithms))
-        calls = self._calls
-        row, bounds = flat(array, operation), None
-        if parts is not None:
-            bounds = bounds_of(parts, row.size, calls.transport.size, operation)
-            name = f"{name}, {parts_text(parts)}"
-        call = calls.log(operation, name, row.size, row.dtype, root)
-        data = as_integers(row) if moves_only else row
-        blocks = not starts and calls.progress.idle
-        plan = plan if root < 0 else rooted(plan, root)
-        steps = self._interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
-        return put_back(steps, row, array), call
+def planned_steps(
+    calls: Calls,
+    interpreter: Interpreter,
+    operation: str,
+    name: str,
+    array: Array,
+    parts: Parts = None,
+    starts: bool = False,
+    root: int = -1,
+    plan: Algorithm | None = None,
+) -> tuple[Steps, CallRecord]:
+    """An operation by one of the algorithms of its family, or by another plan."""
+    algorithms, moves_only = FAMILIES[operation]
+    plan = plan or algorithms.get(name)
+    if plan is None:
+        raise unknown(name, operation, tuple(algorithms))
+    row, bounds = flat(array, operation), None
+    if parts is not None:
+        bounds = bounds_of(parts, row.size, calls.transport.size, operation)
+        name = f"{name}, {parts_text(parts)}"
+    call = calls.log(operation, name, row.size, row.dtype, root)
+    data = as_integers(row) if moves_only else row
+    blocks = not starts and calls.progress.idle
+    plan = plan if root < 0 else rooted(plan, root)
+    steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
+    return put_back(steps, row, array), call

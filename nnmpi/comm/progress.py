@@ -39,6 +39,9 @@ class Progress:
         self.works: list[Work] = []
         self.lock = threading.RLock()
         self.family = TransportFamily()  # of this rank's Comms
+        # The ranks that were left at the last loss. Where another is lost before this rank has a
+        # Comm of them, others may have theirs already: both have to shrink from here.
+        self.shrunk: Transport | None = None
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread

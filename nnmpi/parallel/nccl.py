@@ -29,6 +29,11 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
     """Makes NCCL the wire of each axis if gradients are summed by it; every rank calls it."""
     if algorithm != NCCL:
         return
+    if layout.replicas.fault_tolerant:
+        raise ValueError(
+            "allreduce nccl: under mpirun --with-ft ulfm a sum of NCCL waits for ever where a rank "
+            "is lost: use --allreduce ring, or mpirun without --with-ft ulfm"
+        )
     stream = SideStream(on)
     for comm in (layout.replicas, layout.axis["tp"]):
         if comm.size > 1:

@@ -46,6 +46,31 @@ def test_an_exception_without_text_ends_the_job_too(tmp_path: Path) -> None:
     assert "Mute: <exception str() failed>" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "all_over", "status"),
+    [("RankLost('lost rank 2')", False, 41), ("ValueError", True, 41), ("ValueError", False, -9)],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_fault_tolerant_job_goes_on_without_a_rank_that_fails_alone(
+    tmp_path: Path, error: str, all_over: bool, status: int, own: bool
+) -> None:
+    ended = script(
+        tmp_path,
+        f"""
+        import sys
+        from nnmpi.comm import RankLost
+
+        sys.excepthook = (lambda *_: print("own")) if {own} else sys.__excepthook__
+        judge = verdict.Judge(lambda status: os._exit(40 + status), fault_tolerant=True)
+        found = exit_hooks.Failures(all_over={all_over})
+        exit_hooks.install(1, 4, judge, lambda message, follows: found)
+        raise {error}
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (status, "own\n" * own)
+    assert ended.stderr.splitlines()[-1].startswith(f"rank 1 of 4: {error[:8]}")
+
+
 class Wrong(nn.Module):
     def forward(self, x: Any) -> Any:
         try:

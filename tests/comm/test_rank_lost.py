@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from helpers.laws import Law, of
 from nnmpi.comm import Comm, OtherRankError, RankLost, thread_ranks
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.comm.call_log import CallLog
+from nnmpi.comm.debug.silence import ANSWER, ASK, Silence
+from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.hub import DeadlockError, Killed
 
 LAWS = of(laws_lost)
@@ -221,3 +225,13 @@ def test_an_error_of_a_rank_s_own_is_raised_first() -> None:
 
     with pytest.raises(OSError, match="the disk is full"):
         thread_ranks.run(3, fails, fault_tolerant=True)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_rank_that_has_come_to_its_end_does_not_compute(at_end: bool) -> None:
+    told = list[Any]()
+    silence = Silence(0, Progress(CallLog()), lambda message, to: told.append((message, to)))
+    silence.at_end = at_end
+    silence.hear(1, [ASK, None])
+    [((kind, seconds), to)] = told
+    assert (kind, seconds == 0, to) == (ANSWER, at_end, 1)

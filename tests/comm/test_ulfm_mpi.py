@@ -20,6 +20,7 @@ def job(name: str, ranks: int) -> Ended:
     [
         ("one_after_another", 5, "1 4"),
         ("two_at_once", 5, "0 4"),
+        ("hears_while_it_shrinks", 3, "0 2"),
         ("dies_at_its_end", 3, "0 1 2"),  # as rank 0 saw them
     ],
 )
@@ -40,6 +41,12 @@ def test_an_exception_ends_the_rank_alone() -> None:
     ended = job("raises", 3)
     assert (ended.status, ended.out) == (0, "left: 1 2\n")
     assert ended.err.endswith("rank 0 of 3: KeyError: 'no such thing'\n")
+
+
+def test_an_exception_is_the_status_where_all_others_have_ended() -> None:
+    ended = job("raises_at_its_end", 3)
+    assert (ended.status, ended.out) == (1, "left: 0 1 2\n")
+    assert ended.err.endswith("rank 1 of 3: ValueError: after all others\n")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -129,6 +130,24 @@ def dies_of_it(comm: Comm) -> Comm:
     raise AssertionError
 
 
+def hears_while_it_shrinks(comm: Comm) -> Comm:
+    """Of the two that are left, one has no Comm yet when it hears of a loss, and one has it."""
+    if comm.rank == 1:
+        die()
+    kind = type(comm._p2p)
+    duplicate = kind.duplicate
+
+    def fail(transport: Any) -> NoReturn:
+        kind.duplicate = duplicate
+        transport.duplicate()
+        raise transport.family.lost("as if one more were lost")
+
+    if comm.rank == 2:
+        kind.duplicate = fail
+        return until_lost(comm, ring, int)
+    return until_lost(until_lost(comm, ring, int), ring, int)
+
+
 def stops(comm: Comm) -> Comm:
     limit_waits(comm)
     return until_lost(comm, ring, lambda turn: turn == 5 and comm.rank == 1 and stop())
@@ -169,6 +188,15 @@ def dies_at_its_end(comm: Comm) -> Comm:
     return comm
 
 
+def raises_at_its_end(comm: Comm) -> Comm:
+    """The others have nothing left to do."""
+    ring(comm)
+    if comm.rank == 1:
+        time.sleep(1.0)
+        raise ValueError("after all others")
+    return comm
+
+
 def random(comm: Comm) -> Comm:
     """WORK SEED: one or two ranks are killed at random moments, with memory and Comms made anew."""
     work, rng = WORK[sys.argv[2]], np.random.default_rng(int(sys.argv[3]))
@@ -188,12 +216,12 @@ def random(comm: Comm) -> Comm:
 JOBS: dict[str, Callable[[Comm], Comm]] = {
     f.__name__: f
     for f in (one_after_another, two_at_once, stops, raises, all_raise, nobody_recovers,
-              dies_at_its_end, random)
+              dies_at_its_end, raises_at_its_end, hears_while_it_shrinks, random)
 }  # fmt: skip
 
 if __name__ == "__main__":
     left = JOBS[sys.argv[1]](world())
-    if sys.argv[1] != "dies_at_its_end":
+    if not sys.argv[1].endswith("_at_its_end"):
         left.confirm()
     if left.rank == 0:
         print("left:", *left.members, flush=True)

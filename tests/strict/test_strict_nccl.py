@@ -131,3 +131,8 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
 def test_on_paper_each_rank_has_a_gpu_of_its_own() -> None:
     assert Cluster.on_paper(4, 2, "cuda").devices == (0, 1, 0, 1)
     assert Cluster.on_paper(2).devices == (None, None)
+
+
+def test_a_job_that_outlives_its_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="waits for ever where a rank is lost: use --allreduce"):
+        threads.run(2, connected, fault_tolerant=True)

@@ -30,7 +30,7 @@ class Failures(NamedTuple):
 
     is_first: bool = True  # this rank, of all that fail
     others: Mapping[int, str] = {}  # messages of other ranks that fail
-    all_fail: bool = False
+    all_over: bool = False  # they have failed too, or come to their end
 
 
 @contextmanager
@@ -77,17 +77,18 @@ def install(
             before(kind, error, trace)
         if is_rank and interrupted:
             end("interrupted", Trouble.INTERRUPTED)
-        elif is_rank and own:
-            end(kind.__name__)
         elif is_rank and isinstance(error, RankLost):
-            end(f"RankLost: {error}", Trouble.NOT_RECOVERED)
+            end("RankLost" if own else f"RankLost: {error}", Trouble.NOT_RECOVERED)
+        elif is_rank and own and not judge.fault_tolerant:
+            end(kind.__name__)
         elif is_rank:
             message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
-            is_first, others, all_fail = failures(message, issubclass(kind, OtherRankError))
-            if all_fail or not judge.fault_tolerant:
+            is_first, others, all_over = failures(message, issubclass(kind, OtherRankError))
+            if all_over or not judge.fault_tolerant:
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)
-            trouble = Trouble.ALL_FAILED if all_fail else Trouble.FAILED
-            end(_others(rank, message, others) + traceback_text(error), trouble)
+            trouble = Trouble.ALL_OVER if all_over else Trouble.FAILED
+            text = kind.__name__ if own else traceback_text(error)
+            end(_others(rank, message, others) + text, trouble)
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
         ends = os.getpid() == process and not issubclass(args.exc_type, SystemExit)

@@ -6,7 +6,8 @@ rank 2   stopped                                                        ▼  SIG
 rank 3   waits ........ answer ◄── on the host of rank 2: end it ───────┘
 
 A rank is silent if it does not answer for a second, or if it has only computed for longer than the
-limit: it has made no call, and waits in none. Of those that wait, the first one has it killed.
+limit: it has made no call, and waits in none. Of those that wait, the first one has it killed. A
+rank that has come to its end waits for the others.
 """
 
 import math
@@ -36,6 +37,7 @@ class Silence:
         self, rank: int, progress: Progress, tell: Callable[[list[object], int], None]
     ) -> None:
         self._rank, self._progress, self._tell = rank, progress, tell
+        self.at_end = False  # of this rank
         self._sign: object = None
         self._last = time.monotonic()  # when this rank last gave a sign of life
         self._asked = math.inf  # when, if there is a question to the others
@@ -46,7 +48,7 @@ class Silence:
         """Sees whether this rank has made a call, or waits; to be called again and again."""
         log = self._progress.log
         sign = log.records[-1] if log.records else None
-        if sign is not self._sign or self._progress.waiting() is not None:
+        if sign is not self._sign or self._waits():
             self._sign, self._last = sign, time.monotonic()
 
     def hear(self, source: int, message: list[object]) -> None:
@@ -54,12 +56,14 @@ class Silence:
         kind, value = message
         if kind == ASK:
             self.look()
-            waits = self._progress.waiting() is not None
-            self._tell([ANSWER, 0.0 if waits else time.monotonic() - self._last], source)
+            self._tell([ANSWER, 0.0 if self._waits() else time.monotonic() - self._last], source)
         elif kind == ANSWER:
             self._computed[source] = float(str(value))
         else:
             end(int(str(value)))
+
+    def _waits(self) -> bool:
+        return self.at_end or self._progress.waiting() is not None
 
     def is_ended(self, channel: "MPIChannel", what: str, limit: float) -> bool:
         """Has silent ranks killed; False where that is no remedy, since all wait for each other.

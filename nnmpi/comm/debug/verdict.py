@@ -18,7 +18,7 @@ class Trouble(Enum):
 
     INTERRUPTED = "this rank gets Ctrl-C"
     FAILED = "an exception ends this rank alone"
-    ALL_FAILED = "an exception ends this rank, and one ends every other rank"
+    ALL_OVER = "an exception ends this rank, and every other has failed or come to its end"
     NOT_RECOVERED = "nobody takes the RankLost of this rank"
     LEFT = "this rank waits for one that has come to its end"
     SILENT = "for NNMPI_TIMEOUT this rank waits for one that does not answer, or only computes"
@@ -44,7 +44,7 @@ END = Verdict(Remedy.END_JOB)
 VERDICTS: dict[Trouble, tuple[Verdict, Verdict]] = {  # of a usual job, of a fault-tolerant one
     Trouble.INTERRUPTED: (Verdict(Remedy.END_JOB, INTERRUPTED),) * 2,
     Trouble.FAILED: (END, Verdict(Remedy.END_RANK)),
-    Trouble.ALL_FAILED: (END, END),
+    Trouble.ALL_OVER: (END, END),
     Trouble.NOT_RECOVERED: (END, END),
     Trouble.LEFT: (END, END),
     Trouble.SILENT: (END, Verdict(Remedy.END_SILENT)),

@@ -84,6 +84,7 @@ class Watchdog:
 
     def leave(self) -> None:
         """Returns when all ranks have called it, unless a rank ends the job."""
+        self._silence.at_end = True
         self._ended.set()
         self._thread.join()
 
@@ -107,7 +108,8 @@ class Watchdog:
         others = {r: text for r, (text, _, follows) in sorted(failed.items()) if not follows}
         first = [r for r, (_, first, _) in failed.items() if first]
         is_first = is_first and self._rank < min(first, default=self._rank + 1)
-        return Failures(is_first, others, failed.keys() >= {*channel.left()})
+        over = {*failed, *self._left} >= {*channel.left()}
+        return Failures(is_first, others, over)
 
     def _run(self) -> None:
         while not self._ended.wait(min(TICK, self._progress.log.settings.timeout / 4)):

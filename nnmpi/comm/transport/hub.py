@@ -71,7 +71,7 @@ class Rendezvous:
         return {*self._members} - self.brought.keys()
 
 
-class Survivors:
+class Meeting:
     """A meeting of the ranks that are left, however many these are when it is complete."""
 
     what, error, awaited = "all ranks that are left", None, ()
@@ -82,7 +82,7 @@ class Survivors:
         self.ranks: list[int] = []  # when it is complete
 
 
-Posted: TypeAlias = PostedMessage | Rendezvous | Survivors
+Posted: TypeAlias = PostedMessage | Rendezvous | Meeting
 
 
 class Hub:
@@ -105,8 +105,8 @@ class Hub:
         self._running, self._lost = set(range(size)), set[int]()
         self._left = dict(killed or {})  # operations until a rank is killed, that one included
         self._revoked = set[Hashable]()
-        self._meeting = Survivors(1)
-        self._met: dict[int, Survivors] = {}  # by a rank that was not confirmed, and has to shrink
+        self._meeting = Meeting(1)
+        self._met: dict[int, Meeting] = {}  # by a rank that was not confirmed, and has to shrink
         self._waiting: dict[int, Sequence[Posted]] = {}
         self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
         self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
@@ -173,7 +173,7 @@ class Hub:
                 self._met[by.job_rank] = met
                 raise self._loss(by)
 
-    def shrink(self, by: ChannelEnd) -> Survivors:
+    def shrink(self, by: ChannelEnd) -> Meeting:
         """All ranks that are left, which have called it too, or were not confirmed."""
         with self._changed:
             return self._met.pop(by.job_rank, None) or self._meet(by, confirms=False)
@@ -264,7 +264,7 @@ class Hub:
         lost = ", ".join(map(str, sorted(self._lost)))
         return by.family.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
 
-    def _meet(self, by: ChannelEnd, confirms: bool) -> Survivors:
+    def _meet(self, by: ChannelEnd, confirms: bool) -> Meeting:
         self._count(by)
         meeting = self._meeting
         meeting.came[by.job_rank] = confirms
@@ -278,7 +278,7 @@ class Hub:
         meeting = self._meeting
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
-            self._meeting = Survivors(meeting.number + 1)
+            self._meeting = Meeting(meeting.number + 1)
             self._changed.notify_all()
 
     def _fail(self, failure: AbortedError) -> None:
