@@ -99,7 +99,7 @@ def test_ranks_that_were_suspended_and_killed_go_on_to_the_same_bits(tmp_path: P
     assert epochs == [e["loss"] for e in whole.events if e["event"] == "epoch"]
 
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    ran = run(tmp_path, 3, *more, "--elastic")
+    ran = run(tmp_path, 0, *more, "--elastic")
     assert (ran.status, [e["event"] for e in ran.events]) == (0, ["complete"]), ran.err
     now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert now == written
