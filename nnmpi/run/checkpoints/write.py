@@ -83,7 +83,7 @@ class FileWritten(NamedTuple):
     blocks: Sequence[str] = ()
 
 
-class Told(NamedTuple):
+class AboutRun(NamedTuple):
     """What the run tells of itself, on the first rank: as JSON, and its arrays; and its log."""
 
     about: Any
@@ -183,12 +183,12 @@ class Writer:
 
     # ---- how it is written
 
-    def _told(self, about: Mapping[str, Any], log: str | None) -> Told:
+    def _told(self, about: Mapping[str, Any], log: str | None) -> AboutRun:
         if self._comm.rank:
-            return Told(None, [], None)
+            return AboutRun(None, [], None)
         arrays: list[np.ndarray] = []
         text = as_json(dict(about), arrays)
-        return Told(text, [np.array(a, order="C") for a in arrays], log)
+        return AboutRun(text, [np.array(a, order="C") for a in arrays], log)
 
     def _made_folder(self, step: int) -> str:
         """On the first rank; returns what is wrong, if anything."""
@@ -201,7 +201,7 @@ class Writer:
         return ""
 
     def _steps(
-        self, snapshot: Snapshot, told: Told, ranks: Sequence[RangesHere], began: float
+        self, snapshot: Snapshot, told: AboutRun, ranks: Sequence[RangesHere], began: float
     ) -> Generator[None, None, WriteResult]:
         """Yields when it has begun, and while it waits for threads or for messages."""
         step, has = snapshot.state.step, [one.ranges for one in ranks]
@@ -245,7 +245,7 @@ class Writer:
     def _ended(
         self,
         snapshot: Snapshot,
-        told: Told,
+        told: AboutRun,
         has: Sequence[Sequence[RangeType]],
         files: Sequence[FileWritten],
         problem: str,
