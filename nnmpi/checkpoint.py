@@ -93,7 +93,8 @@ def verified(options: argparse.Namespace) -> Printed:
         for one in values
     ]
     damaged = any(one["problem"] for one in values)
-    return Printed(values, "\n".join(lines) or "no checkpoints", int(damaged))
+    text = "\n".join(lines) or f"no checkpoints in {shown(options.directory)}"
+    return Printed(values, text, int(damaged))
 
 
 def exported(options: argparse.Namespace) -> Printed:
@@ -111,7 +112,8 @@ def exported(options: argparse.Namespace) -> Printed:
     try:
         files = export(found, options.out, options.optimizer)
     except DamagedError as error:
-        raise ValueError(f"cannot export {shown(found.folder)}: {error}") from None
+        remedy = "; --step takes another one" * (options.step is None)
+        raise ValueError(f"cannot export {shown(found.folder)}: {error}{remedy}") from None
     text = f"step {found.step} to {' and '.join(map(shown, files))}"
     passed_over = [f"{line}\n" for line in found.passed_over]
     value = {"step": found.step, "files": files, "passed_over": [*found.passed_over]}

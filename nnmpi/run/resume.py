@@ -68,10 +68,11 @@ def goes_on(
     if directory and (config.resume or config.elastic):
         found = use_newest(directory, comm, use)
         if found is None and config.resume:
-            raise ValueError(
+            message = (
                 f"there is no checkpoint in {shown(directory)} to resume from: name another "
                 "directory, or begin without --resume"
             )
+            comm.agree(ValueError(message))
     if own and not (found and own == directory):
         all_or_none(comm, lambda: check_empty(own))
     return found is not None

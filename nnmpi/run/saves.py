@@ -35,6 +35,10 @@ ALL = sys.maxsize
 """How many checkpoints are kept where a user says when one is written."""
 
 
+class UnusableDirectoryError(AgreedError, ValueError):
+    """Checkpoints cannot be written where the config says."""
+
+
 class SaveTimes:
     """When checkpoints are due, by steps, epochs or a clock; and when the time is over.
 
@@ -136,7 +140,10 @@ class Saves(NoSaves):
 
     def begin(self, comm: Comm) -> None:
         config, self._is_first = self._config, comm.rank == 0
-        self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
+        try:
+            self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
+        except ValueError as error:
+            raise UnusableDirectoryError(str(error)) from None
         self._best = self._run.resumed.best if self._run.resumed else None
         self._at, self._count, self._copying = self._run.state.step, 0, 0.0
         self._is_open = True
@@ -185,7 +192,7 @@ class Saves(NoSaves):
         self._copying += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
-        self._writer.start(snapshot, about)
+        self._writer.start(snapshot, about, about["log"] and self._config.log)
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
@@ -249,8 +256,8 @@ class Saves(NoSaves):
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
-        self._is_open = False
         self._tell(self._writer.close())
+        self._is_open = False
 
     def abandon(self) -> None:
         if self._is_open:

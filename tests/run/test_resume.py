@@ -19,6 +19,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import options
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, warnings
 from nnmpi.run.report import Event, NullReport
@@ -376,3 +377,37 @@ def test_the_docs_show_the_table() -> None:
         more = "; refused with BatchNorm" if row.batch_norm else ""
         more += f" (beside `{row.beside}`)" if row.beside else ""
         assert f"| {', '.join(names)} | {row.then.value}{more} | {row.why} |" in page
+
+
+# ---- what cannot begin or end
+
+
+def test_one_rank_tells_that_there_is_nothing_to_resume_from(tmp_path: Path) -> None:
+    def rank(comm: Comm) -> None:
+        with pytest.raises(OtherRankError if comm.rank else ValueError, match="to resume from"):
+            trainer_of(comm, tmp_path, resume=True)
+
+    threads.run(2, rank)
+
+
+def test_one_rank_tells_of_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    """Not of a rank that has failed alone, and ended the others."""
+    (tmp_path / "c").touch()
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises(OtherRankError if comm.rank else AgreedError, match="not a directory"):
+            fitted(comm, tmp_path, quiet=True)
+
+    threads.run(2, rank)
+
+
+def test_a_run_whose_last_checkpoint_is_interrupted_unlocks_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Writer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Writer, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    assert not (tmp_path / "c" / ".lock").exists()

@@ -22,7 +22,7 @@ from nnmpi.nn.place import Part, Place
 from nnmpi.nn.stored import Form
 from nnmpi.optim.state import STEP, name_of
 from nnmpi.quoting import shown
-from nnmpi.run.checkpoints.manifest import DamagedError, FileRange
+from nnmpi.run.checkpoints.manifest import MALFORMED, NAME, DamagedError, FileRange
 from nnmpi.run.checkpoints.read import BlockReader, Found
 from nnmpi.run.files import folders, saving
 
@@ -96,8 +96,12 @@ def export(found: Found, out: str, optimizer: bool) -> list[str]:
         raise ValueError(
             f"{shown(found.folder)} does not say what its tensors are: it is not of a Trainer"
         )
-    facts, whole = [TensorFact(*one) for one in about["tensors"]], WholeTensors(found)
-    sizes = None if about["sizes"] is None else Sizes(*about["sizes"])
+    whole = WholeTensors(found)
+    try:
+        facts = [TensorFact(*one) for one in about["tensors"]]
+        sizes = None if about["sizes"] is None else Sizes(*about["sizes"])
+    except MALFORMED as error:
+        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
     folders.check_kind(out, sizes, found.manifest.snapshot.config.model)
     with folders.prepared(out, sizes, about["metadata"]) as (file, form, metadata):
         _write_model(file, form, metadata, facts, whole)

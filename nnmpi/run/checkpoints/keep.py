@@ -175,7 +175,9 @@ def locked(directory: Path) -> DirectoryLock:
     cannot = f"checkpoint_dir {shown(directory)} cannot be written"
     end = time.monotonic() + PATIENCE
     try:
-        directory.mkdir(exist_ok=True)
+        if not directory.is_dir():
+            directory.mkdir(exist_ok=True)
+            sync(directory.parent)
         while (found := _try_lock(directory / LOCK)) is None:
             if time.monotonic() > end:
                 raise ValueError(
@@ -228,10 +230,11 @@ def check_shared(directory: Path, comm: Comm) -> None:
     others = [rank for rank, seen in enumerate(is_seen) if not seen]
     if others:
         ranks = ", ".join(map(str, others[:8])) + ", ..." * (len(others) > 8)
-        raise ValueError(
+        message = (
             f"checkpoint_dir {shown(directory)} is not shared: rank 0 has written a file there "
             f"that ranks {ranks} do not see; name a directory that all ranks share"
         )
+        comm.agree(ValueError(message))
 
 
 def _seen(path: Path) -> bool:

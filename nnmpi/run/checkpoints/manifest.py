@@ -8,10 +8,11 @@ Any byte of it that is another one is found: there is one way to write it.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from nnmpi.config import Config
 from nnmpi.dtypes import named
 from nnmpi.metrics import Share, Sums
 from nnmpi.nn.place import Place
+from nnmpi.nn.tensor_files import TYPES
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
@@ -29,6 +31,7 @@ from nnmpi.run.settings import Changes
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.user_files import parsed
 
+T = TypeVar("T")
 NAME = "manifest.json"
 FORMAT = 1
 """The version of the format; another one is not read."""
@@ -36,6 +39,10 @@ FORMAT = 1
 MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
 DIGEST = 64  # characters
+FILE_NAME = re.compile(r"rank-\d{5,}\.safetensors")
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What JSON of another form raises where it is read."""
 
 
 class DamagedError(ValueError):
@@ -129,7 +136,13 @@ def from_bytes(content: bytes) -> Manifest:
     frame = HEAD + digest + MIDDLE + body + TAIL
     if frame != content or hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedError(f"{NAME} is damaged: it is not what its SHA-256 says")
-    whole = parsed(json.loads, body)
+    found: Manifest = parsed(_from_json, body)
+    return found
+
+
+def _from_json(body: str | bytes) -> Manifest:
+    """See `from_bytes`; its digest is compared."""
+    whole = json.loads(body)
     if whole["format"] != FORMAT:
         raise DamagedError(
             f"{NAME} has version {shown(whole['format'])} of the format, and nnmpi reads {FORMAT}"
@@ -137,11 +150,23 @@ def from_bytes(content: bytes) -> Manifest:
     return Manifest(
         _run_from_json(whole["run"]),
         tuple(map(_file_from_json, whole["files"])),
-        tuple(ArrayInFile(dtype, at, tuple(shape)) for dtype, at, shape in whole["arrays"]),
-        whole["about"],
-        whole["versions"],
-        whole["time"],
+        tuple(ArrayInFile(*_in_file(row[:2]), _ints(row[2])) for row in whole["arrays"]),
+        _is(dict, whole["about"]),
+        _is(dict, whole["versions"]),
+        _is(float, whole["time"]),
     )
+
+
+def _is(kind: type[T], value: Any) -> T:
+    """The value; raises TypeError for one of another type."""
+    if type(value) is not kind:
+        raise TypeError(f"{shown(value)} is not of type {kind.__name__}")
+    return value
+
+
+def _ints(values: Iterable[Any]) -> tuple[int, ...]:
+    """Whole numbers, as of a shape."""
+    return tuple(_is(int, value) for value in values)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -170,7 +195,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         name = Path(error.filename or NAME).name
         raise DamagedError(f"{shown(name)}: {error.strerror or error}") from None
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         if isinstance(error, DamagedError):
             raise
         raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
@@ -205,15 +230,15 @@ def _run_from_json(texts: Any) -> Snapshot:
     loss, divisor, samples, metrics = run["epoch"]
     shares = {name: Share(*share) for name, share in metrics.items()}
     positions = (
-        WorkerPosition(worker, workers, StepState(*state))
+        WorkerPosition(worker, workers, StepState(*_ints(state)))
         for worker, workers, *state in run["positions"]
     )
     return Snapshot(
         Config(**run["options"]),
-        run["ranks"],
+        _is(int, run["ranks"]),
         run["measured"],
         run["span"],
-        StepState(*run["state"]),
+        StepState(*_ints(run["state"])),
         run["skipped"],
         Sums(loss, divisor, samples, shares),
         tuple(positions),
@@ -240,19 +265,29 @@ def _file_to_json(file: SavedFile) -> dict[str, Any]:
 def _file_from_json(texts: Any) -> SavedFile:
     ranges = (
         FileRange(
-            Place(path, tuple(shape), tuple((start, stop) for start, stop in part)),
-            tuple(axes),
-            *(lo, hi, steps, InFile(*values)),
-            {name: InFile(*there) for name, there in sums.items()},
+            Place(_is(str, path), _ints(shape), tuple((lo, hi) for lo, hi in map(_ints, part))),
+            _ints(axes),
+            *(_is(int, lo), _is(int, hi), _is(int, steps)),
+            _in_file(values),
+            {name: _in_file(there) for name, there in sums.items()},
         )
         for path, shape, part, axes, lo, hi, steps, values, sums in texts["ranges"]
     )
-    found = SavedFile(texts["name"], texts["bytes"], tuple(texts["sha256"]), tuple(ranges))
-    if Path(found.name).name != found.name:
-        raise DamagedError(f"{NAME} names the file {shown(found.name)}, which is not beside it")
+    name, size = texts["name"], _is(int, texts["bytes"])
+    if not FILE_NAME.fullmatch(name):
+        raise DamagedError(f"{NAME} names the file {shown(name)}, which is not that of a rank")
+    found = SavedFile(name, size, tuple(texts["sha256"]), tuple(ranges))
     for one in found.ranges:
         _check(one, found.size)
     return found
+
+
+def _in_file(row: Any) -> InFile:
+    """Where numbers are; raises DamagedError for what no file has."""
+    dtype, at = row
+    if dtype not in TYPES or _is(int, at) < 0:
+        raise DamagedError(f"{NAME} has numbers of type {shown(dtype)} at byte {shown(at)}")
+    return InFile(dtype, at)
 
 
 def _check(one: FileRange, size: int) -> None:

@@ -119,7 +119,7 @@ def write_file(path: Path, views: Sequence[memoryview], stop: threading.Event) -
         in_thread(partial(block_digests, _pieces(views, stop, *half)))
         for half in ((0, middle), (middle, size))
     ]
-    with path.open("xb", buffering=PIECE) as file:
+    with path.open("xb", buffering=BLOCK) as file:  # larger pieces are written without a copy
         for piece in _pieces(views, stop, 0, size):
             file.write(piece)
         file.flush()

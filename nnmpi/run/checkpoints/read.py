@@ -22,6 +22,8 @@ from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.keep import folders
 from nnmpi.run.checkpoints.manifest import (
+    MALFORMED,
+    NAME,
     DamagedError,
     InFile,
     Manifest,
@@ -79,7 +81,7 @@ class BlockReader:
 
     def _read(self, name: str, number: int) -> bytes:
         try:
-            with (self._folder / name).open("rb", buffering=0) as file:
+            with (self._folder / name).open("rb") as file:  # its reads are not cut short
                 file.seek(number * BLOCK)
                 block = file.read(BLOCK)
         except OSError as error:
@@ -129,7 +131,10 @@ class Found(NamedTuple):
             for one in self.manifest.arrays:
                 row = reader.numbers(first.name, InFile(*one[:2]), 0, math.prod(one.shape))
                 arrays.append(row.reshape(one.shape))
-        found: dict[str, Any] = from_json(self.manifest.about, arrays)
+        try:
+            found: dict[str, Any] = from_json(self.manifest.about, arrays)
+        except MALFORMED as error:
+            raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
         return found
 
     def snapshot(self) -> Snapshot:
@@ -193,11 +198,12 @@ def newest(
         there = gather_objects(comm, found.folder.is_dir())
         if not all(there):
             ranks = [rank for rank, is_there in enumerate(there) if not is_there]
-            raise ValueError(
+            message = (
                 f"checkpoint_dir {shown(path)} is not shared: rank 0 sees "
                 f"{found.folder.name} in it, and rank {ranks[0]} does not; name a directory that "
                 "all ranks share"
             )
+            comm.agree(ValueError(message))
     return found
 
 

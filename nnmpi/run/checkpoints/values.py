@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.dtypes import named
+from nnmpi.nn.tensor_files import TYPES
 from nnmpi.quoting import shown
 
 MARKS = ("tuple", "float", "numpy", "array", "dict")
@@ -24,13 +25,13 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
 
     Raises ValueError for what JSON cannot hold.
     """
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.name in TYPES:
         return {"numpy": [value.dtype.name, as_json(value.item(), arrays)]}
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype.name in TYPES:
         arrays.append(value)
         return {"array": len(arrays) - 1}
     if isinstance(value, tuple | list):
@@ -40,6 +41,8 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
         found = {key: as_json(item, arrays) for key, item in value.items()}
         return {"dict": found} if len(found) == 1 and {*found} <= {*MARKS} else found
     kind = "a dict whose keys are not all texts" if isinstance(value, Mapping) else repr(value)
+    if isinstance(value, np.ndarray):
+        kind = f"an array of {value.dtype}"
     raise ValueError(
         f"a checkpoint cannot hold {shown(kind)} (of type {type(value).__name__}): give numbers, "
         "texts, arrays, and lists, tuples and dicts of them"

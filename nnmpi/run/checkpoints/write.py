@@ -83,11 +83,12 @@ class FileWritten(NamedTuple):
     blocks: Sequence[str] = ()
 
 
-class Told(NamedTuple):
-    """What the run tells of itself, on the first rank: as JSON, and its arrays."""
+class AboutRun(NamedTuple):
+    """What the run tells of itself, on the first rank: as JSON, and its arrays; and its log."""
 
     about: Any
     arrays: list[np.ndarray]
+    log: str | None
 
 
 class Writer:
@@ -121,15 +122,18 @@ class Writer:
             self._lock = locked(self._directory)
             clean(self._directory, self._lock.is_locked)
 
-    def start(self, snapshot: Snapshot, about: Mapping[str, Any]) -> WriteResult | None:
+    def start(
+        self, snapshot: Snapshot, about: Mapping[str, Any], log: str | None = None
+    ) -> WriteResult | None:
         """Begins to write what the ranks have; returns the result of the one before, if that was
         under way.
 
         `about` is of the first rank: what a run needs to go on, beside the snapshot. Raises
-        ValueError, on all ranks, if a checkpoint cannot hold it.
+        ValueError, on all ranks, if a checkpoint cannot hold it. A log, whose length `about` tells,
+        is on disk before the checkpoint is.
         """
         before, began = self.finish(), time.perf_counter()
-        told = all_or_none(self._comm, lambda: self._told(about))
+        told = all_or_none(self._comm, lambda: self._told(about, log))
         ranges = [RangeType.of(one) for one in snapshot.owned]
         problem = self._made_folder(snapshot.state.step)
         own = RangesHere(ranges, snapshot.positions, problem)
@@ -179,12 +183,12 @@ class Writer:
 
     # ---- how it is written
 
-    def _told(self, about: Mapping[str, Any]) -> Told:
+    def _told(self, about: Mapping[str, Any], log: str | None) -> AboutRun:
         if self._comm.rank:
-            return Told(None, [])
+            return AboutRun(None, [], None)
         arrays: list[np.ndarray] = []
         text = as_json(dict(about), arrays)
-        return Told(text, [np.array(a, order="C") for a in arrays])
+        return AboutRun(text, [np.array(a, order="C") for a in arrays], log)
 
     def _made_folder(self, step: int) -> str:
         """On the first rank; returns what is wrong, if anything."""
@@ -197,7 +201,7 @@ class Writer:
         return ""
 
     def _steps(
-        self, snapshot: Snapshot, told: Told, ranks: Sequence[RangesHere], began: float
+        self, snapshot: Snapshot, told: AboutRun, ranks: Sequence[RangesHere], began: float
     ) -> Generator[None, None, WriteResult]:
         """Yields when it has begun, and while it waits for threads or for messages."""
         step, has = snapshot.state.step, [one.ranges for one in ranks]
@@ -241,7 +245,7 @@ class Writer:
     def _ended(
         self,
         snapshot: Snapshot,
-        told: Told,
+        told: AboutRun,
         has: Sequence[Sequence[RangeType]],
         files: Sequence[FileWritten],
         problem: str,
@@ -262,6 +266,8 @@ class Writer:
                 for one, file in zip(layouts, files, strict=True)
             )
             about = snapshot, saved, layouts[0].arrays, told.about, versions(), time.time()
+            if told.log:
+                sync(Path(told.log))
             write_manifest(part, Manifest(*about))
             replace(part, folder)
         except OSError as error:

@@ -105,9 +105,9 @@ def lock(file: IO[Any], wait: bool = False) -> bool:
     return True
 
 
-def sync(folder: Path) -> None:
-    """Returns when the names in a folder are on disk."""
-    file = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Returns when a file, or the names in a folder, are on disk."""
+    file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
     finally:

@@ -15,7 +15,7 @@ from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints import keep
 from nnmpi.run.checkpoints.keep import check_empty, check_shared, clean, folder_of, part_of
-from nnmpi.run.checkpoints.manifest import NAME, DamagedError, from_bytes
+from nnmpi.run.checkpoints.manifest import NAME, DamagedError, read_manifest
 from nnmpi.run.checkpoints.read import newest
 from nnmpi.run.checkpoints.write import Writer
 
@@ -74,13 +74,34 @@ def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
         newest(tmp_path, comm_self())
 
 
-def test_a_manifest_of_another_version_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (b'"format":1', b'"format":2', "version 2 of the format, and nnmpi reads 1"),
+        (b'"rank-00000.safetensors"', b'"../secret"', "the file ../secret, which is not that of a"),
+        (b'["float64",', b'["object",', "numbers of type object"),
+        (b'["float64",', b'["float64",-', "of type float64 at byte -"),
+        (b'"steps"', b'"stepz"', "unexpected|not an option"),
+        (b'"ranks":1', b'"ranks":"1"', "1 is not of type int"),
+        (b'"about":{', b'"about":1,"x":{', "1 is not of type dict"),
+        (b'"ranks":1', b'"ranks":' + b"[" * 500 + b"]" * 500, "nested too deeply"),
+        (b'"ranks":1', b'"ranks":' + b"[" * 99_999 + b"]" * 99_999, "nested too deeply"),
+    ],
+)
+def test_a_manifest_that_another_program_has_written(
+    old: bytes, new: bytes, reason: str, tmp_path: Path
+) -> None:
+    """Its digest is right."""
     threads.run(1, written, tmp_path, [1])
-    content = (folder_of(tmp_path, 1) / NAME).read_bytes()
-    body = content[content.index(b'"manifest":') + 11 : -2].replace(b'"format":1', b'"format":2')
+    path = folder_of(tmp_path, 1) / NAME
+    content = path.read_bytes()
+    body = content[content.index(b'"manifest":') + 11 : -2]
+    assert old in body
+    body = body.replace(old, new, 1)
     digest = hashlib.sha256(body).hexdigest().encode()
-    with pytest.raises(DamagedError, match="version 2 of the format, and nnmpi reads 1"):
-        from_bytes(b'{"sha256":"' + digest + b'","manifest":' + body + b"}\n")
+    path.write_bytes(b'{"sha256":"' + digest + b'","manifest":' + body + b"}\n")
+    with pytest.raises(DamagedError, match=reason):
+        read_manifest(path.parent)
 
 
 def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -163,7 +184,8 @@ def test_a_directory_that_ranks_do_not_share(
     def rank(comm: Comm) -> None:
         own = tmp_path / str(comm.rank // 2)  # two ranks a node
         own.mkdir(exist_ok=True)
-        with pytest.raises(ValueError, match=r"rank 0 has written .* that ranks 2, 3 do not see"):
+        one_line = OtherRankError if comm.rank else ValueError
+        with pytest.raises(one_line, match=r"rank 0 has written .* that ranks 2, 3 do not see"):
             check_shared(own, comm)
 
     threads.run(4, rank)
@@ -210,6 +232,29 @@ def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
         if reason:
             with pytest.raises(ValueError, match=f"a checkpoint cannot hold .*{reason}"):
                 writer.start(made(comm_self(), 1), {"callbacks": [{"state": value}]})
+    for array in (np.zeros(2, complex), np.array(["a"]), np.array([None])):
+        with pytest.raises(ValueError, match=f"a checkpoint cannot hold an array of {array.dtype}"):
+            writer.start(made(comm_self(), 1), {"callbacks": array})
     with pytest.raises(ValueError, match="whose keys are not all texts"):
         writer.start(made(comm_self(), 1), {"callbacks": {1: np.zeros(2)}})
     writer.close()
+
+
+def test_the_log_is_on_disk_before_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a log would be shorter than its checkpoint says, after a failure of power."""
+    log, synced = tmp_path / "log", list[str]()
+    log.write_text("line\n")
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        fsync(file)
+
+    writer = Writer(tmp_path / "c", comm_self())
+    monkeypatch.setattr(os, "fsync", noted)
+    writer.start(made(comm_self(), 1), {}, str(log))
+    writer.close()
+    part = ".step-00000001.part"
+    assert synced == ["rank-00000.safetensors", part, "log", NAME, part, "c"]

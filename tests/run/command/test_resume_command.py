@@ -69,6 +69,7 @@ def test_a_signal_suspends_a_run(tmp_path: Path, number: signal.Signals, status:
     assert (tmp_path / ran.events[-1]["checkpoint"]).is_dir()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_ranks_that_were_suspended_and_killed_go_on_to_the_same_bits(tmp_path: Path) -> None:
     """Of a run that was not; then the run is complete, and nothing is written again."""
@@ -99,7 +100,7 @@ def test_ranks_that_were_suspended_and_killed_go_on_to_the_same_bits(tmp_path: P
     assert epochs == [e["loss"] for e in whole.events if e["event"] == "epoch"]
 
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    ran = run(tmp_path, 3, *more, "--elastic")
+    ran = run(tmp_path, 0, *more, "--elastic")
     assert (ran.status, [e["event"] for e in ran.events]) == (0, ["complete"]), ran.err
     now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert now == written
