@@ -22,7 +22,6 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.backup import Backups
 
-
 FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
 SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in LAYOUTS]
 """All layouts; most of them are for --all."""
