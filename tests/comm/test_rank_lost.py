@@ -135,7 +135,9 @@ def test_a_rank_is_lost_at_any_operation(operation: Callable[[Comm], None]) -> N
 
 
 @pytest.mark.parametrize("operation", OPERATIONS[:5], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("later", [0, 1, 7, 30])
+@pytest.mark.parametrize(
+    "later", [0, 7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 30))]
+)
 def test_two_ranks_are_lost(operation: Callable[[Comm], None], later: int) -> None:
     for n in range(1, 60, 4):
         killed = {1: n, 2: n + later}

@@ -18,10 +18,11 @@ def job(name: str, ranks: int) -> Ended:
 @pytest.mark.parametrize(
     ("name", "ranks", "left"),
     [
-        ("one_after_another", 5, "1 4"),
+        pytest.param("one_after_another", 5, "1 4", marks=pytest.mark.long),
         ("two_at_once", 5, "0 4"),
         ("hears_while_it_shrinks", 3, "0 2"),
-        ("dies_at_its_end", 3, "0 1 2"),  # as rank 0 saw them
+        # as rank 0 saw them
+        pytest.param("dies_at_its_end", 3, "0 1 2", marks=pytest.mark.long),
     ],
 )
 def test_ranks_go_on_without_those_that_are_killed(name: str, ranks: int, left: str) -> None:
@@ -52,7 +53,7 @@ def test_an_exception_is_the_status_where_all_others_have_ended() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("all_raise", "ValueError: the same everywhere"),
+        pytest.param("all_raise", "ValueError: the same everywhere", marks=pytest.mark.long),
         ("nobody_recovers", "RankLost: lost rank 1"),
     ],
 )

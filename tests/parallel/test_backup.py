@@ -22,14 +22,18 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.backup import Backups
 
+FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
+SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in LAYOUTS]
+"""All layouts; most of them are for --all."""
 
-@pytest.mark.parametrize("name", LAYOUTS)
+
+@pytest.mark.parametrize("name", SOME)
 def test_the_others_have_what_a_rank_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
     threads.run(ranks, backups_outlive, options, each_rank)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", SOME)
 def test_the_other_nodes_have_what_a_node_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
     threads.run(ranks, backups_outlive, options, each_node, per_node=-(-ranks // 2))

@@ -92,11 +92,17 @@ def check(found: list[Left | None], known: list[Known], is_whole: bool = True) -
     return last
 
 
+def some_of(cases: dict[str, Case]) -> list[object]:
+    """All names; most of them are for --all."""
+    few = ("a node", "masters", "replicas", "shards")
+    return [pytest.param(name, marks=() if name in few else pytest.mark.long) for name in cases]
+
+
 def sample(lines: int, most: int) -> range:
     return range(1, lines + 1, max(lines // most, 1))
 
 
-@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("name", some_of(NODES))
 def test_the_update_of_a_rank_of_a_node_is_finished_by_others(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +134,7 @@ def test_a_rank_is_lost_that_finishes_the_update_of_another(
             assert check(left, known) == TORN + 1
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", some_of(OTHERS))
 def test_a_step_is_finished_or_undone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with cut_up(monkeypatch):
         case, victim = OTHERS[name], 1

@@ -118,7 +118,7 @@ def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
 
     Slurm sends SIGUSR1 to the process that it started, which is the script.
     """
-    wait = "trap 'exit 75' USR1\necho ready >&2\nwhile :; do sleep 0.1; done\n"
+    wait = "trap 'exit 75' USR1\necho ready >&2\nfor _ in $(seq 999); do sleep 0.1; done\n"
     (tmp_path / "mpirun").write_text(f'#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\n{wait}')
     (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@"\n')
     for name in ("mpirun", "scontrol"):

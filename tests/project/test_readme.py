@@ -26,7 +26,9 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE_TEXT, re.S | re.M)
 FIRST_EXAMPLE = EXAMPLES[0]
 SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", PAGE_TEXT, re.M)
 COMMANDS = re.findall(
-    r"^(?:mpirun (?:--oversubscribe )?-n \d+ )?python -m nnmpi\.train (.*)$", PAGE_TEXT, re.M
+    r"^(?:mpirun (?:--with-ft ulfm )?(?:--oversubscribe )?-n \d+ )?python -m nnmpi\.train (.*)$",
+    PAGE_TEXT,
+    re.M,
 )
 OUTPUTS = re.findall(
     r"^```\n\$ python -m nnmpi\.((?:[^\n]*\\\n)*[^\n]*)\n(.*?)^```", PAGE_TEXT, re.S | re.M
@@ -104,7 +106,7 @@ def test_the_readme_is_for_somebody_with_five_minutes():
 def test_commands_are_understood(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("epochs = 2\n")
-    assert train.config(shlex.split(command)).batch_size >= 1
+    assert train.config(shlex.split(command, comments=True)).batch_size >= 1
 
 
 @pytest.mark.parametrize("command", SIMULATIONS)

@@ -18,7 +18,7 @@ from nnmpi.optim import SGD
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
 
-DEATHS = 3  # of each layout; with --all many more
+DEATHS = 2  # of each layout; with --all many more
 
 
 def deaths(name: str, count: int) -> list[dict[int, int]]:
