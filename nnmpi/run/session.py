@@ -31,7 +31,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import Restored, saved
+from nnmpi.parallel.model.snapshot import Restored, SavedRange, saved
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
@@ -284,14 +284,17 @@ class Session:
         of earlier steps. By version, with VersionFacts of each."""
         with suppress(RankLost):  # where parameters are gathered again for steps
             self.wake()
-        own, torn = self.snapshot(), self.strategy.torn
-        ranges, step = [*own.owned], (finished or self._run).state.step
-        if torn is not None:
-            for rank in torn.lost(left):
-                with torn.in_place_of(rank):
-                    ranges += saved(self.part, self.optimizer)
+        own, step = self.snapshot(), (finished or self._run).state.step
+        ranges = [*own.owned, *self.of_lost(left)]
         now = HeldVersion(step, ranges, VersionFacts(own._replace(owned=()), self._run.counters))
         return {one.version: one for one in (*self.backups.held(), now)}
+
+    def of_lost(self, left: Collection[int]) -> Iterator[SavedRange]:
+        """What lost ranks of its node had, for which this rank stands."""
+        if (torn := self.strategy.torn) is not None:
+            for rank in torn.lost(left):
+                with torn.in_place_of(rank):
+                    yield from saved(self.part, self.optimizer)
 
     def leave(self) -> None:
         """Forgets what it shares with ranks of which one is lost; nothing is given back."""

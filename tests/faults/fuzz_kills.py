@@ -176,7 +176,8 @@ def _memory_left(began: float) -> set[str]:
 
 def _unmapped(began: float) -> set[str]:
     files = SHARED_MEMORY.iterdir() if SHARED_MEMORY.is_dir() else ()
-    found = {str(path) for path in files if _changed(path) > began}
+    own = (path for path in files if not path.name.startswith("mpich"))
+    found = {str(path) for path in own if _changed(path) > began}
     for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
         try:
             text = maps.read_text(errors="replace")

@@ -57,6 +57,14 @@ class Hooks(NamedTuple):
     session: Callable[[], Session | None]
 
 
+class TornSession(NamedTuple):
+    """The session in which a rank was lost, and the version and session of what it has: it is read
+    again where another rank is lost before there is a new one."""
+
+    key: tuple[int, int]
+    session: Session
+
+
 class Recovery:
     """That of one rank.
 
@@ -73,6 +81,7 @@ class Recovery:
         self._seen: SeenStep | None = None  # what ranks know of the step in which one was lost
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
+        self._torn: TornSession | None = None  # until there is another one
 
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
@@ -144,10 +153,17 @@ class Recovery:
             self._finished = session.finish(self._seen, everyone.members) or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
         if session is not None:
-            for version, held in session.left(self._finished, everyone.members).items():
-                self._kept[version, self._number] = held
+            found = session.left(self._finished, everyone.members)
+            self._kept |= {(version, self._number): held for version, held in found.items()}
             self._tensors = tensors_of(session.model)
             session.leave()
+            self._torn = TornSession((max(found), self._number), session)
+        elif self._torn is not None:  # the memory of a node has what others have not kept
+            key, left = self._torn
+            held = self._kept[key]
+            ranges = [*held.ranges, *left.of_lost(everyone.members)]
+            once = {OwnedRange.of(one): one for one in ranges}
+            self._kept[key] = held._replace(ranges=[*once.values()])
         self._hooks.wait(everyone)
         del session, torn
         gc.collect()  # a parameter and its store know each other
@@ -162,6 +178,7 @@ class Recovery:
             self._hooks.set_up(fewer.config, survivors.all, fewer.ranks)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
+        self._number = 1 + max(one.number for one in standings)
         if survivors.work is None:
             self._hooks.wait(survivors.all)
         elif course.lacks:
@@ -169,10 +186,9 @@ class Recovery:
         else:
             self._hooks.arrange(fewer.config, survivors.work, snapshot)
             self._check_initial(course)
-        self._number = 1 + max(one.number for one in standings)
         survivors.all.barrier()
         self._kept.clear()
-        self._seen = self._finished = None
+        self._seen = self._finished = self._torn = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
         made = max(one.step for one in standings)
