@@ -53,7 +53,7 @@ def died(
     ended = mpijob.run(
         *(size, program, how, f"{seconds:.3f}", str(rank), *arguments), timeout=LIMIT, env=env
     )
-    left = _left(mark)
+    left = left_behind(mark)
     text = f"{what}; status {ended.status}; {ended.err[-3000:]}"
     if ended.status is None or left:
         return Outcome(Fault.HUNG, f"{text}; left: {left}")
@@ -89,7 +89,7 @@ def is_lost(path: Path, out: str) -> bool:
     return is_other or state.keys() != iris_mlp().state_dict().keys()
 
 
-def _left(mark: str) -> list[int]:
+def left_behind(mark: str) -> list[int]:
     """The processes of a job that are still there some seconds after its end."""
     end = time.monotonic() + ENDS
     while (found := _marked(mark.encode())) and time.monotonic() < end:

@@ -6,6 +6,7 @@ import fuzz_command_line
 import fuzz_data_files
 import fuzz_deaths
 import fuzz_folders
+import fuzz_kills
 import fuzz_lost_ranks
 import fuzz_outputs
 import fuzz_pictures
@@ -30,4 +31,5 @@ FUZZERS: dict[str, Fuzzer] = {
     "deaths": Fuzzer(fuzz_deaths.case, 2, 120),
     "lost-ranks": Fuzzer(fuzz_lost_ranks.case, 1, 90),
     "recovery": Fuzzer(fuzz_recovery.case, 6, 60),
+    "kills": Fuzzer(fuzz_kills.case, 1, 240),
 }

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +102,37 @@ def test_a_callback_that_was_interrupted_is_called_again() -> None:
 
     first, second, lost = threads.run(3, fit, fault_tolerant=True)
     assert (len(first), first, lost) == (6, second, None)
+
+
+@pytest.mark.parametrize("second", [0, 1, 2])
+def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhile(
+    second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank is lost in a step, and another one when those that are left open a session: what it
+    had is in the memory of their node."""
+    opened = Trainer._open
+
+    def open_or_die(trainer: Trainer, config: Config, comm: Comm, snapshot: Any) -> None:
+        if snapshot is not None and comm.size == 3 and comm.rank == second:
+            threads.kill(comm)
+        opened(trainer, config, comm, snapshot)
+
+    class Dies:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if trainer.comm.size == 4 and trainer.comm.rank == 3 and event["step"] == 2:
+                threads.kill(trainer.comm)
+
+    def fit(comm: Comm) -> list[float]:
+        config = Config(**{**recovered.COMMON, "allreduce": "shared"})
+        told = recovered.Told()
+        Trainer(config, None, digits(), comm, callbacks=[told, Dies()]).fit(NullReport())
+        return [loss for _, loss in told.steps]
+
+    monkeypatch.setattr(Trainer, "_open", open_or_die)
+    left = [one for one in threads.run(4, fit, fault_tolerant=True) if one]
+    (alone,) = threads.run(1, fit)
+    assert len(left) == 2
+    assert left[0] == left[1] == pytest.approx(alone)
 
 
 def test_a_trainer_goes_on_to_work_after_its_run() -> None:

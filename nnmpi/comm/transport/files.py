@@ -10,25 +10,25 @@ never free again after a loss.
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nnmpi.comm.transport.mpi_window import Segments
-from nnmpi.comm.transport.start_mpi import MPI
 
 FOLDER = "/dev/shm"
 HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER)  # Linux
 
 
-def map_files(comm: MPI.Intracomm, nbytes: int, barrier: Callable[[], None]) -> Segments:
-    """A segment of so many bytes on this rank; collective."""
+def map_files(
+    gather: Callable[[Sequence[int]], NDArray[np.int64]], nbytes: int, barrier: Callable[[], None]
+) -> Segments:
+    """A segment of so many bytes on this rank; collective. `gather` returns a row of each rank."""
     own = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
     try:
         os.ftruncate(own, nbytes)
-        files = np.zeros((comm.Get_size(), 3), np.int64)
-        comm.Allgather(np.array([os.getpid(), own, nbytes]), files)
-        buffers = [_mapped(*file) for file in files.tolist()]
+        buffers = [_mapped(*file) for file in gather([os.getpid(), own, nbytes]).tolist()]
         barrier()  # else a rank could close its file before others have opened it
     finally:
         os.close(own)

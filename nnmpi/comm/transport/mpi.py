@@ -44,7 +44,9 @@ class MPITransport:
         world = MPI.COMM_WORLD.Get_group()
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
-        self._isend, self._irecv, self._sendrecv = comm.Isend, comm.Irecv, comm.Sendrecv
+        self._isend: Callable[..., MPI.Request] = comm.Isend
+        self._irecv: Callable[..., MPI.Request] = comm.Irecv
+        self._sendrecv = comm.Sendrecv
 
     @classmethod
     def world(cls) -> Self:

@@ -9,30 +9,30 @@ Rules, each of which was measured (docs/faults.md):
 - A rank polls its requests one by one. Waitall ends the job where one of them fails, and Sendrecv
   may end the process.
 - Requests that are not complete, and their buffers, are kept for ever: the library writes to them.
-- Only the ranks that wait for the lost one notice it. They revoke all their communicators, so that
+- Only the ranks that wait for the lost one notice it. They revoke all their communicator, so that
   whoever waits for them notices it too, and so on.
 - Nothing that was revoked is freed.
+- A death while MPI makes a communicator may end survivors, so there are few: see `ulfm_family`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import TAGS, Bytes, Ledger, TransportFamily
+from nnmpi.comm.transport.base import Bytes, Ledger, pieces
 from nnmpi.comm.transport.files import HAS_FILES, map_files
 from nnmpi.comm.transport.gate import Counts, Gate
+from nnmpi.comm.transport.gathering import Gathering, add_up
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
-from nnmpi.comm.transport.mpi_window import Segments
+from nnmpi.comm.transport.mpi_window import Segments, allocate
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
-from nnmpi.comm.transport.ulfm_channel import failed_ranks
+from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
 
 TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
-FEWEST = 1000  # requests that are kept before those that are complete are dropped
-LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
-"""The classes of errors by which MPI tells that a rank is gone."""
 
 
 def is_available() -> bool:
@@ -45,73 +45,39 @@ def is_available() -> bool:
         return False
 
 
-TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
-
-
-class UlfmFamily(TransportFamily):
-    """The transports of one rank up to a loss, over communicators made from that of the start."""
-
-    def __init__(
-        self, left: MPI.Intracomm, started: MPI.Intracomm, lost: frozenset[int] = frozenset()
-    ) -> None:
-        super().__init__()
-        self.started = started  # all shrink it, again and again, so that they name the same one
-        self._left = left  # as many as were left when this family began
-        self._met = False
-        self._lost = lost  # before this family
-        self._posted: list[MPI.Request] = []
-        self._most = FEWEST
-
-    def keep(self, request: MPI.Request) -> MPI.Request:
-        """Keeps a request, with its buffer, until it is complete, and for ever if it never is."""
-        self._posted.append(request)
-        if len(self._posted) > self._most:
-            self._posted = [*filter(None, self._posted)]  # one that is complete is null
-            self._most = max(FEWEST, 2 * len(self._posted))
-        return request
-
-    def meet(self, confirms: bool) -> bool:
-        """Whether all ranks confirm, and none is lost; the same on all.
-
-        Who shrinks comes too: else those who confirm would wait for it. Once it is False it stays.
-        """
-        if not self._met:
-            try:
-                self._met = not self._left.Agree(int(confirms))
-            except MPI.Exception:  # of all, where a rank is lost
-                self._met = True
-        return not self._met
-
-    @contextmanager
-    def noticing(self) -> Iterator[None]:
-        """Around calls of MPI that fail where a rank is lost."""
-        try:
-            yield
-        except MPI.Exception as error:
-            self.raise_loss(error)
-
-    def raise_loss(self, error: MPI.Exception) -> NoReturn:
-        """Raises RankLost where a rank is gone, else the error."""
-        gone = sorted({*failed_ranks(self.started)} - self._lost)
-        if not gone and error.Get_error_class() not in LOSSES:
-            raise error
-        who = f"rank {', '.join(map(str, gone))}" if gone else "a rank"
-        raise self.lost(f"lost {who}") from error
-
-
 class UlfmTransport(MPITransport):
-    """The ranks of an MPI communicator, of which some may be lost: RankLost is raised then."""
+    """Ranks of the family's communicator, of which some may be lost: RankLost is raised then."""
 
     fault_tolerant = True
     family: UlfmFamily
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        family: UlfmFamily,
+        ranks: Sequence[int],
+        number: int,
         ledger: Ledger | None = None,
-        family: TransportFamily | None = None,
     ) -> None:
-        super().__init__(comm, ledger, family or UlfmFamily(comm, comm))
+        super().__init__(family.comm, ledger or Ledger(len(ranks)), family)
+        self.rank, self.size = ranks.index(self.rank), len(ranks)
+        self.members = [self.members[r] for r in ranks]
+        self._ranks, self._first_tag = ranks, family.take(number)
+        first, isend, irecv = self._first_tag, self._isend, self._irecv
+        self._isend = lambda data, to, tag: isend(data, ranks[to], first + tag)
+        self._irecv = lambda data, source, tag: irecv(data, ranks[source], first + tag)
+
+    @classmethod
+    def world(cls) -> Self:
+        comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+        first = node.Get_group().Translate_ranks([0], comm.Get_group())[0]
+        node.Free()
+        return cls._whole(UlfmFamily(comm, comm, first))
+
+    @classmethod
+    def _whole(cls, family: UlfmFamily) -> Self:
+        family.skip(0)
+        return cls(family, range(family.comm.size), 0)
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
         try:
@@ -169,44 +135,70 @@ class UlfmTransport(MPITransport):
         self.wait([self.ibarrier()])
 
     def ibarrier(self) -> Any:
-        try:
-            return UlfmBarrier(self._comm, self.family)
-        except MPI.Exception as error:
-            self.family.raise_loss(error)
+        return self._gathering(BARRIER, np.zeros(0), len)
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        with self.family.noticing():
-            super().all_reduce(array)
+        self.wait(self.start_all_reduce(array))
 
-    def start_all_reduce(self, array: NDArray[Any]) -> list[MPI.Request]:
-        with self.family.noticing():
-            return [*map(self.family.keep, super().start_all_reduce(array))]
+    def start_all_reduce(self, array: NDArray[Any]) -> list[Any]:
+        most = max(self.message_limit // self.size // array.itemsize, 1)
+        return [self._gathering(GATHER, a, partial(add_up, a)) for a in pieces(array, most)]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        with self.family.noticing():
-            return super().duplicate(ledger)
+        new = type(self)(self.family, self._ranks, self._agreed_number(), ledger or self.ledger)
+        new.message_limit = self.message_limit
+        return new
 
     def split(self, color: int | None, key: int) -> Self | None:
-        with self.family.noticing():
-            return super().split(color, key)
+        rows = self._gather([-1 if color is None else color, key]).tolist()
+        number = self._agreed_number()
+        if color is None:
+            return None
+        group = sorted((key, r) for r, (other, key) in enumerate(rows) if other == color)
+        return type(self)(self.family, [self._ranks[r] for _, r in group], number)
 
     def split_node(self) -> Self:
+        node = self.split(self.family.node, self.rank)
+        assert node is not None
+        return node
+
+    def _agreed_number(self) -> int:
+        """A number that is new to all ranks, which agree on it: the first that all propose."""
+        least = 0
+        while True:
+            proposals = self._gather([self.family.new_number(least)])
+            least = int(proposals.max())
+            if (proposals == least).all():
+                self.family.skip(least)
+                return least
+
+    def _gather(self, values: Sequence[int]) -> NDArray[np.int64]:
+        """The values of all ranks, a row each."""
+        found = list[NDArray[np.int64]]()
+        self.wait([self._gathering(GATHER, np.array(values, np.int64), found.append)])
+        return found[0]
+
+    def _gathering(self, tag: int, own: NDArray[Any], take: Callable[..., object]) -> Any:
+        def swap(out: NDArray[Any], to: int, into: NDArray[Any], source: int) -> list[MPI.Request]:
+            keep = self.family.keep
+            receive = keep(self._irecv(into.reshape(-1).view(np.uint8), source, tag))
+            return [receive, keep(self._isend(out.reshape(-1).view(np.uint8), to, tag))]
+
         with self.family.noticing():
-            return super().split_node()
+            return Gathering(self.rank, self.size, swap, own, take)
 
     def free(self) -> None:
-        with self.family.noticing():
-            super().free()
+        if not self.family.abandoned:
+            self.family.remove(self)
+            self.family.give_back(self._first_tag)
 
     def _allocate(self, nbytes: int) -> Segments:
+        if not HAS_FILES:
+            with self.family.noticing():
+                group = self._comm.Get_group().Incl(self._ranks)
+                return allocate(self._comm.Create_group(group), nbytes)
         try:
-            return (
-                map_files(self._comm, nbytes, self.barrier)
-                if HAS_FILES
-                else super()._allocate(nbytes)
-            )
-        except MPI.Exception as error:
-            self.family.raise_loss(error)
+            return map_files(self._gather, nbytes, self.barrier)
         except FileNotFoundError:  # a rank that dies has closed its file, which MPI finds out soon
             until = time.monotonic() + TIME_TO_NOTICE
             while time.monotonic() < until:
@@ -233,12 +225,7 @@ class UlfmTransport(MPITransport):
     def shrink(self) -> Self:
         self.family.abandon()
         self.family.meet(confirms=False)
-        started = self.family.started
-        with self.family.noticing():
-            left = MPI.Intracomm(started.Shrink())
-        there = left.Get_group().Translate_ranks(range(left.Get_size()), started.Get_group())
-        lost = frozenset(range(started.Get_size())) - {*there}
-        return type(self)(left, family=UlfmFamily(left, started, lost))
+        return self._whole(self.family.shrunk())
 
 
 class UlfmGate(Gate):
@@ -248,30 +235,6 @@ class UlfmGate(Gate):
         if super().test():
             return True
         self._progress()
-        return False
-
-
-class UlfmBarrier:
-    """A barrier of messages, tested as a request is: rank r tells r + 1, then r + 2, r + 4, ...
-
-    That of the library prints lines where a rank is lost.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, family: UlfmFamily) -> None:
-        self._comm, self._family = comm, family
-        self._hop, self._requests = 0, list[MPI.Request]()
-        self.Test()
-
-    def Test(self) -> bool:  # noqa: N802 - as MPI calls it
-        comm, keep = self._comm, self._family.keep
-        rank, size = comm.rank, comm.size
-        while all(request.Test() for request in self._requests):
-            self._hop = hop = 2 * self._hop or 1
-            if hop >= size:
-                self._requests = []
-                return True
-            receive = keep(comm.Irecv(bytearray(), (rank - hop) % size, TAGS))
-            self._requests = [receive, keep(comm.Isend(b"", (rank + hop) % size, TAGS))]
         return False
 
 

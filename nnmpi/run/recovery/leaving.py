@@ -6,7 +6,7 @@ from itertools import islice
 
 from nnmpi.comm import RankLost
 from nnmpi.parallel.backup import HeldVersion
-from nnmpi.parallel.model.snapshot import saved
+from nnmpi.parallel.model.snapshot import SavedRange, saved
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.run.run_state import VersionFacts
@@ -33,13 +33,17 @@ def held(session: Session, step: StepResult | None, left: Collection[int]) -> It
     with suppress(RankLost):  # where parameters are gathered again for steps
         session.wake()
     yield from session.backups.held()
-    own, run, torn = session.snapshot(), session.run, session.strategy.torn
-    ranges = [*own.owned]
-    if torn is not None:
-        for rank in torn.lost(left):
-            with torn.in_place_of(rank):
-                ranges += saved(session.part, session.optimizer)
+    own, run = session.snapshot(), session.run
+    ranges = [*own.owned, *of_lost(session, left)]
     head = own._replace(owned=())
     if step and own.loss_scale:
         head = head._replace(loss_scale=own.loss_scale.after(step.updated))
     yield HeldVersion((step or run).state.step, ranges, VersionFacts(head, run.counters))
+
+
+def of_lost(session: Session, left: Collection[int]) -> Iterator[SavedRange]:
+    """What lost ranks of its node had, for which this rank stands."""
+    if (torn := session.strategy.torn) is not None:
+        for rank in torn.lost(left):
+            with torn.in_place_of(rank):
+                yield from saved(session.part, session.optimizer)

@@ -7,6 +7,7 @@ there all find what comes next (`standing.py`), and the ranks that work make a n
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,17 +23,26 @@ from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
-from nnmpi.run.recovery.leaving import finished, held
+from nnmpi.run.recovery.leaving import finished, held, of_lost
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report import Event
 from nnmpi.run.run_state import VersionFacts
+from nnmpi.run.session import Session
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.training import Training
 
 
 class NothingLeftError(AgreedError):
     """Ranks are lost, and with them what nobody else has."""
+
+
+class TornSession(NamedTuple):
+    """The session in which a rank was lost, and the version and session of what it has: it is read
+    again where another rank is lost before there is a new one."""
+
+    key: tuple[int, int]
+    session: Session
 
 
 class Recovery:
@@ -51,6 +61,7 @@ class Recovery:
         self._seen: SeenStep | None = None  # what ranks know of the step in which one was lost
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
+        self._torn: TornSession | None = None  # until there is another one
 
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
@@ -115,8 +126,15 @@ class Recovery:
         if is_open:
             for one in held(session, self._finished, everyone.members):
                 self._kept[one.version, self._number] = one
+                self._torn = TornSession((one.version, self._number), session)
             self._tensors = tensors_of(session.model)
             session.leave()
+        elif self._torn is not None:  # the memory of a node has what others have not kept
+            key, left = self._torn
+            kept = self._kept[key]
+            ranges = [*kept.ranges, *of_lost(left, everyone.members)]
+            once = {OwnedRange.of(one): one for one in ranges}
+            self._kept[key] = kept._replace(ranges=[*once.values()])
         del session, torn
         self._training.wait(everyone)
 
@@ -130,16 +148,16 @@ class Recovery:
             training.set_up(fewer.config, survivors.all, fewer.ranks)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
+        self._number = 1 + max(one.number for one in standings)
         if survivors.work is not None and course.lacks:
             self._go_back(fewer.config, survivors.work, course.lacks)
         elif survivors.work is not None:
             training.arrange(fewer.config, survivors.work, snapshot)
             if snapshot is None:
                 self._check_initial(survivors.work)
-        self._number = 1 + max(one.number for one in standings)
         survivors.all.barrier()
         self._kept.clear()
-        self._seen = self._finished = None
+        self._seen = self._finished = self._torn = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
         made = max(one.step for one in standings)

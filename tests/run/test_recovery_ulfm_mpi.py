@@ -1,0 +1,28 @@
+"""The training command under `mpirun --with-ft ulfm`: a rank is killed by SIGKILL, others go on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import run
+
+PROGRAM = Path(__file__).parents[1] / "helpers" / "killedtraining.py"
+IRIS = ("--model", "iris-mlp", "--data", "iris", "--json")
+EPOCHS, STEPS = 5, 2  # of 120 samples in batches of 64
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_rank_that_is_killed_after_an_epoch_is_left_out(lost: int, tmp_path: Path) -> None:
+    """The log goes on, and where the first rank is lost, the next one opens it again."""
+    log = tmp_path / "log"
+    arguments = (*IRIS, "--epochs", str(EPOCHS), "--log", str(log))
+    ended = run(3, PROGRAM, str(lost), *arguments, timeout=100, fault_tolerant=True)
+    assert (ended.status, ended.err) == (0, "")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    recovered = [one for one in events if one["event"] == "recovered"]
+    assert [(one["lost"], one["ranks"]) for one in recovered] == [([lost], 2)]
+    told = [one for one in events if one["event"] != "recovered"]
+    assert [one["event"] for one in told] == ["start", *["epoch"] * EPOCHS, "done"]
+    epochs = [(one["epoch"], one["steps"]) for one in told[1:-1]]
+    assert epochs == [(n, STEPS * n) for n in range(1, EPOCHS + 1)]
+    assert told[-1]["ranks"] == 2
