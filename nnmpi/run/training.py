@@ -137,9 +137,10 @@ class Training:
             optimizer = optimizer_of(config, self._given.optimizer, comm)
             self.setup = self.setup._replace(make_optimizer=optimizer)
             self.tracer, self._tracer_comm = Tracer(config, comm), comm
-        self.config, self.comm = replace(config, model=self.setup.config.model), comm
+        self.comm, config = comm, replace(config, model=self.setup.config.model)
         recorder = self.tracer.recorder
-        self.session = Session(self.setup, self.config, comm, self.run, recorder, snapshot)
+        self.session = Session(self.setup, config, comm, self.run, recorder, snapshot)
+        self.config = config  # if it fails, `rearrange` needs that of before
         self._graph = self.session.arrangement.graph
 
     def drop(self, instead: Session = NO_SESSION) -> None:
