@@ -86,8 +86,8 @@ def measure(a: argparse.Namespace) -> None:
         for case in a.cases:
             row = row_of(case, measured(job_of, case, a.rounds, a.seconds), a.ranks, facts)
             print(
-                f"{case}  {row['ratio']:.4f} of a step without --with-ft ulfm ({row['ratio_low']:.4f} "
-                f"to {row['ratio_high']:.4f}); best {row['best']:.4f} of "
+                f"{case}  {row['ratio']:.4f} of a step without --with-ft ulfm "
+                f"({row['ratio_low']:.4f} to {row['ratio_high']:.4f}); best {row['best']:.4f} of "
                 f"{row['seconds_without'] * 1e3:.2f} ms"
             )
             rows.append(row)
