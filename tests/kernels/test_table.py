@@ -37,15 +37,14 @@ def adam(rng: Rng, dtype: Any) -> list[Any]:
     p, g, m, v, top = (numbers(rng, (n := length(rng)) if i == 0 else n, dtype) for i in range(5))
     decay, shrink = one_of(rng, (0.0, 1.0), (0.1, 1.0), (0.0, 0.99), (0.1, 0.99))
     largest = one_of(rng, None, abs(top))
-    return [p, g, m, abs(v), largest, 0.9, 0.999, 1e-3, 1e-8, decay, shrink, *kept(rng, p)]
+    return [p, g, m, abs(v), largest, 0.9, 0.999, 1e-3, 1e-8, decay, shrink]
 
 
 def sgd(rng: Rng, dtype: Any) -> list[Any]:
     n = length(rng)
     p, g, v = (numbers(rng, n, dtype) for _ in range(3))
     velocity, momentum, direct = one_of(rng, (None, 0.0, True), (v, 0.9, False), (v, 0.9, True))
-    decay = one_of(rng, 0.0, 0.1)
-    return [p, g, velocity, momentum, decay, 0.01, 0.009, direct, *kept(rng, p)]
+    return [p, g, velocity, momentum, one_of(rng, 0.0, 0.1), 0.01, 0.009, direct]
 
 
 def rmsprop(rng: Rng, dtype: Any) -> list[Any]:
@@ -54,11 +53,6 @@ def rmsprop(rng: Rng, dtype: Any) -> list[Any]:
     velocity, center = one_of(rng, None, v), one_of(rng, None, mean)
     numbers_of = (0.01, 0.9, 0.1, 1e-8, one_of(rng, 0.0, 0.1), 0.9)
     return [p, g, abs(s), velocity, center, *numbers_of]
-
-
-def kept(rng: Rng, p: np.ndarray) -> list[np.ndarray]:
-    """The memory in which a step keeps what it changes, or none."""
-    return one_of(rng, [], [np.zeros(100, p.dtype)])
 
 
 def pool(rng: Rng, dtype: Any) -> list[Any]:
