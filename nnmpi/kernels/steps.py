@@ -14,13 +14,16 @@ Rules:
 - The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
   equal bits. A change here is one in all three (`tests/kernels/`).
 - Gradients are left as they are: users read them after the step, and `--verify` compares them.
+- `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing: then
+  nothing is kept, and no time is lost.
 - M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.kernels.undo import blocks
 from nnmpi.native.table import kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
@@ -57,21 +60,35 @@ class RmsPropStep(NamedTuple):
     momentum: float
 
 
-def _chunks(*arrays: Array, scratches: int = 1) -> Iterator[tuple[Array, ...]]:
-    """Chunks of the arrays, each with scratch arrays of its size."""
+def _chunks(
+    *arrays: Array, scratches: int = 1, undo: tuple[Array, ...] = ()
+) -> Iterator[tuple[Array, ...]]:
+    """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed,
+    and what is changed is kept in `undo`, if there is one."""
     p = arrays[0]
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
-    if whole <= size:
+    if whole <= size and not undo:
         yield (*arrays, *(xp_of(p).empty(whole, p.dtype) for _ in range(scratches)))
         return
     scratch = [xp_of(p).empty(size, p.dtype) for _ in range(scratches)]
-    for i in range(0, whole, size):
-        n = min(size, whole - i)
-        yield (*[a[i : i + size] for a in arrays], *[t[:n] for t in scratch])
+    parts: Iterable[slice] = (slice(i, min(i + size, whole)) for i in range(0, whole, size))
+    for memory in undo:
+        changed = {id(a): a for a in (p, *arrays[2:])}
+        parts = blocks([*changed.values()], size, memory)
+    for part in parts:
+        yield (*[a[part] for a in arrays], *[t[: part.stop - part.start] for t in scratch])
 
 
-def adam(p: Array, g: Array, M: Array, V: Array, c: AdamStep, largest: Array | None = None) -> None:
+def adam(
+    p: Array,
+    g: Array,
+    M: Array,
+    V: Array,
+    c: AdamStep,
+    largest: Array | None = None,
+    undo: tuple[Array, ...] = (),
+) -> None:
     """One step of Adam or AdamW on p; M and V are the scaled sums above.
 
     With `largest`, the largest V so far takes its place (AMSGrad).
@@ -80,7 +97,7 @@ def adam(p: Array, g: Array, M: Array, V: Array, c: AdamStep, largest: Array | N
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
     decay = 0.0 if c.decoupled else c.weight_decay
     shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
-    adam_loop(p, g, M, V, largest, c.beta1, c.beta2, a, e, decay, shrink)
+    adam_loop(p, g, M, V, largest, c.beta1, c.beta2, a, e, decay, shrink, *undo)
 
 
 @kernel
@@ -96,10 +113,11 @@ def adam_loop(
     e: float,
     decay: float,
     shrink: float,
+    *undo: Array,
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
     xp = xp_of(p)
-    for P, G, m, v, top, t in _chunks(p, g, M, V, V if largest is None else largest):
+    for P, G, m, v, top, t in _chunks(p, g, M, V, V if largest is None else largest, undo=undo):
         if shrink != 1:
             P *= shrink
         if decay:
@@ -118,12 +136,14 @@ def adam_loop(
         P -= t
 
 
-def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep) -> None:
+def sgd(
+    p: Array, g: Array, velocity: Array | None, c: SgdStep, undo: tuple[Array, ...] = ()
+) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     moving = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct = c.nesterov or not c.momentum
-    sgd_loop(p, g, moving, c.momentum, c.weight_decay, c.lr, rate, direct)
+    sgd_loop(p, g, moving, c.momentum, c.weight_decay, c.lr, rate, direct, *undo)
 
 
 @kernel
@@ -136,10 +156,11 @@ def sgd_loop(
     lr: float,
     rate: float,
     direct: bool,
+    *undo: Array,
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp = xp_of(p)
-    for P, G, v, t in _chunks(p, g, p if velocity is None else velocity):
+    for P, G, v, t in _chunks(p, g, p if velocity is None else velocity, undo=undo):
         if decay:
             G = _decayed(P, G, decay, t)
         if velocity is not None:
@@ -154,7 +175,13 @@ def sgd_loop(
 
 
 def rmsprop(
-    p: Array, g: Array, squares: Array, velocity: Array | None, mean: Array | None, c: RmsPropStep
+    p: Array,
+    g: Array,
+    squares: Array,
+    velocity: Array | None,
+    mean: Array | None,
+    c: RmsPropStep,
+    undo: tuple[Array, ...] = (),
 ) -> None:
     """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
 
@@ -162,7 +189,7 @@ def rmsprop(
     """
     moving = velocity if c.momentum else None
     numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum)
-    rmsprop_loop(p, g, squares, moving, mean, *numbers)
+    rmsprop_loop(p, g, squares, moving, mean, *numbers, *undo)
 
 
 @kernel
@@ -178,11 +205,12 @@ def rmsprop_loop(
     eps: float,
     decay: float,
     momentum: float,
+    *undo: Array,
 ) -> None:
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
     pairs = (p if velocity is None else velocity, p if mean is None else mean)
-    for P, G, s, v, m, t, u in _chunks(p, g, squares, *pairs, scratches=2):
+    for P, G, s, v, m, t, u in _chunks(p, g, squares, *pairs, scratches=2, undo=undo):
         if decay:
             G = _decayed(P, G, decay, u)
         xp.multiply(G, G, out=t)

@@ -122,10 +122,15 @@ class FlatStore(Store):
             yield values, grads, {name: array[at : at + n] for name, array in sums.items()}
             at += n
 
-    def chunks(self, arrays: Sequence[Array]) -> Iterator[slice]:
-        """Parts of arrays of one length that an update changes; each is changed before the next one
-        is asked for."""
-        yield slice(None)
+    @property
+    def undo(self) -> tuple[Array, ...]:
+        """The memory in which an update keeps what it changes (`kernels/undo.py`), if it is to."""
+        return ()
+
+    def blocks(self, array: Array) -> Iterator[Array]:
+        """What a step is to change of an array, besides its updates, a block at a time; each is
+        changed before the next one is asked for."""
+        yield array
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """What this rank updates of elements start to end - 1."""

@@ -51,12 +51,14 @@ class FlatRange(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What one update reads and writes: values, gradients, running sums, the number of the step."""
+    """What one update reads and writes: values, gradients, running sums, the number of the step,
+    and the memory in which it keeps what it changes, if others may have to finish it."""
 
     values: Array
     grads: Array
     sums: dict[str, Array]
     t: int
+    undo: tuple[Array, ...] = ()
 
     def sum_for(self, option: str, group: Group, name: str) -> Array | None:
         """The running sum that an option needs; None where the group does not use the option."""
@@ -172,7 +174,7 @@ class Optimizer:
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + steps, self._running.starts[i]
             for values, grads, sums in store.updates(start, end, self.state, at):
-                self._update(Operands(values, grads, sums, t), groups[group])
+                self._update(Operands(values, grads, sums, t, store.undo), groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written

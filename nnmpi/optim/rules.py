@@ -40,7 +40,7 @@ class SGD(Optimizer):
     def _update(self, x: Operands, group: Group) -> None:
         velocity = x.sum_for("momentum", group, "momentum_buffer")
         c = steps.SgdStep(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
-        steps.sgd(x.values, x.grads, velocity, c)
+        steps.sgd(x.values, x.grads, velocity, c, x.undo)
 
 
 class Adam(Optimizer):
@@ -93,8 +93,8 @@ class Adam(Optimizer):
             flatten(self.parameters)  # copied parameters are not in a flat store
             for name, sums in self.state.items():
                 row = sums[starts[start] : starts[end]]
-                for part in store_of(self.parameters).chunks([row]):
-                    row[part] *= self._ratio(name, k)
+                for block in store_of(self.parameters).blocks(row):
+                    block *= self._ratio(name, k)
             self._betas[k] = tuple(group["betas"])
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
@@ -120,7 +120,7 @@ class Adam(Optimizer):
         c = steps.AdamStep(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
         M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
         largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
-        steps.adam(x.values, x.grads, M, V, c, largest)
+        steps.adam(x.values, x.grads, M, V, c, largest, x.undo)
 
 
 class AdamW(Adam):
@@ -186,7 +186,7 @@ class RMSprop(Optimizer):
         c = steps.RmsPropStep(
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
-        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c)
+        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.undo)
 
 
 def _check_eps(eps: float) -> None:

@@ -21,6 +21,7 @@ from helpers.training.torn_steps import (
 
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.kernels.steps import adam_loop
 from nnmpi.parallel.stores.journal import NO_JOURNAL
 from nnmpi.parallel.stores.node import NodeStore
 
@@ -102,11 +103,14 @@ def sample(lines: int, most: int) -> range:
     return range(1, lines + 1, max(lines // most, 1))
 
 
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["numpy", "compiled"])
 @pytest.mark.parametrize("name", some_of(NODES))
 def test_the_update_of_a_rank_of_a_node_is_finished_by_others(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with cut_up(monkeypatch):
+    if is_compiled and adam_loop.compiled is None:
+        pytest.skip("the kernels were not compiled")
+    with cut_up(monkeypatch, is_compiled):
         case, victim = NODES[name], 1
         known, alive = known_versions(case), case.left(Deaths())[victim]
         assert alive is not None

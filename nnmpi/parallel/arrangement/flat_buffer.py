@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Backend
+from nnmpi.kernels.undo import NOTE_BYTES
 
 LOSS, REQUEST, USED = 0, 1, 2
 """Where the scalars are."""
@@ -43,16 +44,15 @@ DECIDED = 4
 """The numbers of a decision: loss, stop, whether something is not finite, squares. Behind them are
 uses of what is tied, which the memory of a node never is."""
 
-CHUNK_BYTES = 1 << 19
-"""Of one array, of an update that is noted: short enough that what is copied is still in a cache
-when it changes, and long enough that few chunks are begun."""
+BLOCK_BYTES = 1 << 17
+"""The most of one array that an update keeps at a time: as NumPy changes it."""
 
-HEAD, LINE = 3, 8  # numbers of 8 bytes: in front of a decision, and in a cache line
+HEAD, LINE = 2, 8  # numbers of 8 bytes: in front of a decision, and in a cache line
 
 
-def chunk_length(dtype: np.dtype[Any]) -> int:
-    """How many numbers a chunk has."""
-    return CHUNK_BYTES // dtype.itemsize
+def undo_length(sums: int, dtype: np.dtype[Any]) -> int:
+    """The numbers of an update's note, and of a block of values and of so many running sums."""
+    return (NOTE_BYTES + (1 + sums) * BLOCK_BYTES) // dtype.itemsize
 
 
 def record_length(decided: int, parameters: int) -> int:

@@ -18,9 +18,9 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
 from nnmpi.parallel.arrangement.flat_buffer import (
     DECIDED,
-    chunk_length,
     piece_of,
     record_length,
+    undo_length,
 )
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.traffic_tp import (
@@ -92,7 +92,7 @@ def sums_of_optimizer(config: Config) -> int:
 
 def noted(config: Config, parameters: int, dtype: np.dtype[Any]) -> int:
     """The bytes by which others can finish what a rank of a node has begun to update."""
-    undo = (1 + sums_of_optimizer(config)) * chunk_length(dtype) * dtype.itemsize
+    undo = undo_length(sums_of_optimizer(config), dtype) * dtype.itemsize
     return undo + record_length(DECIDED, parameters) * 8
 
 

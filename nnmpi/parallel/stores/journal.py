@@ -2,10 +2,10 @@
 
     begin     the step, and which parameters have a gradient         all gradients are summed
     decide    what all ranks have agreed on                          nothing is changed before
-    chunk c   the chunk as it was ─► undo;  count = 2c + 1;  it is changed;  count = 2c + 2
+    undo      how many numbers are changed, and a copy of those that are half changed
 
-    count odd     the chunk is half done: undo ─► chunk, and it is done again
-    count even    chunks 0 to count / 2 - 1 are done, and no other is begun
+What a step changes is counted through, from its first number to its last. The kernel that changes
+numbers notes them, a block at a time (`kernels/undo.py`); who goes on begins where it has ended.
 
 A process that is killed has carried out its writes up to one of them, in the order of its program.
 So what is noted before a change is there if the change is; whoever reads the journal of a lost rank
@@ -19,9 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.parallel.arrangement.flat_buffer import HEAD, chunk_length
+from nnmpi.kernels import undo
+from nnmpi.parallel.arrangement.flat_buffer import HEAD
 
-STEP, COUNT, IS_DECIDED = 0, 1, 2
+STEP, IS_DECIDED = 0, 1
 """Where a record has what; behind it are the decision, and the flags of parameters."""
 
 
@@ -34,7 +35,12 @@ class Noted(NamedTuple):
 
 
 class NoJournal:
-    """Nobody can finish the update of this rank."""
+    """Nobody can finish the update of this rank.
+
+    undo   memory in which an update keeps what it changes, if it is to
+    """
+
+    undo: tuple[Array, ...] = ()
 
     def begin(self, step: int, used: Sequence[float]) -> None:
         """All gradients of a step are summed; these parameters have one on any rank."""
@@ -47,11 +53,15 @@ class NoJournal:
         return None
 
     def again(self) -> None:
-        """The chunks of a step are gone through again, from the first one on."""
+        """The numbers of a step are gone through again, from the first one on."""
 
-    def chunks(self, arrays: Sequence[Array]) -> Iterator[slice]:
-        """The chunks of arrays of one length that are not done; who takes one changes it in all."""
-        yield slice(None)
+    def rest(self, n: int) -> slice:
+        """What is not done of the next n numbers that the step changes."""
+        return slice(0, n)
+
+    def blocks(self, array: Array) -> Iterator[Array]:
+        """The numbers of an array that are not done, a block at a time; who gets one changes it."""
+        yield array
 
 
 NO_JOURNAL = NoJournal()
@@ -62,29 +72,28 @@ class Journal(NoJournal):
 
     record     its `record_length` numbers of 8 bytes (`arrangement/flat_buffer.py`)
     decisions  how many of these are a decision
-    undo       memory for a chunk of each array that changes at a time, one behind the other
+    memory     `undo_length` numbers, to undo what is half changed
     """
 
-    def __init__(self, record: Array, decisions: int, parameters: int, undo: Array) -> None:
+    def __init__(self, record: Array, decisions: int, parameters: int, memory: Array) -> None:
         flags = HEAD + decisions
-        self._counts, self._is_decided = record[:IS_DECIDED].view(np.int64), record[IS_DECIDED:]
+        self._step, self._is_decided = record[:IS_DECIDED].view(np.int64), record[IS_DECIDED:HEAD]
         self._decision, self._used = record[HEAD:flags], record[flags : flags + parameters]
-        self.undo, self._next = undo, 0
-        self._counts[STEP] = -1
+        self.undo, self._next = (memory,), 0
+        self._step[0] = -1
 
     def begin(self, step: int, used: Sequence[float]) -> None:
-        counts = self._counts
-        counts[STEP] = -1  # of no step, until all of it is there
+        self._step[0] = -1  # of no step, until all of it is there
         self._is_decided[0], self._used[...] = 0, used
-        counts[COUNT] = self._next = 0
-        counts[STEP] = step
+        undo.note(*self.undo)[0] = self._next = 0
+        self._step[0] = step
 
     def decide(self, decision: Sequence[float]) -> None:
         self._decision[...] = decision
         self._is_decided[0] = 1
 
     def noted(self, step: int) -> Noted | None:
-        if self._counts[STEP] != step:
+        if self._step[0] != step:
             return None
         used = tuple(bool(flag) for flag in self._used)
         return Noted(used, tuple(self._decision.tolist()) if self._is_decided[0] else None)
@@ -92,21 +101,11 @@ class Journal(NoJournal):
     def again(self) -> None:
         self._next = 0
 
-    def chunks(self, arrays: Sequence[Array]) -> Iterator[slice]:
-        n, counts, undo = chunk_length(arrays[0].dtype), self._counts, self.undo
-        for lo in range(0, len(arrays[0]), n):
-            c, self._next = self._next, self._next + 1
-            if counts[COUNT] > 2 * c + 1:
-                continue
-            part = slice(lo, lo + n)
-            own = [array[part] for array in arrays]
-            kept = [undo[i * n : i * n + len(row)] for i, row in enumerate(own)]
-            is_half_done = counts[COUNT] == 2 * c + 1
-            for row, copy in zip(own, kept, strict=True):
-                if is_half_done:
-                    row[...] = copy
-                else:
-                    copy[...] = row
-            counts[COUNT] = 2 * c + 1
-            yield part
-            counts[COUNT] = 2 * c + 2
+    def rest(self, n: int) -> slice:
+        at, self._next = self._next, self._next + n
+        return slice(min(undo.done(*self.undo) - at, n), n)
+
+    def blocks(self, array: Array) -> Iterator[Array]:
+        rest = array[self.rest(len(array))]
+        for part in undo.blocks([rest], len(rest), *self.undo) if len(rest) else ():
+            yield rest[part]

@@ -19,7 +19,7 @@ from nnmpi.backend import Array
 from nnmpi.comm import NoRoomError
 from nnmpi.comm.shared_memory import NodeMemory
 from nnmpi.nn.store import UpdateArrays
-from nnmpi.parallel.arrangement.flat_buffer import chunk_length, record_length
+from nnmpi.parallel.arrangement.flat_buffer import record_length, undo_length
 from nnmpi.parallel.stores.journal import Journal, Noted
 from nnmpi.parallel.stores.local import StoreSpec
 from nnmpi.parallel.stores.masters import MASTER
@@ -55,35 +55,40 @@ class JournaledNodeStore(NodeStore):
         return self._masters[self._me]
 
     def allocate_sums(self, names: Iterable[str], n: int) -> dict[str, Array]:
-        """Memory of the node for running sums of all its ranks, and to undo a chunk of each; every
+        """Memory of the node for running sums of all its ranks, and to undo a block of each; every
         rank calls it."""
         if self._of_lost is not None:
             return self._of_lost
         listed = [*names]
-        undo = (1 + len(listed)) * chunk_length(self.updated_dtype)
-        lengths = [undo + len(listed) * n for n in self._lengths]
-        blocks = self._blocks(lengths, self.updated_dtype)
+        undo, ranks = undo_length(len(listed), self.updated_dtype), len(self._lengths)
+        lengths = [undo] * ranks + [len(listed) * n for n in self._lengths]
+        blocks = self._blocks(lengths, self.updated_dtype)  # those that begin in a line are first
         of_ranks = [
-            {name: block[undo + i * n : undo + (i + 1) * n] for i, name in enumerate(listed)}
-            for block, n in zip(blocks, self._lengths, strict=True)
+            {name: block[i * n : (i + 1) * n] for i, name in enumerate(listed)}
+            for block, n in zip(blocks[ranks:], self._lengths, strict=True)
         ]
         own = {name: array[:n] for name, array in of_ranks[self._me].items()}
         self._sums.append(SharedSums(own, of_ranks))
         if not self._undo or len(self._undo[0]) < undo:
-            self._undo = [block[:undo] for block in blocks]
+            self._undo = blocks[:ranks]
         for journal, memory in zip(self._journals, self._undo, strict=False):
-            journal.undo = memory
+            journal.undo = (memory,)
         return own
 
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
         for values, grads, own in super().updates(start, end, sums, at):
-            for part in self.chunks([values, *own.values()]):
+            part = self.journal.rest(len(values))
+            if part.start < part.stop:
                 yield values[part], grads[part], {name: s[part] for name, s in own.items()}
 
-    def chunks(self, arrays: Sequence[Array]) -> Iterator[slice]:
-        return self.journal.chunks(arrays)
+    def blocks(self, array: Array) -> Iterator[Array]:
+        return self.journal.blocks(array)
+
+    @property
+    def undo(self) -> tuple[Array, ...]:
+        return self.journal.undo
 
     # ---- when ranks are lost
 

@@ -186,7 +186,7 @@ class LocalStore(FlatStore):
     def summed_gradients(self) -> Iterator[Array]:
         """What `scale_gradients` multiplies, each before the next one is asked for."""
         for *_, gradient in self.owned(self.spans[0][0], self.spans[-1][1]):
-            yield from (gradient[part] for part in self.chunks([gradient]))
+            yield from self.blocks(gradient)
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""

@@ -17,9 +17,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.data import Load
-from nnmpi.optim import Adam
-from nnmpi.optim.groups import Group
-from nnmpi.optim.optimizer import Operands
+from nnmpi.kernels import undo
+from nnmpi.kernels.steps import adam_loop
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement import flat_buffer
 from nnmpi.parallel.model.snapshot import SavedRange, saved
@@ -44,11 +43,23 @@ def build() -> nn.Module:
     return nn.Sequential(*torso, nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3))
 
 
-def in_halves(self: Adam, x: Operands, group: Group, plain: Callable[..., None]) -> None:
-    """A rank may be killed in the midst of a kernel."""
-    for part in (slice(len(x.values) // 2), slice(len(x.values) // 2, None)):
-        sums = {name: array[part] for name, array in x.sums.items()}
-        plain(self, Operands(x.values[part], x.grads[part], sums, x.t), group)
+def torn_within(*args: Any, compiled: Callable[..., Any]) -> Any:
+    """A compiled kernel that is killed between any two blocks, and within the one in the middle."""
+    arrays, numbers, kept = args[:5], args[5:11], args[11:]
+    n = len(arrays[0])
+    last, stop = n // 2, n // 2 + min(n // 2, 16)
+    if not kept or stop == last or undo.note(*kept)[0] % (1 << undo.LENGTH_BITS):
+        return compiled(*args)
+
+    def run(part: slice) -> Any:
+        return compiled(*(a if a is None else a[part] for a in arrays), *numbers, *kept)
+
+    run(slice(last))
+    run(slice(last, stop))
+    undo.note(*kept)[0] -= ((stop - last) << undo.LENGTH_BITS) - (stop - last)
+    for a in (arrays[0], *arrays[2:4]):
+        a[last:stop:2] = np.nan
+    return run(slice(last, n))
 
 
 class Lines:
@@ -214,11 +225,12 @@ def watched_apply(self: Update, step: int, plain: Any) -> Outcome:
 
 
 @contextmanager
-def cut_up(monkeypatch: Any) -> Iterator[None]:
-    """Within it chunks are short, kernels are in two parts, and lines of updates are counted."""
+def cut_up(monkeypatch: Any, is_compiled: bool = False) -> Iterator[None]:
+    """Within it blocks are short, and lines of updates are counted, those of kernels too."""
     with monkeypatch.context() as patch:
-        patch.setattr(flat_buffer, "CHUNK_BYTES", 256)
-        patch.setattr(Adam, "_update", partialmethod(in_halves, plain=Adam._update))
+        patch.setattr(flat_buffer, "BLOCK_BYTES", 256)
+        within = partial(torn_within, compiled=adam_loop.compiled) if is_compiled else None
+        patch.setattr(adam_loop, "compiled", within)
         patch.setattr(Update, "apply", partialmethod(watched_apply, plain=Update.apply))
         patch.setattr(Executor, "run", partialmethod(watched_run, plain=Executor.run))
         yield
