@@ -26,7 +26,7 @@ from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks, load_states
-from nnmpi.run.checkpoints.read import Found, use_newest
+from nnmpi.run.checkpoints.read import Found, newest_path, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
@@ -125,6 +125,7 @@ class Trainer:
             partial(Trainer._arrange, me),
             partial(Trainer._resume_again, me),
             partial(Trainer._wait, me),
+            lambda: newest_path(me._asked.checkpoint_dir),
             lambda: me._run,
             lambda: None if me.session.is_closed else me.session,
         )

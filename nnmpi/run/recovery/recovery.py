@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.comm import Comm, RankLost
+from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.config import Config
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -21,6 +21,7 @@ from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.quoting import shown
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
@@ -31,7 +32,12 @@ from nnmpi.run.snapshot import Snapshot
 
 
 class NothingLeftError(AgreedError):
-    """Ranks are lost, and with them what nobody else has."""
+    """Ranks are lost, and the others cannot go on: what nobody else has is gone, or no layout fits.
+
+    checkpoint   from which a job with other ranks may go on, if there is one
+    """
+
+    checkpoint: str | None = None
 
 
 class Hooks(NamedTuple):
@@ -43,6 +49,7 @@ class Hooks(NamedTuple):
     arrange   opens a session
     resume    opens one on the newest checkpoint, since nobody has something
     wait      this rank is spare, until a session is opened
+    newest    the newest checkpoint, if there is one
     run       the counters; None before it is set up
     session   that of this rank; None where there is none
     """
@@ -53,6 +60,7 @@ class Hooks(NamedTuple):
     arrange: Callable[[Config, Comm, Snapshot | None], None]
     resume: Callable[[Config, Comm, str], None]
     wait: Callable[[Comm], None]
+    newest: Callable[[], str | None]
     run: Callable[[], RunState | None]
     session: Callable[[], Session | None]
 
@@ -94,9 +102,7 @@ class Recovery:
         try:
             while True:
                 try:
-                    if self.survivors.work is None:
-                        self.survivors.wait()
-                    return self.survivors.end(f() if self.survivors.work else None)
+                    return self.survivors.end(f)
                 except RankLost:
                     if not self.survivors.all.fault_tolerant:
                         raise
@@ -130,7 +136,19 @@ class Recovery:
                 self._go_on(began)
             except RankLost:
                 continue
+            except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
+                if self.stage == RunStage.SETTING_UP:
+                    raise
+                raise self._stuck(error) from error
             return
+
+    def _stuck(self, error: Exception) -> NothingLeftError:
+        """What to raise where the ranks that are left cannot be arranged."""
+        checkpoint = self._hooks.newest()
+        rest = f"--resume goes on from {shown(checkpoint)}" if checkpoint else "start again"
+        found = NothingLeftError(f"a rank was lost, and the others cannot go on: {error}; {rest}")
+        found.checkpoint = checkpoint
+        return found
 
     def _leave(self) -> None:
         """The step in which a rank was lost is finished, or undone; what the session has is kept,
@@ -162,15 +180,9 @@ class Recovery:
             self._hooks.set_up(fewer.config, survivors.all, fewer.ranks)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
-        if survivors.work is None:
-            self._hooks.wait(survivors.all)
-        elif course.lacks:
-            self._hooks.resume(fewer.config, survivors.work, course.lacks)
-        else:
-            self._hooks.arrange(fewer.config, survivors.work, snapshot)
-            self._check_initial(course)
+        # where it fails, spare ranks hear of it too
+        all_or_none(survivors.all, lambda: self._open(course, fewer.config, snapshot))
         self._number = 1 + max(one.number for one in standings)
-        survivors.all.barrier()
         self._kept.clear()
         self._seen = self._finished = None
         self._was_spare = survivors.work is None
@@ -178,10 +190,21 @@ class Recovery:
         made = max(one.step for one in standings)
         self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
+    def _open(self, course: Course, config: Config, snapshot: Snapshot | None) -> None:
+        """A session, on the ranks that work."""
+        if self.survivors.work is None:
+            self._hooks.wait(self.survivors.all)
+        elif course.lacks:
+            self._hooks.resume(config, self.survivors.work, course.lacks)
+        else:
+            self._hooks.arrange(config, self.survivors.work, snapshot)
+            self._check_initial(course)
+
     def _fewer(self) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
-        known = filter(None, gather_objects(comm, self._hooks.fitted(comm.size)))
+        own = all_or_none(comm, lambda: self._hooks.fitted(comm.size))
+        known = filter(None, gather_objects(comm, own))
         found = next(known, None)
         return found or arrange_fewer(self._hooks.config(), comm.size, plan.check)
 
