@@ -32,6 +32,7 @@ from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.recovery.ranks_left import RanksLeft
+from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
@@ -238,6 +239,8 @@ def failed(trainer: Trainer, error: Exception) -> int:
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
+    if isinstance(error, NothingLeftError) and error.checkpoint:
+        status = MORE_TO_DO
     if isinstance(error, AgreedError):
         return fail(error, status) if trainer.is_first else 0  # one status is that of the job
     if trainer.comm.size > 1:

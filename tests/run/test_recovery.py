@@ -80,7 +80,7 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line() -> None:
         return str(error.value)
 
     for text in filter(None, threads.run(3, fit, fault_tolerant=True, killed={2: 400})):
-        assert text.startswith("a rank was lost, and nothing is left to go on from")
+        assert "a rank was lost, and nothing is left to go on from" in text
         assert "\n" not in text
 
 

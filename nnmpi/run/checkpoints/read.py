@@ -8,6 +8,7 @@ step-00001200   whole so far: digests are those of blocks  ◄── newest
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -231,3 +232,11 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> Found | None:
             f"no checkpoint in {shown(directory)} is whole: {'; '.join(passed_over[:3])}"
         )
     return None
+
+
+def newest_path(directory: str | None) -> str | None:
+    """The path of the newest checkpoint whose manifest verifies, if there is one; on one rank."""
+    found = None
+    with suppress(ValueError):  # none is whole
+        found = newest_of(Path(directory), {}) if directory else None
+    return str(found.folder) if found else None

@@ -1,14 +1,16 @@
 """RanksLeft: the ranks of a job that are left, those of them that work, and those that wait."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import cast
 
 import numpy as np
 
 from nnmpi.comm import Comm, RankLost
 from nnmpi.parallel.agreement import gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.holdings import Gift, OwnedRange
 from nnmpi.run.report import Event
 
@@ -61,11 +63,22 @@ class RanksLeft:
 
     # ---- the end of a run
 
-    def end(self, result: Event | None) -> Event:
-        """All ranks have the result of those that work, or all raise RankLost: on none is the run
-        over while another has to make a part of it again."""
+    def end(self, f: Callable[[], Event]) -> Event:
+        """All ranks have what f returns on those that work, or its AgreedError, or all raise
+        RankLost: on none is the run over while another has to make a part of it again."""
+        result, error = cast(Event | None, None), None
+        if self.work is None:
+            self.wait()
+        else:
+            try:
+                result = f()
+            except AgreedError as caught:
+                if not self.spare:
+                    raise
+                error = caught
         if self.spare:
             self.wake()
+            self.all.agree(error)
             result = next(filter(None, gather_objects(self.all, result)))
         if self.all.fault_tolerant:
             self.all.confirm()
@@ -73,7 +86,7 @@ class RanksLeft:
         return result
 
     def wait(self) -> None:
-        """On a spare rank: returns when the others have ended their run."""
+        """On a spare rank: returns when the others have ended their run, or all have failed."""
         over = self.all.irecv(np.zeros(1), 0)
         while not over.done:  # `poll` of the work would count as a wait, which may be too long
             self.all.poll()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.comm import Comm, RankLost
+from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.config import Config
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -22,6 +22,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
+from nnmpi.run.checkpoints.read import newest_path
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
 from nnmpi.run.recovery.leaving import finished, held, of_lost
 from nnmpi.run.recovery.ranks_left import RanksLeft
@@ -34,7 +35,12 @@ from nnmpi.run.training import Training
 
 
 class NothingLeftError(AgreedError):
-    """Ranks are lost, and with them what nobody else has."""
+    """Ranks are lost, and the others cannot go on: what nobody else has is gone, or no layout fits.
+
+    checkpoint   from which a job with other ranks may go on, if there is one
+    """
+
+    checkpoint: str | None = None
 
 
 class TornSession(NamedTuple):
@@ -79,9 +85,7 @@ class Recovery:
         try:
             while True:
                 with suppress(RankLost):
-                    if self.survivors.work is None:
-                        self.survivors.wait()
-                    return self.survivors.end(f() if self.survivors.work else None)
+                    return self.survivors.end(f)
                 self._recover()  # after the block, as the traceback has the old session
         finally:
             self.stage = RunStage.READY
@@ -106,10 +110,23 @@ class Recovery:
         began = time.perf_counter()
         while True:
             self.survivors.shrink()
-            with suppress(RankLost):
-                self._leave()
-                self._go_on(began)
-                return
+            try:
+                with suppress(RankLost):
+                    self._leave()
+                    self._go_on(began)
+                    return
+            except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
+                if self.stage == RunStage.SETTING_UP:
+                    raise
+                raise self._stuck(error) from error
+
+    def _stuck(self, error: Exception) -> NothingLeftError:
+        """What to raise where the ranks that are left cannot be arranged."""
+        checkpoint = newest_path(self._training.asked.checkpoint_dir)
+        rest = f"--resume goes on from {shown(checkpoint)}" if checkpoint else "start again"
+        found = NothingLeftError(f"a rank was lost, and the others cannot go on: {error}; {rest}")
+        found.checkpoint = checkpoint
+        return found
 
     def _leave(self) -> None:
         """The step in which a rank was lost is finished, or undone; what the session has is kept,
@@ -149,13 +166,8 @@ class Recovery:
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
         self._number = 1 + max(one.number for one in standings)
-        if survivors.work is not None and course.lacks:
-            self._go_back(fewer.config, survivors.work, course.lacks)
-        elif survivors.work is not None:
-            training.arrange(fewer.config, survivors.work, snapshot)
-            if snapshot is None:
-                self._check_initial(survivors.work)
-        survivors.all.barrier()
+        # where it fails, spare ranks hear of it too
+        all_or_none(survivors.all, lambda: self._open(course, fewer.config, snapshot))
         self._kept.clear()
         self._seen = self._finished = self._torn = None
         self._was_spare = survivors.work is None
@@ -163,10 +175,21 @@ class Recovery:
         made = max(one.step for one in standings)
         self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
+    def _open(self, course: Course, config: Config, snapshot: Snapshot | None) -> None:
+        """A session, on the ranks that work."""
+        work, training = self.survivors.work, self._training
+        if work is not None and course.lacks:
+            self._go_back(config, work, course.lacks)
+        elif work is not None:
+            training.arrange(config, work, snapshot)
+            if snapshot is None:
+                self._check_initial(work)
+
     def _fewer(self) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
-        known = filter(None, gather_objects(comm, self._training.fitted(comm.size)))
+        own = all_or_none(comm, lambda: self._training.fitted(comm.size))
+        known = filter(None, gather_objects(comm, own))
         return next(known, None) or arrange_fewer(self._training.asked, comm.size, plan.check)
 
     def _take(self, course: Course) -> None:

@@ -1,7 +1,7 @@
 """Runs of which ranks are killed, on threads, and what the ranks that are left tell of them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -67,9 +67,11 @@ class Left(NamedTuple):
 
 
 def trained(comm: Comm, options: Options) -> Left:
+    """A run on a few digits, unless the model is under "build" and data under "given"."""
     heard, told = Heard(), Told()
-    config = Config(**{**COMMON, **options})
-    trainer = Trainer(config, None, digits(), comm, callbacks=[told])
+    said = {name: value for name, value in options.items() if name not in ("build", "given")}
+    build, given = options.get("build"), options.get("given", digits)()
+    trainer = Trainer(Config(**said), build, given, comm, callbacks=[told])
     last, state = trainer.fit(heard), None
     with suppress(RankLost):  # after the run
         state = None if trainer.is_spare else contents(trainer)
@@ -80,22 +82,34 @@ def run(name: str, killed: Mapping[int, int], **options: Any) -> list[Left | Non
     """What is left of a run of which ranks are killed, each at an operation of that number."""
     ranks, layout = LAYOUTS[name]
     per_node = 2 if name == "two nodes" else None
+    return run_of(ranks, {**COMMON, **layout, **options}, killed, per_node)
+
+
+def run_of(
+    ranks: int, options: Options, killed: Mapping[int, int], per_node: int | None = None
+) -> list[Left | None]:
+    """The same of a run with any options."""
     how: dict[str, Any] = {"per_node": per_node, "fault_tolerant": True, "killed": killed}
-    return threads.run(ranks, trained, {**layout, **options}, **how)
+    return threads.run(ranks, trained, options, **how)
 
 
 @once
 def whole(name: str) -> tuple[Left, dict[int, int]]:
     """The run that nobody leaves, and the operations of each rank in it."""
+    return counted(lambda: run(name, {}))
+
+
+def counted(run: Callable[[], list[Left | None]]) -> tuple[Left, dict[int, int]]:
+    """What the first rank has of a run, and the operations of each rank in it."""
     counts, plain = Counter[int](), Hub._count
 
-    def counted(hub: Hub, by: Any) -> None:
+    def count(hub: Hub, by: Any) -> None:
         counts[by.job_rank] += 1
         plain(hub, by)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hub, "_count", counted)
-        found = run(name, {})[0]
+        patch.setattr(Hub, "_count", count)
+        found = run()[0]
     assert found is not None
     return found, dict(counts)
 

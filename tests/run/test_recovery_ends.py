@@ -1,0 +1,126 @@
+"""Where ranks that are left go back to a checkpoint, where they cannot go on, and after a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.training import recovered
+from helpers.training.pipelined import digits
+from helpers.training.recovered import COMMON, RING
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, OtherRankError, RankLost
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.recovery.recovery import NothingLeftError
+from nnmpi.run.report import Event, NullReport
+
+PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3}
+
+
+class KillsAt:
+    """A callback: this rank of the job is killed after that step."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        self._rank, self._step = rank, step
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == self._step and trainer.comm.members[trainer.comm.rank] == self._rank:
+            threads.kill(trainer.comm)
+
+
+def killed_at_step_5(options: dict[str, Any], rank: int = 2, ranks: int = 3) -> list[str | None]:
+    """What the others say then."""
+
+    def fit(comm: Comm) -> str:
+        callbacks = [KillsAt(rank, 5)]
+        with pytest.raises(AgreedError) as error:
+            Trainer(Config(**options), None, digits(), comm, callbacks=callbacks).fit(NullReport())
+        assert isinstance(error.value, NothingLeftError)
+        return f"{error.value.checkpoint}: {error.value}"
+
+    return threads.run(ranks, fit, fault_tolerant=True)
+
+
+def test_a_run_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
+    def directory(name: str) -> dict[str, Any]:
+        return {**PIPELINE, "checkpoint_dir": str(tmp_path / name), "save_every": "2"}
+
+    wanted, operations = recovered.counted(lambda: recovered.run_of(3, directory("whole"), {}))
+    for share in (0.6, 0.7, 0.8):
+        killed = {2: int(share * operations[2])}
+        left = recovered.run_of(3, directory(f"killed {share}"), killed)
+        recovered.check(left, wanted)
+        assert left[0] is not None
+        assert left[0].recovered[0]["step"] in (0, 2, 4, 6)
+
+
+def test_without_a_layout_that_fits_the_checkpoint_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("no layout fits 2 ranks")
+
+    monkeypatch.setattr("nnmpi.run.trainer.fitted", refuse)
+    options = {**PIPELINE, "checkpoint_dir": str(tmp_path), "save_every": "2"}
+    *left, lost = killed_at_step_5(options)
+    assert lost is None
+    for text in left:
+        assert text is not None
+        assert "the others cannot go on" in text
+        assert "no layout fits 2 ranks" in text
+        checkpoint = f"{tmp_path}/step-00000002"
+        assert text.startswith(f"{checkpoint}: ")
+        assert text.endswith(f"; --resume goes on from {checkpoint}")
+
+
+def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    """A rank that would be spare hears of it too."""
+    options = {**COMMON, "pp": 2, "tp": 2, "micro_batches": 3, "checkpoint_dir": str(tmp_path)}
+    for text in filter(None, killed_at_step_5(options, 3, 4)):
+        assert text.startswith("None: ")
+        assert "nothing is left to go on from: no checkpoint in" in text
+
+
+def test_an_error_of_the_run_ends_spare_ranks_too() -> None:
+    class Fails(KillsAt):
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            super().on_step(trainer, event)
+            if event["step"] == 5:
+                raise AgreedError("the run has failed")
+
+    def fit(comm: Comm) -> str:
+        config = Config(**{**COMMON, **RING, "dp": 2, "tp": 2})
+        trainer = Trainer(config, None, digits(), comm, callbacks=[Fails(3, 3)])
+        kind = (AgreedError, OtherRankError)
+        with pytest.raises(kind, match="the run has failed"):
+            trainer.fit(NullReport())
+        return "spare" if trainer.is_spare else "works"
+
+    assert threads.run(4, fit, fault_tolerant=True) == ["works", "works", "spare", None]
+
+
+@pytest.mark.parametrize("what", ["evaluate", "predict", "close", "save_checkpoint", "rearrange"])
+def test_outside_of_fit_a_loss_is_raised(what: str, tmp_path: Path) -> None:
+    """And the next run goes on without that rank."""
+
+    def fit(comm: Comm) -> int | str:
+        config = Config(**{**COMMON, **RING})
+        trainer = Trainer(config, None, digits(), comm)
+        trainer.fit(NullReport())
+        if comm.rank == 1:
+            threads.kill(comm)
+        calls = {
+            "evaluate": trainer.evaluate,
+            "predict": lambda: trainer.predict(digits().test.x),
+            "close": trainer.close,
+            "save_checkpoint": lambda: trainer.save_checkpoint(tmp_path),
+            "rearrange": lambda: trainer.rearrange(allreduce="shared"),
+        }
+        with pytest.raises(RankLost):
+            calls[what]()
+        steps: int = trainer.fit(NullReport(), epochs=1)["steps"]
+        assert trainer.comm.size == 2
+        return steps
+
+    assert threads.run(3, fit, fault_tolerant=True) == [11, None, 11]
