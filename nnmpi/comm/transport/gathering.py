@@ -42,7 +42,8 @@ class Gathering:
         while self._hop < size and all(request.Test() for request in self._requests):
             self._hop = hop = 2 * self._hop or 1
             if hop < size:
-                out, into = rows[:hop][: size - hop], rows[hop : 2 * hop]
+                parts = rows[:hop][: size - hop], rows[hop : 2 * hop]
+                out, into = (part.reshape(-1).view(np.uint8) for part in parts)
                 self._requests = self._swap(out, (rank - hop) % size, into, (rank + hop) % size)
             else:
                 self._take(np.roll(rows, rank, 0))
