@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.start_mpi import MPI
 
 
-class Gathering:
+class MessageGather:
     """What all ranks bring, tested as a request is; with nothing to bring it is a barrier.
 
     Rank r receives from r + 1 what that brings, from r + 2 what that and the next bring, from r + 4

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.base import Bytes, Ledger, pieces
 from nnmpi.comm.transport.files import HAS_FILES, map_files
 from nnmpi.comm.transport.gate import Counts, Gate
-from nnmpi.comm.transport.gathering import Gathering, add_up
+from nnmpi.comm.transport.gathering import MessageGather, add_up
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.mpi_window import Segments, allocate
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
@@ -185,7 +185,7 @@ class UlfmTransport(MPITransport):
             return receives + [keep(self._isend(piece, to, tag)) for piece in pieces(out, most)]
 
         with self.family.noticing():
-            return Gathering(self.rank, self.size, swap, own, take)
+            return MessageGather(self.rank, self.size, swap, own, take)
 
     def free(self) -> None:
         if not self.family.abandoned:
