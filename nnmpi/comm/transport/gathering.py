@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.start_mpi import MPI
 
 
-class Gathering:
+class MessageGather:
     """What all ranks bring, tested as a request is; with nothing to bring it is a barrier.
 
     Rank r receives from r + 1 what that brings, from r + 2 what that and the next bring, from r + 4
@@ -42,7 +42,8 @@ class Gathering:
         while self._hop < size and all(request.Test() for request in self._requests):
             self._hop = hop = 2 * self._hop or 1
             if hop < size:
-                out, into = rows[:hop][: size - hop], rows[hop : 2 * hop]
+                parts = rows[:hop][: size - hop], rows[hop : 2 * hop]
+                out, into = (part.reshape(-1).view(np.uint8) for part in parts)
                 self._requests = self._swap(out, (rank - hop) % size, into, (rank + hop) % size)
             else:
                 self._take(np.roll(rows, rank, 0))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.base import Bytes, Ledger, pieces
 from nnmpi.comm.transport.files import HAS_FILES, map_files
 from nnmpi.comm.transport.gate import Counts, Gate
-from nnmpi.comm.transport.gathering import Gathering, add_up
+from nnmpi.comm.transport.gathering import MessageGather, add_up
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.mpi_window import Segments, allocate
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
@@ -141,8 +141,7 @@ class UlfmTransport(MPITransport):
         self.wait(self.start_all_reduce(array))
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[Any]:
-        most = max(self.message_limit // self.size // array.itemsize, 1)
-        return [self._gathering(GATHER, a, partial(add_up, a)) for a in pieces(array, most)]
+        return [self._gathering(GATHER, array, partial(add_up, array))]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         new = type(self)(self.family, self._ranks, self._agreed_number(), ledger or self.ledger)
@@ -179,13 +178,14 @@ class UlfmTransport(MPITransport):
         return found[0]
 
     def _gathering(self, tag: int, own: NDArray[Any], take: Callable[..., object]) -> Any:
-        def swap(out: NDArray[Any], to: int, into: NDArray[Any], source: int) -> list[MPI.Request]:
-            keep = self.family.keep
-            receive = keep(self._irecv(into.reshape(-1).view(np.uint8), source, tag))
-            return [receive, keep(self._isend(out.reshape(-1).view(np.uint8), to, tag))]
+        keep, most = self.family.keep, self.message_limit
+
+        def swap(out: Bytes, to: int, into: Bytes, source: int) -> list[MPI.Request]:
+            receives = [keep(self._irecv(piece, source, tag)) for piece in pieces(into, most)]
+            return receives + [keep(self._isend(piece, to, tag)) for piece in pieces(out, most)]
 
         with self.family.noticing():
-            return Gathering(self.rank, self.size, swap, own, take)
+            return MessageGather(self.rank, self.size, swap, own, take)
 
     def free(self) -> None:
         if not self.family.abandoned:
