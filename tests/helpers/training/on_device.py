@@ -11,7 +11,7 @@ from helpers.device import DEVICE
 from nnmpi import Config, backend
 from nnmpi.backend import CPU, Backend
 from nnmpi.comm import Comm
-from nnmpi.run import trainer
+from nnmpi.run import training
 from nnmpi.run.setup.setup import Setup, set_up
 
 
@@ -29,5 +29,5 @@ def on_device() -> Iterator[None]:
     """Within it, Trainers of several ranks have --device cuda, which is the device of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "get", _get)
-        patch.setattr(trainer, "set_up", _set_up)
+        patch.setattr(training, "set_up", _set_up)
         yield
