@@ -212,7 +212,7 @@ class Fit:
             run.pace.start()
         try:
             if run.result is not None and run.follows:
-                self._follow(run.result)
+                self._follow(run.result, is_noted=run.state == run.result.state)
             while sessions != run.sessions and not run.epoch_is_over:
                 sessions = run.sessions
                 self._make_steps()
@@ -236,10 +236,10 @@ class Fit:
                 run.phase = StepPhase.COMPUTING
         run.phase = StepPhase.BETWEEN_STEPS
 
-    def _follow(self, result: StepResult) -> None:
+    def _follow(self, result: StepResult, is_noted: bool = False) -> None:
         """What follows a step; after a loss all of it is done that was not."""
         run, step = self._run, result.state.step
-        loss = self._note(result)
+        loss = self._note(result, is_noted)
         if run.told.once("progress", step):
             run.report.progress(step, run.total_steps, loss, self._run.pace.epoch_rates)
         self._sample()
@@ -251,12 +251,13 @@ class Fit:
         run.follows = False
         run.pace.resume()
 
-    def _note(self, result: StepResult) -> float:
-        """Updates the state of the run from a step's result; returns the loss of a sample."""
+    def _note(self, result: StepResult, is_noted: bool) -> float:
+        """Updates the state of the run from a step's result, unless it is noted there; returns the
+        loss of a sample."""
         run, every = self._run, self._session.config.check_copies
         loss = mean(result.loss, result.divisor)
         self._check_finite("loss", loss, result.state.step)
-        if run.state != result.state:
+        if not is_noted:
             run.state, run.stopping = result.state, run.stopping or result.request >= STOPS
             run.skipped += not result.updated
             run.sums = run.sums.plus(result.loss, result.divisor, result.samples)

@@ -7,7 +7,7 @@ from nnmpi.run.session import Session
 
 def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
     """Raises ValueError unless there is a run to make, of what the optimizer has."""
-    made, total = run.state.step, run.total_steps
+    made, total, model = run.state.step, run.total_steps, session.model
     if session.is_closed:
         raise ValueError(
             f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
@@ -25,7 +25,7 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
             "make the Trainer with more epochs or steps, or call fit(epochs=N)"
         )
     # by paths, which all ranks have, also where the parameters are elsewhere
-    now = {path for path, p in session.model.named_parameters() if p.requires_grad}
+    now = {path for path, p in model.named_parameters() if p.requires_grad}
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
     if now - trained or (not made and session.settings.trains_others):
         raise ValueError(

@@ -18,6 +18,7 @@ from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
+from nnmpi.run.training import Training
 
 DEATHS = 2  # of each layout; with --all many more
 
@@ -110,12 +111,12 @@ def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhil
 ) -> None:
     """A rank is lost in a step, and another one when those that are left open a session: what it
     had is in the memory of their node."""
-    opened = Trainer._open
+    opened = Training._open
 
-    def open_or_die(trainer: Trainer, config: Config, comm: Comm, snapshot: Any) -> None:
+    def open_or_die(training: Training, config: Config, comm: Comm, snapshot: Any) -> None:
         if snapshot is not None and comm.size == 3 and comm.rank == second:
             threads.kill(comm)
-        opened(trainer, config, comm, snapshot)
+        opened(training, config, comm, snapshot)
 
     class Dies:
         def on_step(self, trainer: Trainer, event: Event) -> None:
@@ -128,7 +129,7 @@ def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhil
         Trainer(config, None, digits(), comm, callbacks=[told, Dies()]).fit(NullReport())
         return [loss for _, loss in told.steps]
 
-    monkeypatch.setattr(Trainer, "_open", open_or_die)
+    monkeypatch.setattr(Training, "_open", open_or_die)
     left = [one for one in threads.run(4, fit, fault_tolerant=True) if one]
     (alone,) = threads.run(1, fit)
     assert len(left) == 2
