@@ -123,8 +123,7 @@ class Trainer:
         """Stop after the current step with a checkpoint, as there is more to do; without a
         `checkpoint_dir`, as `stop`."""
         if self.config.checkpoint_dir:
-            self._training.run.suspend_requested = True
-            self._training.run.stopping = self._training.run.stopping or self.comm.size == 1
+            self._training.run.suspend_requested = True  # noted with a step, or after an epoch
         else:
             self.stop()
 

@@ -1,6 +1,7 @@
 """Communication in the background: lanes of their own, counters, and how they are drawn."""
 
 import json
+import mmap
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -203,7 +204,8 @@ def test_memory_is_counted_after_each_operation(tmp_path: Path) -> None:
     assert all(1 << 22 < n < 1 << 40 for n in values.values())
     with resident_bytes() as memory:
         before = memory()
-        held = np.ones(1 << 24, np.uint8)
+        held = np.frombuffer(mmap.mmap(-1, 1 << 24), np.uint8)  # new pages, not reused ones
+        held[...] = 1
         assert memory() >= before + held.nbytes // 2
 
 
