@@ -51,6 +51,8 @@ from nnmpi.run.snapshot import Snapshot, next_steps
 class Session:
     """Ranks that are arranged as the config says; with a snapshot, of each rank, all is as then.
 
+    `known` is the graph of the model, if this rank has had another session of the run.
+
     The run tells how far training has come; it does not know the session.
     """
 
@@ -64,6 +66,7 @@ class Session:
         run: RunState,
         recorder: Recorder,
         snapshot: Snapshot | None = None,
+        known: Graph | None = None,
     ) -> None:
         self.config, self.comm, self.is_closed, self.rests = config, comm, False, False
         self.setup, self.run, self._recorder = setup, run, recorder
@@ -73,9 +76,11 @@ class Session:
         if snapshot:
             check_batch_norm(snapshot.config, config, model)
         consistency.check_model(comm, model)
-        graph = all_or_none(
-            comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
-        )
+
+        def traced() -> Graph:
+            return known or objectives.model_graph(config, model, setup.dataset, setup.loss)
+
+        graph = all_or_none(comm, traced)
         consistency.check_graph(comm, graph)
         layout = Layout.of(config, comm)
         try:

@@ -1,6 +1,6 @@
 """Snapshot: all that a rank needs to go on with a run, and which options may be others then."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.pipeline.stages import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import quoted
@@ -20,6 +21,9 @@ from nnmpi.run.settings import Changes
 
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
+
+COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "device", "tf32", "convolution")
+"""The options that change what units of the model cost for a sample."""
 
 
 class Snapshot(NamedTuple):
@@ -51,10 +55,16 @@ class Snapshot(NamedTuple):
     loss_scale: LossScale | None
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """What was measured, if ranks are arranged as they were by a config of the same run."""
-        names = [option.name for option in options(MAY_CHANGE)]
-        same = all(getattr(self.config, name) == getattr(config, name) for name in names)
-        return self.measured if same and ranks == self.ranks else {}
+        """What was measured and would be the same for ranks that a config of the same run
+        arranges."""
+        before, now = vars(self.config), vars(config)
+
+        def same(names: Iterable[str]) -> bool:
+            return all(before[name] == now[name] for name in names)
+
+        costs = same(COSTS_DEPEND_ON)
+        rest = ranks == self.ranks and same(option.name for option in options(MAY_CHANGE))
+        return {k: v for k, v in self.measured.items() if (costs if k == UNIT_COSTS else rest)}
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:

@@ -139,7 +139,7 @@ class Training:
             self.tracer, self._tracer_comm = Tracer(config, comm), comm
         self.comm, config = comm, replace(config, model=self.setup.config.model)
         recorder = self.tracer.recorder
-        self.session = Session(self.setup, config, comm, self.run, recorder, snapshot)
+        self.session = Session(self.setup, config, comm, self.run, recorder, snapshot, self._graph)
         self.config = config  # if it fails, `rearrange` needs that of before
         self._graph = self.session.arrangement.graph
 

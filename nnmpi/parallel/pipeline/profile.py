@@ -9,7 +9,7 @@ import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -56,6 +56,33 @@ class UnitCost(NamedTuple):
     def seconds(self) -> float:
         """The time of all three passes."""
         return self.forward + self.input_gradient + self.weight_gradient
+
+    def scaled(self, factor: float) -> "UnitCost":
+        """That in a micro-batch of so many times as many samples."""
+        more = UnitCost(*(n * factor for n in self))
+        return more._replace(parameter_bytes=self.parameter_bytes)
+
+
+class UnitCosts(NamedTuple):
+    """What the units of a model cost in a micro-batch of so many samples.
+
+    begins   the number of the first layer of each
+    """
+
+    samples: int
+    begins: tuple[int, ...]
+    costs: tuple[UnitCost, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Self:
+        """The costs from tuples, as a checkpoint has them."""
+        samples, begins, costs = rows
+        return cls(samples, begins, tuple(UnitCost(*cost) for cost in costs))
+
+    def scaled(self, samples: int) -> "UnitCosts":
+        """About what they cost with so many samples."""
+        scaled = (cost.scaled(samples / self.samples) for cost in self.costs)
+        return UnitCosts(samples, self.begins, (*scaled,))
 
 
 def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:

@@ -1,7 +1,7 @@
 """Which layers this rank has: the cut of a model into stages, and what is left of other stages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from nnmpi.backend import Backend
 from nnmpi.config import Config
@@ -18,13 +18,28 @@ from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.pipeline.profile import UnitCost, profile, stage_costs
+from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim import pipeline as sim
 
+CUT, UNIT_COSTS = "cut", "unit_costs"
+"""The names of what is measured here."""
+
 LONG = 256
 """Batches of an epoch that are simulated: more would change little."""
+
+
+class MeasuredStages(NamedTuple):
+    """The stages of a model.
+
+    facts      what the start event says of them
+    measured   the cut and the costs of units, if there are several
+    """
+
+    division: Division
+    facts: Mapping[str, Any] = {}
+    measured: Mapping[str, Any] = {}
 
 
 def measured_stages(
@@ -35,34 +50,39 @@ def measured_stages(
     gather: Callable[[int], Inputs],
     on: Backend,
     batches: int,
-) -> tuple[Division, Mapping[str, Any]]:
-    """The stages of a model, and what the start event says of them; every rank calls it.
+    known: Mapping[str, Any],
+) -> MeasuredStages:
+    """The stages of a model; every rank calls it.
 
-    `gather(n)` returns n samples; an epoch has so many batches.
+    `gather(n)` returns n samples; an epoch has so many batches; `known` was measured before.
 
     The first rank measures the units, by which the model is cut unless the cut is given.
     """
-    count = stages_of(config)
+    count, text = stages_of(config), known.get(CUT, config.cut)
     # what is wrong with a cut that is given is said before measuring
-    found, given = all_or_none(layout.all, lambda: partition.given_units(config.cut, graph, count))
+    found, given = all_or_none(layout.all, lambda: partition.given_units(text, graph, count))
     if count == 1:
-        return divide(graph, found, (), 1), {}
+        return MeasuredStages(divide(graph, found, (), 1))
+    samples, begins = measured_samples(config, layout.batch.size), tuple(u.first for u in found)
 
-    def measure() -> list[UnitCost]:  # on the first rank, and on those it divides layers with
+    def measure() -> UnitCosts:  # on the first rank, and on those it divides layers with
         if layout.batch.rank or layout.axis["pp"].rank:
-            return []
-        x = gather(measured_samples(config, layout.batch.size))
-        together = layout.axis["tp"], layout.axis["cp"]
-        alone = profile(model, graph, found, x, on, together=together, dtype=config.dtype)
+            return UnitCosts(samples, begins, ())
+        x, together = gather(samples), (layout.axis["tp"], layout.axis["cp"])
+        costs = profile(model, graph, found, x, on, together=together, dtype=config.dtype)
         layout.axis["tp"].free_sums()  # of the layers of other stages, too
-        return alone
+        return UnitCosts(samples, begins, (*costs,))
 
-    costs = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
+    units = UnitCosts.of(known[UNIT_COSTS]).scaled(samples) if UNIT_COSTS in known else None
+    if units is None or units.begins != begins:  # layers that a cut parts were others
+        units = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
+    costs = units.costs
 
-    def cut() -> tuple[Division, Mapping[str, Any]]:
+    def cut() -> MeasuredStages:
         chosen = best_cut(found, costs, count, graph.notes) if given is None else given
         division = divide(graph, found, chosen, config.pp)
-        return division, _facts(config, found, chosen, division, costs, batches)
+        facts = _facts(config, found, chosen, division, costs, batches)
+        return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
 
     return all_or_none(layout.all, cut)
 
@@ -138,7 +158,7 @@ def _facts(
         inputs=[cost.input_bytes for cost in stages],
     )
     return {
-        "cut": partition.as_text(cut, found),
+        CUT: partition.as_text(cut, found),
         "predicted_bubble": round(simulated.bubble, 4),
         "stages": [
             {

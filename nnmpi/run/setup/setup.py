@@ -229,19 +229,15 @@ def arranged(
 
     Every rank calls it.
     """
-    comm, cut = layout.all, replace(config, cut=known.get("cut", config.cut))
-
-    want = Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
+    comm, want = layout.all, Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
 
     def samples(n: int) -> Inputs:
         return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y))), want).x
 
-    division, facts = plan.measured_stages(
-        cut, layout, model, graph, samples, setup.on, len(setup.train)
+    division, facts, of_stages = plan.measured_stages(
+        config, layout, model, graph, samples, setup.on, len(setup.train), known
     )
-    cluster, measured = discover(comm, setup.on), dict(known)
-    if "cut" in facts:
-        measured["cut"] = facts["cut"]
+    cluster, measured = discover(comm, setup.on), {**known, **of_stages}
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
     first = all_or_none(comm, arrangement)
     if not first.has_to_be_measured or "allreduce" in measured:
