@@ -1,6 +1,7 @@
 """Ranks are killed at operations from the first to the last, and the others go on."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
+from nnmpi.parallel.pipeline import stages
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
+from nnmpi.run.setup import objectives
 from nnmpi.run.training import Training
 
 DEATHS = 2  # of each layout; with --all many more
@@ -63,6 +66,29 @@ def test_two_ranks_are_killed_at_once() -> None:
     wanted, operations = recovered.whole("two nodes")
     middle = operations[1] // 2
     recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
+
+
+@pytest.mark.parametrize("name", ["pipelines", "one pipeline, backups"])
+def test_no_unit_is_measured_again_and_no_model_traced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take longer than all else that ranks do before they go on."""
+    (ranks, _), (_, operations), calls = LAYOUTS[name], recovered.whole(name), Counter[str]()
+
+    def count(module: Any, name: str) -> None:
+        plain = getattr(module, name)
+
+        def counted(*args: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return plain(*args, **named)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(stages, "profile")
+    count(objectives, "trace")
+    left = [one for one in recovered.run(name, {2: operations[2] // 2}) if one]
+    assert [one["lost"] for one in left[0].recovered] == [[2]]
+    assert calls == {"profile": 1, "trace": ranks}
 
 
 def test_reproducible_runs_keep_their_bits() -> None:

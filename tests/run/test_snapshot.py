@@ -1,6 +1,7 @@
 """A run that goes on from a snapshot in the same process, on threads."""
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ from helpers.training.pipelined import digits
 from helpers.training.unusual_models import spoilt
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.pipeline.stages import UNIT_COSTS
 from nnmpi.parallel.server.client import ServerClient
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
@@ -161,6 +163,16 @@ def test_the_cut_that_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     cuts = iter([(2,)] * 2 + [(3,)] * 2)
     for first, again, another in threads.run(2, rank):
         assert first == again != another
+
+
+def test_costs_are_known_for_other_ranks_and_the_cut_is_not() -> None:
+    made = taken(comm_self(), ADAM)
+    snapshot, config = made._replace(measured={"cut": "5", UNIT_COSTS: 1}), made.config
+    assert snapshot.known(config, 1) == {"cut": "5", UNIT_COSTS: 1}
+    assert snapshot.known(config, 2) == {UNIT_COSTS: 1}
+    assert snapshot.known(replace(config, pp=2), 1) == {UNIT_COSTS: 1}
+    assert snapshot.known(replace(config, tp=2), 1) == {}
+    assert snapshot.known(replace(config, device="cuda"), 1) == {"cut": "5"}
 
 
 # ---- counters, and where in a run it is taken

@@ -19,7 +19,7 @@ from nnmpi.nn.seeding import construction, seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import UnitCost, profile, stage_costs
+from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
 
 N = 6
 
@@ -162,6 +162,14 @@ def test_costs_are_rows_of_numbers() -> None:
     rows = np.array(costs, np.float64)
     assert [UnitCost(*row) for row in rows.tolist()] == costs
     assert [c.seconds for c in costs] == pytest.approx(rows[:, :3].sum(axis=1))
+
+
+def test_costs_for_another_number_of_samples() -> None:
+    rows = (4, (0, 2), ((1, 2, 3, 40, 8, 6), (0, 4, 0, 10, 2, 2)))
+    samples, begins, costs = UnitCosts.of(rows).scaled(6)
+    assert (samples, begins) == (6, (0, 2))
+    assert costs == (UnitCost(1.5, 3, 4.5, 40, 12, 9), UnitCost(0, 6, 0, 10, 3, 3))
+    assert UnitCosts.of(rows).scaled(4) == rows
 
 
 def test_the_cost_of_a_stage() -> None:

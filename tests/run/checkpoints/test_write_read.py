@@ -26,6 +26,7 @@ ABOUT = {"rate": np.float32(0.1), "table": np.arange(5.0), "betas": (0.9, float(
     [
         (1, {}),
         (2, RING),
+        (2, {"pp": 2, "cut": "5"}),
         pytest.param(2, {"allreduce": "shared"}, marks=pytest.mark.long),
         (2, {**RING, "zero": 3, "bucket_mb": 0.001}),
         (2, {"dtype": "bfloat16", **RING, "zero": 1, "bucket_mb": 0.001}),
