@@ -22,6 +22,7 @@ from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import stores_of
+from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
@@ -102,6 +103,8 @@ class Session:
         known = snapshot.known(config, comm.size) if snapshot else {}
         arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
+        if snapshot:  # it has all values
+            skip_init(part.parameters)
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
         self.run.loaded = loaded or self.run.loaded
         spec = self._spec(part, arrangement, layout)
