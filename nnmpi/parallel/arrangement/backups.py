@@ -12,15 +12,20 @@ There is memory for two versions, since the one before counts until the next one
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, cycle
 from typing import NamedTuple
 
-from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import running_sums
 from nnmpi.parallel.arrangement.sent import Sent, doubled
-from nnmpi.parallel.arrangement.sole import Sole, bytes_of_others, clipped, sole, value_bytes
+from nnmpi.parallel.arrangement.sole import (
+    Sole,
+    bytes_of_others,
+    sole,
+    updated_stretches,
+    value_bytes,
+)
 
 VERSIONS_KEPT = 2
 
@@ -64,11 +69,6 @@ def needs_backups(a: Arrangement) -> bool:
     """Whether backups are asked for, and some rank has what would be lost with it or its node."""
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(any(backed_up(a, r)) for r in range(a.ranks))
-
-
-def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:
-    """What of each trained parameter a rank updates: stretches of the flat buffer."""
-    return clipped(a, rank, a.owned_ranges(rank))
 
 
 class Backup(NamedTuple):

@@ -70,6 +70,11 @@ def clipped(
                 yield one, (max(start, lo), min(start + one.size, hi))
 
 
+def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:
+    """What of each trained parameter a rank updates."""
+    return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank))
+
+
 def sole_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
     found, own = sole(a, rank), clipped(a, rank, a.store.own(a, rank))

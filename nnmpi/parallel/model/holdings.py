@@ -16,8 +16,8 @@ from nnmpi.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Part, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import running_sums
-from nnmpi.parallel.arrangement.sole import clipped
+from nnmpi.parallel.arrangement.memory import sums_of_optimizer
+from nnmpi.parallel.arrangement.sole import updated_stretches
 from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan, TensorRange
 from nnmpi.parallel.model.nearest import plan_moves
 
@@ -36,8 +36,7 @@ def updated(a: Arrangement) -> Iterator[TensorRange]:
     for rank in range(a.ranks):
         model = a.model_on(rank)
         begins = {one: at for one, (at, _) in zip(model.trained, model.spans, strict=True)}
-        own = a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank)
-        for one, (lo, hi) in clipped(a, rank, own):
+        for one, (lo, hi) in updated_stretches(a, rank):
             at, part = begins[one], _part(a, one.variable, rank)
             yield TensorRange(one.variable, rank, 0, lo - at, hi - at, part)
 
@@ -80,8 +79,7 @@ def rearranged(
     """
     nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
     dtype = after.updated_dtype
-    k = running_sums(after, 1) // dtype.itemsize - after.is_mixed
-    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(k))
+    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(sums_of_optimizer(after.config)))
     variables = after.graph.variables
     order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
     types = [np.dtype(v.dtype) for v in variables]

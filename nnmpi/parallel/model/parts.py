@@ -222,10 +222,7 @@ def _cover(place: Place, found: Sequence[TensorRange]) -> list[TensorRange]:
         while at < size:
             one = next((one for one in there if one.lo <= at < one.hi), None)
             if one is None:
-                raise ValueError(
-                    f"{place.path}: no rank has number {at} of the {size} of its part {part}; give "
-                    "the ranks all that the ranks had that it was taken from"
-                )
+                raise ValueError(f"{place.path}: no rank has number {at} of the {size} of {part}")
             sources.append(one._replace(lo=at))
             at = one.hi
     return sources
