@@ -62,15 +62,26 @@ class Fit:
             try:
                 return self._recovery.run(lambda: self._go_on(outputs, report, epochs))
             except BaseException as error:
-                self._saves.abandon()
-                if self._run.opened is not None:
-                    reason = str(error) or type(error).__name__
-                    failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
-                    with suppress(LostOutputError):
-                        self._run.opened.event(failed)
+                self._fail(error)
                 raise
             finally:
                 self._run.end()
+                self._recovery.stage = RunStage.READY
+
+    def _fail(self, error: BaseException) -> None:
+        """The run has failed, whoever is lost now. What all ranks have found before the last step
+        ends the session too."""
+        is_running = self._recovery.stage == RunStage.RUNNING and not self._run.is_evaluated
+        if isinstance(error, AgreedError) and is_running:
+            with suppress(RankLost):
+                self._saves.close()
+                self._session.close()
+        self._saves.abandon()
+        if self._run.opened is not None:
+            reason = str(error) or type(error).__name__
+            failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
+            with suppress(LostOutputError):
+                self._run.opened.event(failed)
 
     def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
         """The run from where it is: its begin, or what is left of it after a loss."""
@@ -82,13 +93,9 @@ class Fit:
             run.begin(epochs)
             self._recovery.stage = RunStage.RUNNING
         self._open_report(outputs, report)
-        try:
-            self._saves.begin(self._comm)
-            result = self._fit()
-            self._saves.close()
-        except RankLost:
-            self._saves.abandon()
-            raise
+        self._saves.begin(self._comm)
+        result = self._fit()
+        self._saves.close()
         return result
 
     def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
@@ -116,11 +123,7 @@ class Fit:
         try:
             with self._training.tracer.of_run():
                 self._epochs()
-        except AgreedError:
-            self._saves.close()
-            self._session.close()
-            raise
-        except RankLost:
+        except (AgreedError, RankLost):
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             model_file.rescue(self._session, error)
