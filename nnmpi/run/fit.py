@@ -187,8 +187,9 @@ class Fit:
             self._tell("on_epoch", event)
             # requests may have come after the last step had agreed
             stops, suspends, saves = self._requests()
-            run.stopping = run.stopping or stops
-            if suspends and run.has_more:
+            suspends = suspends and run.has_more
+            run.stopping = run.stopping or stops or suspends
+            if suspends:
                 run.metrics = self._saves.suspend(self._session, metrics)
                 return
             if not run.is_over:
@@ -197,10 +198,9 @@ class Fit:
         run.pace.resume()
 
     def _requests(self) -> list[bool]:
-        """Whether some rank wants to end the run, to suspend it, and a checkpoint."""
+        """Whether some rank wants to stop the run, to suspend it, and a checkpoint."""
         run = self._run
-        stops = run.stop_requested or run.suspend_requested
-        row = np.array([stops, run.suspend_requested, self._saves.is_due()], float)
+        row = np.array([run.stop_requested, run.suspend_requested, self._saves.is_due()], float)
         self._comm.all_reduce(row, "doubling")
         wanted: list[bool] = (row > 0).tolist()
         return wanted
