@@ -160,7 +160,6 @@ class Recovery:
     def _go_on(self, began: float) -> None:
         """What comes next, for all ranks that are left."""
         standings = gather_objects(self.survivors.all, self._standing())
-        self._number = 1 + max(one.number for one in standings)
         fewer = self._fewer()
         self._arrange_all(agreed(standings), fewer, standings)
         made = max(one.step for one in standings)
@@ -178,6 +177,7 @@ class Recovery:
             training.wait(survivors.all)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
+        self._number = max((1 + one.number for one in standings), default=0)
         survivors.arrange(lambda work: self._open(course, fewer.config, work, snapshot))
         if snapshot is None and not course.lacks:
             training.load_callbacks(survivors.all, survivors.spare)
