@@ -31,7 +31,6 @@ from nnmpi.run.dry_run import dry_run
 from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
-from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.resume import fitted
@@ -91,8 +90,6 @@ def command(arguments: Sequence[str]) -> int:
         handle(signal.SIGINT, interrupt)
     try:
         return _main(arguments, early)
-    except OtherRankError:
-        return 0  # the other rank prints the error, and its exit status is that of the job
     except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except Exception as error:
@@ -109,46 +106,37 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     try:
         comm = job()
     except OtherRankError:  # a RuntimeError too
-        raise
+        return 0  # here and below, the other rank has the status of the job, and prints why
     except ValueError as error:  # NNMPI_TIMEOUT or NNMPI_DEBUG
         return fail(error, 2)
     except RuntimeError as error:  # MPI cannot be used
         return fail(error)
-    ranks = RanksLeft(comm)
     try:
         c = prepared(comm, arguments)
-        if c.elastic:
-            fewer = fitted(c, comm)
-            ranks.divide(fewer.ranks)
-            if (fewer.spare or fewer.config != c) and comm.rank == 0:
-                print_error(f"nnmpi.train: {fewer.why}")
-            c = fewer.config
+    except OtherRankError:
+        return 0
     except ValueError as error:
         return fail(error, 2)
     except KeyboardInterrupt:
         return interrupted(comm, " before the first step")
-    if ranks.work is None:
-        ranks.wait()
-        return 0
-    status = train(c, ranks.work, early)
-    ranks.wake()
-    return status
+    return train(c, comm, early)
 
 
 def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     """Makes what the config says, and trains it."""
     try:
         if c.dry_run:
-            event = dry_run(set_up(c, None, None, comm), comm)
-            with open_report(c, comm) as one:
-                one.event(event)
-            return 0
+            return show(c, comm)
         trainer = Trainer(c, comm=comm)
+        if trainer.fitted and trainer.is_first:
+            print_error(f"nnmpi.train: {trainer.fitted}")
         if trainer.resumed and trainer.resumed.is_over:
             with open_report(replace(c, log=None), comm) as one:
                 one.event(complete_event(trainer.resumed))
             return 0
-        report = opened(trainer)
+        report = opened(trainer, comm)
+    except OtherRankError:
+        return 0
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
@@ -157,23 +145,48 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         return fail(f"out of memory: {error}; take a smaller model or less data", 2)
     except KeyboardInterrupt:
         return interrupted(comm, " before the first step")
+    except Exception as error:
+        # there is nothing yet with which other ranks could go on
+        if comm.fault_tolerant and not isinstance(error, LostOutputError):
+            comm.abort(traceback_text(error))
+        raise
     try:
-        return run(trainer, report, early)
+        return run(trainer, report, early, comm)
+    except OtherRankError:
+        if comm.fault_tolerant:  # the other one raises, and ends the job if all others do
+            raise
+        return 0
     except (AgreedError, NotFiniteError, ValueError, MemoryError) as error:
-        return failed(trainer, error)
+        return failed(trainer, error, comm)
 
 
-def opened(trainer: Trainer) -> Report | None:
-    """The report of the first rank, opened before the run begins; None: `fit` opens it.
+def show(c: Config, comm: Comm) -> int:
+    """Prints what each rank would hold and send."""
+    if c.elastic:
+        fewer = fitted(c, comm)
+        if comm.rank == 0:
+            print_error(f"nnmpi.train: {fewer.why}")
+        work = comm.split(0 if comm.rank < fewer.ranks else None)
+        if work is None:
+            return 0
+        c, comm = fewer.config, work
+    event = dry_run(set_up(c, None, None, comm), comm)
+    with open_report(c, comm) as one:
+        one.event(event)
+    return 0
+
+
+def opened(trainer: Trainer, comm: Comm) -> Report | None:
+    """The report of the first rank, opened before the run begins; None: `fit` opens it. Every rank
+    of the job calls it.
 
     Where a rank is lost now, `fit` notices it too, and arranges those that are left.
     """
-    if trainer.is_spare:
-        return None
     mark = trainer.resumed and trainer.resumed.mark
     try:
-        blas.default_threads(threads.on_all_ranks(trainer.arrangement, trainer.comm))
-        report = open_report(trainer.config, trainer.comm, mark=mark)
+        if not trainer.is_spare:
+            blas.default_threads(threads.on_all_ranks(trainer.arrangement, trainer.comm))
+        report = open_report(trainer.config, comm, mark=mark)
     except RankLost:
         return None
     return report if trainer.is_first else None
@@ -198,7 +211,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
     return c
 
 
-def run(trainer: Trainer, report: Report | None, early: Sequence[int]) -> int:
+def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Comm) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
     before, interrupts = version(trainer.config.save), list[int]()
 
@@ -215,7 +228,7 @@ def run(trainer: Trainer, report: Report | None, early: Sequence[int]) -> int:
     try:
         result = trainer.fit(report)
     except KeyboardInterrupt:
-        return interrupted(trainer.comm, f"; {saved_since(before, trainer.config.save)}")
+        return interrupted(comm, f"; {saved_since(before, trainer.config.save)}")
     if not trainer.is_first or result["event"] not in ("stopped", "suspended"):
         return 0
     return MORE_TO_DO if result["event"] == "suspended" and not interrupts else 130
@@ -234,8 +247,9 @@ def interrupted(comm: Comm, how: str) -> int:
     return fail(f"interrupted{how}", 130)
 
 
-def failed(trainer: Trainer, error: Exception) -> int:
-    """Print the error of a run; end the other ranks unless they have it too."""
+def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
+    """Print the error of a run; end the other ranks of the job unless they have it too, or can go
+    on without this one."""
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
@@ -243,8 +257,10 @@ def failed(trainer: Trainer, error: Exception) -> int:
         status = MORE_TO_DO
     if isinstance(error, AgreedError):
         return fail(error, status) if trainer.is_first else 0  # one status is that of the job
-    if trainer.comm.size > 1:
-        trainer.comm.abort(str(error))
+    if comm.fault_tolerant and not isinstance(error, NotFiniteError):
+        raise error
+    if comm.size > 1:
+        comm.abort(str(error))
     return fail(error, status)
 
 

@@ -6,19 +6,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 
 T = TypeVar("T")
 
 
 def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
-    """Calls f on every rank; if it fails on one rank, it fails on all."""
+    """Calls f on every rank; if it fails on one rank, it fails on all.
+
+    What f has agreed on is not another error of the ranks that have heard of it.
+    """
     error: Exception | None = None
     try:
         result = f()
     except Exception as caught:
         error = caught
-    comm.agree(error)
+    comm.agree(None if isinstance(error, OtherRankError) else error)
+    if error is not None:
+        raise error
     return result
 
 

@@ -62,15 +62,26 @@ class Fit:
             try:
                 return self._recovery.run(lambda: self._go_on(outputs, report, epochs))
             except BaseException as error:
-                self._saves.abandon()
-                if self._run.opened is not None:
-                    reason = str(error) or type(error).__name__
-                    failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
-                    with suppress(LostOutputError):
-                        self._run.opened.event(failed)
+                self._fail(error)
                 raise
             finally:
                 self._run.end()
+                self._recovery.stage = RunStage.READY
+
+    def _fail(self, error: BaseException) -> None:
+        """The run has failed, whoever is lost now. What all ranks have found before the last step
+        ends the session too."""
+        is_running = self._recovery.stage == RunStage.RUNNING and not self._run.is_evaluated
+        if isinstance(error, AgreedError) and is_running:
+            with suppress(RankLost):
+                self._saves.close()
+                self._session.close()
+        self._saves.abandon()
+        if self._run.opened is not None:
+            reason = str(error) or type(error).__name__
+            failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
+            with suppress(LostOutputError):
+                self._run.opened.event(failed)
 
     def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
         """The run from where it is: its begin, or what is left of it after a loss."""
@@ -82,13 +93,9 @@ class Fit:
             run.begin(epochs)
             self._recovery.stage = RunStage.RUNNING
         self._open_report(outputs, report)
-        try:
-            self._saves.begin(self._comm)
-            result = self._fit()
-            self._saves.close()
-        except RankLost:
-            self._saves.abandon()
-            raise
+        self._saves.begin(self._comm)
+        result = self._fit()
+        self._saves.close()
         return result
 
     def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
@@ -116,11 +123,7 @@ class Fit:
         try:
             with self._training.tracer.of_run():
                 self._epochs()
-        except AgreedError:
-            self._saves.close()
-            self._session.close()
-            raise
-        except RankLost:
+        except (AgreedError, RankLost):
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             model_file.rescue(self._session, error)
@@ -184,8 +187,9 @@ class Fit:
             self._tell("on_epoch", event)
             # requests may have come after the last step had agreed
             stops, suspends, saves = self._requests()
-            run.stopping = run.stopping or stops
-            if suspends and run.has_more:
+            suspends = suspends and run.has_more
+            run.stopping = run.stopping or stops or suspends
+            if suspends:
                 run.metrics = self._saves.suspend(self._session, metrics)
                 return
             if not run.is_over:
@@ -194,10 +198,9 @@ class Fit:
         run.pace.resume()
 
     def _requests(self) -> list[bool]:
-        """Whether some rank wants to end the run, to suspend it, and a checkpoint."""
+        """Whether some rank wants to stop the run, to suspend it, and a checkpoint."""
         run = self._run
-        stops = run.stop_requested or run.suspend_requested
-        row = np.array([stops, run.suspend_requested, self._saves.is_due()], float)
+        row = np.array([run.stop_requested, run.suspend_requested, self._saves.is_due()], float)
         self._comm.all_reduce(row, "doubling")
         wanted: list[bool] = (row > 0).tolist()
         return wanted

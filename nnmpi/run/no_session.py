@@ -30,7 +30,7 @@ NO_SESSION = cast(Session, NoSession("since its last restore failed: restore a s
 SPARE = cast(
     Session,
     NoSession(
-        "on this rank, which is spare since others were lost: it waits in fit, and takes part "
-        "again if one more is lost; where trainer.is_spare, call nothing else"
+        "on this rank, which is spare: the layout has no place for it; it waits in fit, and takes "
+        "part where another is lost; where trainer.is_spare, call nothing else"
     ),
 )

@@ -105,16 +105,5 @@ def _software(found: Found) -> Iterator[str]:
 
 
 def fitted(config: Config, comm: Comm) -> Fewer:
-    """With --elastic: the layout for the ranks that there are; every rank calls it."""
+    """The layout for the ranks that there are; every rank calls it."""
     return all_or_none(comm, lambda: arrange_fewer(config, comm.size, plan.check))
-
-
-def fitted_on_all(config: Config, comm: Comm) -> Config:
-    """The config for the ranks that there are; raises ValueError if some of them could not work."""
-    fewer = fitted(config, comm)
-    if fewer.spare:
-        raise ValueError(
-            f"{fewer.why}: start it on {fewer.ranks} ranks, or by python -m nnmpi.train, which has "
-            "spare ranks wait"
-        )
-    return fewer.config

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from nnmpi import terms
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.config import Config
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
@@ -142,7 +142,7 @@ class Saves(NoSaves):
         config, self._is_first = self._config, comm.rank == 0
         try:
             self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
-        except ValueError as error:
+        except (ValueError, OtherRankError) as error:
             raise UnusableDirectoryError(str(error)) from None
         self._best = self._run.resumed.best if self._run.resumed else None
         self._at, self._count, self._copying = self._run.state.step, 0, 0.0
@@ -256,8 +256,9 @@ class Saves(NoSaves):
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
-        self._tell(self._writer.close())
-        self._is_open = False
+        if self._is_open:
+            self._tell(self._writer.close())
+            self._is_open = False
 
     def abandon(self) -> None:
         if self._is_open:

@@ -80,7 +80,8 @@ class Trainer:
     loaded = read(lambda t: t.run.loaded)  # what the file of --load had for the model
     resumed = read(lambda t: t.run.resumed)  # what the run goes on from, if from a checkpoint
     is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
-    is_spare = read(lambda t: t.session is SPARE)  # whether it waits since others were lost
+    fitted = read(lambda t: t.why)  # which layout --elastic has chosen, and why, if it is another
+    is_spare = read(lambda t: t.session is SPARE)  # whether the layout has no place for it
 
     def __init__(
         self,

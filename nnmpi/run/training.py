@@ -26,7 +26,7 @@ from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.no_session import NO_SESSION, SPARE
-from nnmpi.run.resume import Resumed, facts_of, fitted_on_all, goes_on, resumed_from
+from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
@@ -69,17 +69,12 @@ class Training:
     comm: Comm
     session: Session = NO_SESSION
     run: RunState = cast(RunState, None)  # before it is set up
+    why = ""  # of the layout that --elastic has chosen, if it is not the one that was asked for
     _graph: Graph | None = None
 
     def __init__(self, config: Config, given: Given) -> None:
         self.config = self.asked = config
         self._given = given
-
-    def begin(self, comm: Comm) -> None:
-        """Sets up all ranks for the first time, or as many as --elastic finds a layout for."""
-        if self.asked.elastic:
-            self.asked = fitted_on_all(self.asked, comm)
-        self.set_up(self.asked, comm, comm.size)
 
     def set_up(self, config: Config, comm: Comm, ranks: int) -> None:
         """Loads data, and makes what no arrangement of so many ranks changes; every rank calls
@@ -121,9 +116,17 @@ class Training:
 
     def _resume(self, config: Config, comm: Comm, found: Found) -> None:
         """The run goes on from a checkpoint."""
-        resumed = self._open_on(config, comm, found)
-        self.run.resume(resumed)
-        all_or_none(comm, lambda: load_states(self.callbacks, resumed.callbacks))
+        self.run.resume(self._open_on(config, comm, found))
+
+    def load_callbacks(self, comm: Comm, spare: int) -> None:
+        """Gives callbacks their states, if the run goes on from a checkpoint; spare ranks, the last
+        ones, hear of it. Every rank calls it."""
+        if spare:
+            first = gather_objects(comm, self.run.resumed)[0]
+            if first is not None and self.session is SPARE:
+                self.run.resume(first)
+        if (resumed := self.run.resumed) is not None:
+            all_or_none(comm, lambda: load_states(self.callbacks, resumed.callbacks))
 
     def _open_on(self, config: Config, comm: Comm, found: Found) -> Resumed:
         """Opens a session on a checkpoint."""

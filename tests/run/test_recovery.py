@@ -170,7 +170,7 @@ def test_a_trainer_goes_on_to_work_after_its_run() -> None:
         with Trainer(config, None, digits(), comm) as trainer:
             trainer.fit(NullReport())
             if trainer.is_spare:
-                with pytest.raises(ValueError, match="is spare since others were lost") as error:
+                with pytest.raises(ValueError, match="is spare: the layout has no place") as error:
                     trainer.evaluate()
                 return trainer.is_first, str(error.value)
             return trainer.is_first, trainer.predict(x)

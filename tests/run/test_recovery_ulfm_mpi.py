@@ -26,3 +26,19 @@ def test_a_rank_that_is_killed_after_an_epoch_is_left_out(lost: int, tmp_path: P
     epochs = [(one["epoch"], one["steps"]) for one in told[1:-1]]
     assert epochs == [(n, STEPS * n) for n in range(1, EPOCHS + 1)]
     assert told[-1]["ranks"] == 2
+
+
+def test_a_spare_rank_takes_the_place_of_one_that_is_killed(tmp_path: Path) -> None:
+    """It waits from the start; what the other one had is in the memory of its neighbour."""
+    log = tmp_path / "log"
+    arguments = (*IRIS, "--epochs", str(EPOCHS), "--log", str(log), "--tp", "2", "--backup", "1")
+    arguments += ("--elastic", "--checkpoint-dir", str(tmp_path / "c"))
+    ended = run(3, PROGRAM, "1", *arguments, timeout=100, fault_tolerant=True)
+    assert (ended.status, ended.err.count("\n")) == (0, 1)
+    assert "nnmpi.train: tp 2 on 2 ranks; 1 spare rank" in ended.err
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    recovered = [one for one in events if one["event"] == "recovered"]
+    assert [(one["lost"], one["ranks"], one["spare"]) for one in recovered] == [([1], 2, 0)]
+    kinds = [one["event"] for one in events if one["event"] != "recovered"]
+    assert kinds == ["start", *["epoch"] * EPOCHS, "done"]
+    assert (events[-1]["ranks"], events[-1]["layout"]["tp"]) == (2, 2)

@@ -23,6 +23,7 @@ from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, warnings
 from nnmpi.run.report import Event, NullReport
+from nnmpi.run.run_state import StepPhase
 from nnmpi.run.saves import SaveTimes
 
 OPTIONS = {option.name for option in options()}
@@ -160,6 +161,58 @@ def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
     result = run(tmp_path, ranks=2, time_limit="1s")
     assert (result["event"], result["steps"] < 20) == ("suspended", True)
     assert steps_in(tmp_path) == [result["steps"]]
+
+
+class Late:
+    """Suspends a run in its last moments: in the step before or after the ranks have told what they
+    request, or after the epoch."""
+
+    trainer: Trainer
+
+    def __init__(self, step: int, moment: str) -> None:
+        self._step, self._moment = step, moment
+
+    def _is_at(self, moment: str, step: int) -> None:
+        if (moment, step) == (self._moment, self._step):
+            self.trainer.suspend()
+
+    def factor(self, step: int) -> float:
+        """Of the learning rate; asked for in a step after the requests."""
+        if hasattr(self, "trainer") and self.trainer._training.run.phase is StepPhase.UPDATING:
+            self._is_at("update", step + 1)
+        return 1.0
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        self._is_at("on_step", event["step"])
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        self._is_at("on_epoch", event["steps"])
+
+
+@pytest.mark.parametrize("moment", ["update", "on_step", "on_epoch"])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("step", [5, 20])
+def test_a_run_is_suspended_after_the_last_requests_of_an_epoch(
+    step: int, ranks: int, moment: str, tmp_path: Path
+) -> None:
+    """By one rank; it ends with that epoch, on all ranks, and goes on. After the last epoch there
+    is nothing more to do."""
+
+    def fit(comm: Comm, resume: bool) -> Event:
+        late = Late(step if comm.rank == comm.size - 1 and not resume else 0, moment)
+        config = {**COMMON, "checkpoint_dir": str(tmp_path / "c")}
+        how: dict[str, Any] = {"callbacks": [late], "schedule": late.factor}
+        with Trainer(Config(**config, resume=resume), model, digits(), comm, **how) as trainer:
+            late.trainer = trainer
+            return trainer.fit(NullReport())
+
+    found = threads.run(ranks, fit, False)
+    wanted = ("suspended", 5) if step == 5 else ("done", 20)
+    assert [(one["event"], one["steps"]) for one in found] == [wanted] * ranks
+    assert steps_in(tmp_path) == [step]
+    if step == 5:
+        resumed = threads.run(ranks, fit, True)
+        assert [(one["event"], one["steps"]) for one in resumed] == [("done", 20)] * ranks
 
 
 # ---- what a run tells that was resumed
@@ -396,7 +449,7 @@ def test_one_rank_tells_of_a_directory_that_cannot_be_used(tmp_path: Path) -> No
     (tmp_path / "c").touch()
 
     def rank(comm: Comm) -> None:
-        with pytest.raises(OtherRankError if comm.rank else AgreedError, match="not a directory"):
+        with pytest.raises(AgreedError, match="not a directory"):
             fitted(comm, tmp_path, quiet=True)
 
     threads.run(2, rank)

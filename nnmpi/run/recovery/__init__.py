@@ -1,4 +1,5 @@
-"""What the ranks of a run do when one of them is lost, under `mpirun --with-ft ulfm`.
+"""What the ranks of a run do when one of them is lost, under `mpirun --with-ft ulfm`, and where a
+layout has no place for some of them.
 
     fit ── RankLost ─► shrink ─► what each has, the version ─► arrange_fewer ─► split ─► spare ranks
      ▲                   ▲                                                        │      wait
@@ -7,9 +8,9 @@
 
 Rules:
 
-- An era is the time between two losses; it has one Comm of all ranks that are left. A run is over
-  when all of them have confirmed it (`Comm.confirm`): no rank leaves a run of which another one has
-  to make a part again.
+- An era is the time between two losses; it has one Comm of all ranks that are left. A run is over,
+  or has failed with an AgreedError, when all of them have confirmed it (`Comm.confirm`): no rank
+  leaves a run of which another one has to make a part again.
 - What a rank does between two losses is a function of what all of them have told since the last
   one. Nothing is decided from what one rank alone knows.
 - What was told is not told again, and what was not is: `ToldBefore` has the last

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from nnmpi.comm import Comm, RankLost
-from nnmpi.parallel.agreement import gather_objects, receive_object, send_object
+from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.holdings import Gift, OwnedRange
@@ -50,6 +50,14 @@ class RanksLeft:
         if self.spare:
             self.work = self.all.split(0 if self.all.rank < ranks else None)
 
+    def arrange(self, f: Callable[[Comm], object]) -> None:
+        """Calls f on those that work; if it fails on one rank, it fails on all, spare ones too."""
+        work = self.work
+        if self.spare or self.all.fault_tolerant:
+            all_or_none(self.all, lambda: None if work is None else f(work))
+        else:
+            f(self.all)
+
     def give(self, gifts: Iterable[Gift], owned: Sequence[SavedRange]) -> list[SavedRange]:
         """What this rank gets of what others own; every rank calls it."""
         got: list[SavedRange] = []
@@ -66,22 +74,23 @@ class RanksLeft:
     def end(self, f: Callable[[], Event]) -> Event:
         """All ranks have what f returns on those that work, or its AgreedError, or all raise
         RankLost: on none is the run over while another has to make a part of it again."""
-        result, error = cast(Event | None, None), None
+        result, error = cast(Event | None, None), cast(AgreedError | None, None)
         if self.work is None:
             self.wait()
         else:
             try:
                 result = f()
             except AgreedError as caught:
-                if not self.spare:
-                    raise
                 error = caught
         if self.spare:
             self.wake()
-            self.all.agree(error)
-            result = next(filter(None, gather_objects(self.all, result)))
+            result, problem = gather_objects(self.all, (result, error and str(error)))[0]
+            if problem and error is None:
+                error = AgreedError(problem)
         if self.all.fault_tolerant:
             self.all.confirm()
+        if error is not None:
+            raise error
         assert result is not None
         return result
 

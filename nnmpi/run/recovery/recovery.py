@@ -13,21 +13,22 @@ import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.config import Config
-from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
+from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.checkpoints.read import newest_path
 from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
 from nnmpi.run.recovery.leaving import finished, held, of_lost
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report import Event
+from nnmpi.run.resume import fitted
 from nnmpi.run.run_state import VersionFacts
 from nnmpi.run.session import Session
 from nnmpi.run.snapshot import Snapshot
@@ -71,24 +72,23 @@ class Recovery:
 
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
-        comm = self.survivors.all
+        training, comm = self._training, self.survivors.all
+        fewer = Fewer(training.asked, comm.size, 0, "")
         with suppress(RankLost):
-            self._training.begin(comm)
-            self.arrange(self._training.asked, comm, None)
-            self.stage = RunStage.READY
+            if training.asked.elastic:
+                fewer = fitted(training.asked, comm)
+                training.why = fewer.why if fewer.spare or fewer.config != training.asked else ""
+            self._arrange_all(Course(RunStage.SETTING_UP), fewer)
             return
         self._recover()
 
     def run(self, f: Callable[[], Event]) -> Event:
         """What f returns on the ranks that work; after a loss they call it again, and it goes on
         from where the run is."""
-        try:
-            while True:
-                with suppress(RankLost):
-                    return self.survivors.end(f)
-                self._recover()  # after the block, as the traceback has the old session
-        finally:
-            self.stage = RunStage.READY
+        while True:
+            with suppress(RankLost):
+                return self.survivors.end(f)
+            self._recover()  # after the block, as the traceback has the old session
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""
@@ -132,6 +132,8 @@ class Recovery:
         """The step in which a rank was lost is finished, or undone; what the session has is kept,
         and the session dropped."""
         everyone, session = self.survivors.all, self._training.session
+        if self.stage != RunStage.SETTING_UP:
+            self._training.saves.abandon()
         is_open = not session.is_closed
         torn = session.strategy.torn if is_open else None
         found = gather_objects(everyone, torn.seen() if torn else self._seen)
@@ -157,40 +159,48 @@ class Recovery:
 
     def _go_on(self, began: float) -> None:
         """What comes next, for all ranks that are left."""
+        standings = gather_objects(self.survivors.all, self._standing())
+        fewer = self._fewer()
+        self._arrange_all(agreed(standings), fewer, standings)
+        made = max(one.step for one in standings)
+        self.news.append(self._event(made, fewer, time.perf_counter() - began))
+
+    def _arrange_all(
+        self, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
+    ) -> None:
+        """As many ranks as have a place in the layout work, and the others wait."""
         survivors, training = self.survivors, self._training
-        standings = gather_objects(survivors.all, self._standing())
-        course, fewer = agreed(standings), self._fewer()
         survivors.divide(fewer.ranks)
         if course.stage == RunStage.SETTING_UP:
             training.set_up(fewer.config, survivors.all, fewer.ranks)
+        if survivors.work is None:
+            training.wait(survivors.all)
         snapshot = self._snapshot(course.source, standings, fewer.ranks)
         self._take(course)
-        self._number = 1 + max(one.number for one in standings)
-        # where it fails, spare ranks hear of it too
-        all_or_none(survivors.all, lambda: self._open(course, fewer.config, snapshot))
+        self._number = max((1 + one.number for one in standings), default=0)
+        survivors.arrange(lambda work: self._open(course, fewer.config, work, snapshot))
+        if snapshot is None and not course.lacks:
+            training.load_callbacks(survivors.all, survivors.spare)
         self._kept.clear()
         self._seen = self._finished = self._torn = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
-        made = max(one.step for one in standings)
-        self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
-    def _open(self, course: Course, config: Config, snapshot: Snapshot | None) -> None:
-        """A session, on the ranks that work."""
-        work, training = self.survivors.work, self._training
-        if work is not None and course.lacks:
+    def _open(self, course: Course, config: Config, work: Comm, snapshot: Snapshot | None) -> None:
+        """A session of the ranks that work."""
+        if course.lacks:
             self._go_back(config, work, course.lacks)
-        elif work is not None:
-            training.arrange(config, work, snapshot)
-            if snapshot is None:
-                self._check_initial(work)
+            return
+        self._training.arrange(config, work, snapshot)
+        if snapshot is None and self._number:  # after a loss
+            self._check_initial(work)
 
     def _fewer(self) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
         own = all_or_none(comm, lambda: self._training.fitted(comm.size))
         known = filter(None, gather_objects(comm, own))
-        return next(known, None) or arrange_fewer(self._training.asked, comm.size, plan.check)
+        return next(known, None) or fitted(self._training.asked, comm)
 
     def _take(self, course: Course) -> None:
         """The counters of the run are those of all ranks."""
@@ -198,6 +208,8 @@ class Recovery:
         if course.counters is not None:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told if self._was_spare else {}, course.again)
+            if self._was_spare and course.callbacks:
+                load_states(self._training.callbacks, course.callbacks)
 
     def _snapshot(
         self, source: Holding | None, standings: Sequence[Standing], working: int
@@ -254,6 +266,7 @@ class Recovery:
             run.result,
             run.follows,
             self._finished,
+            tuple(states_of(self._training.callbacks)) if self.survivors.spare else (),
         )
 
     def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:

@@ -10,7 +10,7 @@ It is a pure function of what all ranks have told, so all find the same.
 from collections.abc import Hashable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.recovery.holdings import Holding, newest
@@ -36,6 +36,7 @@ class Standing(NamedTuple):
     result     that step
     follows    whether what follows that step is not done yet
     finished   the step in which a rank was lost, if it was finished here
+    callbacks  their names and states, where ranks are spare
     """
 
     stage: RunStage
@@ -47,6 +48,7 @@ class Standing(NamedTuple):
     result: StepResult | None = None
     follows: bool = False
     finished: StepResult | None = None
+    callbacks: tuple[tuple[str, Any], ...] = ()
 
     @property
     def step(self) -> int:
@@ -62,6 +64,7 @@ class Course(NamedTuple):
     counters    of the run
     unfinished  the step of which not all is done yet that follows it
     told        what ranks that were spare take as told
+    callbacks   the states that callbacks of these ranks take
     again       callbacks that are called once more, since one was interrupted, and their steps
     lacks       what nobody has any more, if so: a checkpoint may have it
     """
@@ -71,6 +74,7 @@ class Course(NamedTuple):
     counters: Counters | None = None
     unfinished: StepResult | None = None
     told: Mapping[Hashable, int] = {}
+    callbacks: tuple[tuple[str, Any], ...] = ()
     again: tuple[tuple[Hashable, int], ...] = ()
     lacks: str = ""
 
@@ -79,21 +83,26 @@ def agreed(standings: Sequence[Standing]) -> Course:
     """What they do next."""
     stages = [one.stage for one in standings]
     workers = [one for one in standings if one.holds]
-    if RunStage.SETTING_UP in stages or not workers:
+    if RunStage.SETTING_UP in stages:
         return Course(RunStage.SETTING_UP)
+    if not workers:
+        return Course(max(stages), lacks="no rank that is left has a part of the model")
     furthest = max(one.step for one in workers)
     try:
         source = newest(chain.from_iterable(one.holds for one in workers))
     except ValueError as error:
         first, is_new = workers[0], not furthest and all(one.number == 0 for one in workers)
         lacks = "" if is_new else str(error)
-        return Course(max(stages), None, first.counters, None, first.told, lacks=lacks)
+        return Course(
+            max(stages), None, first.counters, None, first.told, first.callbacks, lacks=lacks
+        )
     version = source.version
     again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
     at = [one for one in workers if one.step == version]
     first = min(at or workers, key=_progress)
     assert first.counters is not None
-    course = Course(max(stages), source, first.counters, None, first.told, again)
+    has_told = first.told, first.callbacks
+    course = Course(max(stages), source, first.counters, None, *has_told, again)
     if at:
         follows = first.follows or len(at) < len(workers)
         return course._replace(unfinished=first.result if follows else None)

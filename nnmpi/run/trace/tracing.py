@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -55,7 +55,10 @@ class Tracer:
         if self._recording is None:
             return {}
         gathered, works = gather(self._comm, self._recording, self._offsets)
-        return all_or_none(self._comm, lambda: self._written(gathered, works, mesh))
+        try:
+            return all_or_none(self._comm, lambda: self._written(gathered, works, mesh))
+        except OtherRankError as error:
+            raise AgreedError(str(error)) from None
 
     def _written(
         self, gathered: Sequence[np.ndarray], works: Sequence[RankWorks], mesh: Mesh

@@ -1,0 +1,164 @@
+"""Ranks that the layout has no place for: from the start with --elastic, and after a loss."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.training import recovered
+from helpers.training.laws_checkpoints import Stopper
+from helpers.training.pipelined import digits
+from helpers.training.recovered import COMMON, RING
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, RankLost
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.ready import NotReadyError
+from nnmpi.run.recovery.recovery import NothingLeftError
+from nnmpi.run.report import Event, NullReport
+
+TENSORS = {**COMMON, **RING, "dp": 2, "tp": 2}
+
+
+def elastic(folder: Path, **options: Any) -> dict[str, Any]:
+    return {**TENSORS, "elastic": True, "checkpoint_dir": str(folder), **options}
+
+
+@pytest.mark.parametrize(("lost", "share"), [(0, 0.1), (3, 0.5), (0, 0.7), (3, 0.8), (3, 0.98)])
+def test_a_spare_rank_takes_the_place_of_one_that_is_lost(
+    lost: int, share: float, tmp_path: Path
+) -> None:
+    """Before the first step, in others, and where the run ends."""
+    wanted, operations = recovered.whole("tensor parallel")
+    killed = {lost: int(share * operations[lost])}
+    left = recovered.run_of(5, elastic(tmp_path), killed)
+    recovered.check(left[:4], wanted)
+    *_, spare = left
+    assert spare is not None
+    assert [(e["lost"], e["ranks"], e["spare"]) for e in spare.recovered] == [([lost], 4, 0)]
+    assert spare.last["parameters_sha256"] == wanted.last["parameters_sha256"]
+
+
+def test_a_spare_rank_knows_from_what_the_run_goes_on(tmp_path: Path) -> None:
+    """It takes a place in a run that was resumed, with states of callbacks and the best epoch."""
+
+    class Dies:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if trainer.comm.members[trainer.comm.rank] == 1 and event["step"] == 5:
+                threads.kill(trainer.comm)
+
+    def fit(comm: Comm, stop: int, dies: bool) -> tuple[Event, Any, Any]:
+        config = Config(**elastic(tmp_path, keep_best="test_loss"))
+        stopper = Stopper(stop)
+        callbacks = [stopper, *[Dies()] * dies]
+        trainer = Trainer(config, None, digits(), comm, callbacks=callbacks)
+        assert trainer.fitted.startswith("dp 2 x tp 2 on 4 ranks; 1 spare rank")
+        assert trainer.is_spare == (comm.rank == 4)
+        done = trainer.fit(NullReport())
+        return done, stopper.state_dict(), trainer.resumed and trainer.resumed.best
+
+    for done, *_ in threads.run(5, fit, 3, False, fault_tolerant=True):
+        assert done["event"] == "suspended"
+    left = threads.run(5, fit, 0, True, fault_tolerant=True)
+    assert left[1] is None
+    assert len({str(one[1:]) for one in left if one}) == 1
+    assert {(one[0]["event"], one[0]["steps"]) for one in left if one} == {("done", 6)}
+
+
+def test_spare_ranks_wait_where_no_rank_can_be_lost(tmp_path: Path) -> None:
+    def fit(comm: Comm) -> tuple[bool, Event]:
+        config = Config(**elastic(tmp_path))
+        with Trainer(config, None, digits(), comm) as trainer:
+            return trainer.is_spare, trainer.fit(NullReport())
+
+    found = threads.run(5, fit)
+    assert [is_spare for is_spare, _ in found] == [False] * 4 + [True]
+    assert all(event == found[0][1] for _, event in found)
+
+
+def test_a_spare_rank_hears_that_there_is_no_run_to_make(tmp_path: Path) -> None:
+    def fit(comm: Comm) -> str:
+        trainer = Trainer(Config(**elastic(tmp_path)), None, digits(), comm)
+        trainer.fit(NullReport())
+        for epochs in (None, 0):
+            kind = AgreedError if trainer.is_spare else NotReadyError
+            with pytest.raises(kind, match="the run is over" if epochs is None else "epochs 0"):
+                trainer.fit(NullReport(), epochs=epochs)
+        return str(trainer.fit(NullReport(), epochs=1)["event"])
+
+    assert threads.run(5, fit) == ["done"] * 5
+
+
+def test_the_run_ends_where_only_spare_ranks_are_left() -> None:
+    class Dies:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if (trainer.comm.size == 4 and trainer.comm.rank == 3 and event["step"] == 2) or (
+                trainer.comm.size == 2 and event["step"] == 4
+            ):
+                threads.kill(trainer.comm)
+
+    def fit(comm: Comm) -> str:
+        trainer = Trainer(Config(**TENSORS), None, digits(), comm, callbacks=[Dies()])
+        with pytest.raises(NothingLeftError) as error:
+            trainer.fit(NullReport())
+        return str(error.value)
+
+    *lost, told, last = threads.run(4, fit, fault_tolerant=True)
+    assert (lost, last) == ([None, None], None)
+    assert "no rank that is left has a part of the model" in told
+
+
+# ---- an error of a run, and a loss at the same time
+
+
+class Fails:
+    """A callback: the run fails on all ranks after the third step; and a rank is lost at once, or
+    where the others end it."""
+
+    def __init__(self, lost: int, dies: bool) -> None:
+        self._lost, self._dies, self.calls = lost, dies, 0
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == 3:
+            self.calls += 1
+            if self._dies and trainer.comm.members[trainer.comm.rank] == self._lost:
+                threads.kill(trainer.comm)
+            raise AgreedError("the run has failed")
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_the_error_of_a_run_is_that_of_all_ranks_that_are_left(spare: int, tmp_path: Path) -> None:
+    """Some have it before one is lost, and hear of the loss; the step is followed up again."""
+
+    def fit(comm: Comm) -> int:
+        fails = Fails(1, dies=True)
+        trainer = Trainer(Config(**elastic(tmp_path)), None, digits(), comm, callbacks=[fails])
+        with pytest.raises(AgreedError, match="the run has failed"):
+            trainer.fit(NullReport())
+        return fails.calls
+
+    first, lost, *others = threads.run(4 + spare, fit, fault_tolerant=True)
+    assert (first, lost) == (2, None)
+    assert others == ([2, 1] if not spare else [2, 2, 1])  # of tp 2 and dp 1, one is spare
+
+
+def test_a_loss_does_not_hide_the_error_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank is lost when all have agreed on the error, and give back what they share."""
+    from nnmpi.run.session import Session
+
+    def close(session: Session) -> None:
+        if session.comm.rank == 1:
+            threads.kill(session.comm)
+        session.comm.barrier()
+
+    def fit(comm: Comm) -> str:
+        callbacks = [Fails(1, dies=False)]
+        trainer = Trainer(Config(**COMMON, **RING), None, digits(), comm, callbacks=callbacks)
+        with pytest.raises(AgreedError, match="the run has failed"):
+            trainer.fit(NullReport())
+        with pytest.raises(RankLost):
+            comm.barrier()
+        return "failed"
+
+    monkeypatch.setattr(Session, "close", close)
+    assert threads.run(3, fit, fault_tolerant=True) == ["failed", None, "failed"]
