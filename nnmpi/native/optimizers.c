@@ -79,6 +79,8 @@ static int in_blocks(Arguments *a, Step step, int arrays, npy_intp width) {
         return DONE;                                                                               \
     }
 
+/* p, factor */
+STEP(scale_loop, scale, 1, 1)
 /* p, g, m, v, largest or None, beta1, beta2, a, e, decay, shrink */
 STEP(adam_loop, adam, 5, 1)
 /* p, g, velocity or None, momentum, decay, lr, rate of the velocity, whether g moves p, as it does
@@ -88,6 +90,7 @@ STEP(sgd_loop, sgd, 3, a->at[2] || a->number[4])
 STEP(rmsprop_loop, rmsprop, 5, 1)
 
 Kernel optimizer_kernels[] = {
+    KERNEL(scale_loop, "=r@ # +=rU"),
     KERNEL(adam_loop, "=r@ r@ =r@ =r@ =?r@ # # # # # # +=rU"),
     KERNEL(sgd_loop, "=r@ r@ =?r@ # # # # ! +=rU"),
     KERNEL(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ # # # # # # +=rU"),

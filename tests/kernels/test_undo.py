@@ -26,6 +26,10 @@ class Rule(NamedTuple):
     sums: int
 
 
+def scaled(p: Any, g: Any, kept: Any) -> None:
+    steps.scale_loop(p, 0.3, *kept)
+
+
 def adam(p: Any, g: Any, m: Any, v: Any, kept: Any) -> None:
     steps.adam(p, g, m, v, ADAM, None, kept)
 
@@ -55,6 +59,7 @@ def moving(p: Any, g: Any, s: Any, v: Any, mean: Any, kept: Any) -> None:
 
 
 RULES = {
+    "scaled": Rule(scaled, 0),
     "adam": Rule(adam, 2),
     "amsgrad": Rule(amsgrad, 3),
     "sgd": Rule(sgd, 0),
@@ -63,7 +68,7 @@ RULES = {
     "centered": Rule(centered, 2),
     "moving": Rule(moving, 3),
 }
-LOOPS = (steps.adam_loop, steps.sgd_loop, steps.rmsprop_loop)
+LOOPS = (steps.scale_loop, steps.adam_loop, steps.sgd_loop, steps.rmsprop_loop)
 
 
 @pytest.fixture(params=["compiled", "numpy"])
