@@ -22,7 +22,7 @@
 
 typedef void (*Step)(const Arguments *, const double *);
 
-#define BLOCK 1024     /* bytes of each array that are kept at a time */
+#define BLOCK 512      /* bytes of each array that are kept at a time */
 #define NOTE 64        /* bytes in front of what is kept */
 #define LENGTH_BITS 20 /* of a note: done << 20 | numbers that are kept */
 
