@@ -22,7 +22,9 @@
 
 typedef void (*Step)(const Arguments *, const double *);
 
-#define BLOCK 512      /* bytes of each array that are kept at a time */
+/* Bytes of each array that are kept at a time. An Adam step of a million numbers takes 0.65 ms, and
+   with blocks of 512 bytes 0.1 ms more, of 1,024 bytes 0.25 ms, of 2,048 bytes 0.6 ms. */
+#define BLOCK 512
 #define NOTE 64        /* bytes in front of what is kept */
 #define LENGTH_BITS 20 /* of a note: done << 20 | numbers that are kept */
 

@@ -103,7 +103,7 @@ def test_a_step_is_finished_from_within_any_block(name: str, dtype: str, kind: s
     memory = np.zeros((undo.NOTE_BYTES + ROOM) // np.dtype(dtype).itemsize, dtype)
     wanted = [a.copy() for a in arrays]
     rule.step(*wanted, ())
-    for last, stop in ((0, 1), (100, 160), (517, 600), (910, n)):  # the block that is torn
+    for last, stop in ((0, 1), (100, 160), (517, 580), (940, n)):  # the block that is torn
         found = [a.copy() for a in arrays]
         memory[...] = 0
         for part in (slice(last), slice(last, stop)):
