@@ -14,7 +14,7 @@ two:
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -23,18 +23,14 @@ import numpy as np
 from lib import timing
 from lib.ranks import seconds_per_step
 from lib.timing import Row
+from lib.workloads import TRAINED, endless
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, world
 from nnmpi.parallel.arrangement.backups import backup, steps_between
 from nnmpi.parallel.backup import Backups
-from nnmpi.parallel.step.executor import StepState
 from nnmpi.terms import duration
 
-CASES: dict[str, dict[str, Any]] = {
-    "W1": {"model": "mnist-cnn", "data": "synthetic:1x28x28:10:6400", "batch_size": 64},
-    "W2": {"model": "mlp:784-1024-1024-10", "data": "synthetic:784:10:12800", "batch_size": 128},
-}
 EVERY = (0, 1, 10)
 """Steps from one backup to the next; 0: there are none."""
 
@@ -44,18 +40,10 @@ class Training:
 
     def __init__(self, comm: Comm, case: str) -> None:
         how: dict[str, Any] = {"zero": 1, "allreduce": "ring", "epochs": 1}
-        self.trainer = t = Trainer(Config(**CASES[case], **how), comm=comm)
-        self.made, self._steps, a = 0, self._all_steps(), t.arrangement
+        self.trainer = t = Trainer(Config(**TRAINED[case], **how), comm=comm)
+        self.made, self._steps, a = 0, endless(t), t.arrangement
         each = ((n, replace(a, config=replace(a.config, backup=n))) for n in EVERY if n)
         self._backups = {n: Backups(of, t.session.part, t.optimizer, comm) for n, of in each}
-
-    def _all_steps(self) -> Iterator[object]:
-        t, state = self.trainer, StepState()
-        t.model.train()
-        while True:
-            for result in t.strategy.steps(t.train, state):
-                state = result.state
-                yield state
 
     def run(self, steps: int, every: int) -> None:
         """Makes so many steps."""
@@ -124,7 +112,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("--json", help="write one row per measurement to this file")
-    p.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
+    p.add_argument("--cases", nargs="+", choices=[*TRAINED], default=[*TRAINED])
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--seconds", type=float, default=1.0, help="of each case and round")
     return p.parse_args(arguments)

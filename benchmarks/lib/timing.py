@@ -1,6 +1,7 @@
 """Timing for all benchmarks: interleaved rounds, medians, ratios, flat JSON rows."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -61,6 +62,14 @@ class Spread(NamedTuple):
 def ratio(a: Sequence[float], b: Sequence[float]) -> Spread:
     """a over b in each round, in which they ran back to back."""
     return Spread.of([x / y for x, y in zip(a, b, strict=True)])
+
+
+def median_interval(figures: Sequence[float]) -> tuple[float, float]:
+    """Where the median of the figures would be in 19 of 20 measurements like this one, whatever
+    their distribution: ranks n/2 -+ 0.98 sqrt(n) of the sorted figures."""
+    ordered, n = sorted(figures), len(figures)
+    lo = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
+    return ordered[lo], ordered[n - 1 - lo]
 
 
 def warn_if_busy(facts: Row) -> None:

@@ -99,6 +99,12 @@ RATE = 1e-3
 MODELS = {"W1": "mnist-cnn", "W2": "mlp:784-1024-1024-10"}
 """nnmpi's model names of the workloads that are timed on several ranks."""
 
+TRAINED: dict[str, dict[str, Any]] = {
+    "W1": {"model": MODELS["W1"], "data": "synthetic:1x28x28:10:6400", "batch_size": 64},
+    "W2": {"model": MODELS["W2"], "data": "synthetic:784:10:12800", "batch_size": 128},
+}
+"""Options of these workloads, with a batch for all ranks."""
+
 
 class Reduction(NamedTuple):
     """How gradients are all-reduced; `overlap` with the backward pass, or not `enabled` at all."""
@@ -165,22 +171,24 @@ def random_trainer(
     return nnmpi.Trainer(config, build, (x, y, x[:tests], y[:tests]), comm)
 
 
-def trainer_steps(trainer: Any) -> Steps:
-    """Steps of an nnmpi.Trainer, epoch after epoch."""
+def endless(trainer: Any) -> Generator[object, None, None]:
+    """Makes steps of an nnmpi.Trainer, epoch after epoch; gives the result of each."""
     from nnmpi.parallel.step.executor import StepState
 
     trainer.model.train()
+    state = StepState()
+    while True:
+        for result in trainer.strategy.steps(trainer.train, state):
+            state = result.state
+            yield result
 
-    def epochs() -> Generator[object, None, None]:
-        state = StepState()
-        while True:
-            for result in trainer.strategy.steps(trainer.train, state):
-                state = result.state
-                yield result
+
+def trainer_steps(trainer: Any) -> Steps:
+    """Steps of an nnmpi.Trainer, from the first one on at each call."""
 
     def run(steps: int) -> None:
-        with closing(epochs()) as epoch_steps:  # so that nothing continues between rounds
-            for _ in islice(epoch_steps, steps):
+        with closing(endless(trainer)) as made:  # so that nothing continues between rounds
+            for _ in islice(made, steps):
                 pass
 
     return run

@@ -90,9 +90,10 @@ class NodeMemory:
 
     def barrier(self) -> None:
         """Returns when all ranks of the node have called it; what they wrote before is visible."""
-        self._window.sync()
-        self._calls.barrier(self._calls.log("node_memory.barrier"))
-        self._window.sync()
+        self._calls.finish(self._meet(), self._calls.log("node_memory.barrier"))
+
+    def _meet(self) -> Steps:
+        yield self._window.ibarrier()
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""

@@ -80,6 +80,13 @@ def _chunks(
         yield (*[a[part] for a in arrays], *[t[: part.stop - part.start] for t in scratch])
 
 
+@kernel
+def scale_loop(p: Array, factor: float, *undo: Array) -> None:
+    """p is multiplied by a factor."""
+    for (P,) in _chunks(p, scratches=0, undo=undo):
+        P *= factor
+
+
 def adam(
     p: Array,
     g: Array,

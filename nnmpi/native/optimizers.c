@@ -22,7 +22,9 @@
 
 typedef void (*Step)(const Arguments *, const double *);
 
-#define BLOCK 1024     /* bytes of each array that are kept at a time */
+/* Bytes of each array that are kept at a time. An Adam step of a million numbers takes 0.65 ms, and
+   with blocks of 512 bytes 0.1 ms more, of 1,024 bytes 0.25 ms, of 2,048 bytes 0.6 ms. */
+#define BLOCK 512
 #define NOTE 64        /* bytes in front of what is kept */
 #define LENGTH_BITS 20 /* of a note: done << 20 | numbers that are kept */
 
@@ -79,6 +81,8 @@ static int in_blocks(Arguments *a, Step step, int arrays, npy_intp width) {
         return DONE;                                                                               \
     }
 
+/* p, factor */
+STEP(scale_loop, scale, 1, 1)
 /* p, g, m, v, largest or None, beta1, beta2, a, e, decay, shrink */
 STEP(adam_loop, adam, 5, 1)
 /* p, g, velocity or None, momentum, decay, lr, rate of the velocity, whether g moves p, as it does
@@ -88,6 +92,7 @@ STEP(sgd_loop, sgd, 3, a->at[2] || a->number[4])
 STEP(rmsprop_loop, rmsprop, 5, 1)
 
 Kernel optimizer_kernels[] = {
+    KERNEL(scale_loop, "=r@ # +=rU"),
     KERNEL(adam_loop, "=r@ r@ =r@ =r@ =?r@ # # # # # # +=rU"),
     KERNEL(sgd_loop, "=r@ r@ =?r@ # # # # ! +=rU"),
     KERNEL(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ # # # # # # +=rU"),

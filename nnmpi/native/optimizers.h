@@ -20,6 +20,12 @@ ALWAYS_INLINE void OF(adam_case)(const Arguments *x, const double *c, int decays
     }
 }
 
+static void OF(scale)(const Arguments *x, const double *c) {
+    REAL *p = x->at[0];
+    const REAL factor = c[0];
+    for (npy_intp i = 0; i < x->n; i++) p[i] *= factor;
+}
+
 static void OF(adam)(const Arguments *x, const double *c) {
     int tops = x->at[4] != NULL, decays = c[4] != 0, shrinks = c[5] != 1;
     if (decays && shrinks) OF(adam_case)(x, c, 1, 1, tops);

@@ -20,6 +20,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
+from nnmpi.kernels.steps import scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 
@@ -127,10 +128,9 @@ class FlatStore(Store):
         """The memory in which an update keeps what it changes (`kernels/undo.py`), if it is to."""
         return ()
 
-    def blocks(self, array: Array) -> Iterator[Array]:
-        """What a step is to change of an array, besides its updates, a block at a time; each is
-        changed before the next one is asked for."""
-        yield array
+    def scale(self, array: Array, factor: float) -> None:
+        """Multiplies what a step changes besides its updates: gradients, or running sums."""
+        scale_loop(array, factor, *self.undo)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """What this rank updates of elements start to end - 1."""

@@ -22,6 +22,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import tape
 from nnmpi.backend import Array
+from nnmpi.kernels.undo import blocks
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
@@ -84,6 +85,13 @@ class Optimizer:
     """
 
     lr = Option()
+    keeps_undo = False
+    """Whether `_update` keeps in `undo` what it changes: said by the class that defines it. Else it
+    gets a block at a time, which was kept before."""
+
+    def __init_subclass__(cls) -> None:
+        if "_update" in vars(cls):
+            cls.keeps_undo = vars(cls).get("keeps_undo", False)
 
     def __init__(self, parameters: Parameters, **options: Any) -> None:
         self.defaults = options
@@ -174,7 +182,8 @@ class Optimizer:
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + steps, self._running.starts[i]
             for values, grads, sums in store.updates(start, end, self.state, at):
-                self._update(Operands(values, grads, sums, t, store.undo), groups[group])
+                for x in self._in_blocks(Operands(values, grads, sums, t, store.undo)):
+                    self._update(x, groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
@@ -274,8 +283,17 @@ class Optimizer:
         return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
-        """One step in one stretch of memory; subclasses define it."""
+        """One step in one stretch of memory, of any length; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
+
+    def _in_blocks(self, x: Operands) -> Iterator[Operands]:
+        """What `_update` gets: all of it, or a block at a time, which is kept here."""
+        if self.keeps_undo or not x.undo:
+            yield x
+            return
+        for part in blocks([x.values, *x.sums.values()], len(x.values), *x.undo):
+            sums = {name: array[part] for name, array in x.sums.items()}
+            yield Operands(x.values[part], x.grads[part], sums, x.t)
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
         """What the ranges depend on."""

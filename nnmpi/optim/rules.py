@@ -13,6 +13,7 @@ from nnmpi.optim.running_sums import store_of
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
 
+    keeps_undo = True
     momentum, weight_decay, nesterov = Option(), Option(), Option()
 
     def __init__(
@@ -50,7 +51,7 @@ class Adam(Optimizer):
     max_exp_avg_sq / (1 - beta2), which take two passes over memory less (see `kernels.steps`).
     """
 
-    decoupled = False
+    keeps_undo, decoupled = True, False
     betas, eps, weight_decay = Option(), Option(), Option()
 
     def __init__(
@@ -93,8 +94,7 @@ class Adam(Optimizer):
             flatten(self.parameters)  # copied parameters are not in a flat store
             for name, sums in self.state.items():
                 row = sums[starts[start] : starts[end]]
-                for block in store_of(self.parameters).blocks(row):
-                    block *= self._ratio(name, k)
+                store_of(self.parameters).scale(row, self._ratio(name, k))
             self._betas[k] = tuple(group["betas"])
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
@@ -146,6 +146,7 @@ class RMSprop(Optimizer):
     `centered` subtracts the square of a running mean of the gradient; weight decay is added to it.
     """
 
+    keeps_undo = True
     alpha, eps, weight_decay, momentum = Option(), Option(), Option(), Option()
 
     def __init__(

@@ -10,7 +10,7 @@ def test_rows_have_a_ratio_for_each_distance_and_the_default(
     module: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backup = module("backup")
-    monkeypatch.setitem(backup.CASES, "W1", {"model": "iris-mlp", "data": "iris"})
+    monkeypatch.setitem(backup.TRAINED, "W1", {"model": "iris-mlp", "data": "iris"})
     rows, others = threads.run(2, backup.rows_of, "W1", 2, 0.001, {})
     assert {row["subject"] for row in rows} == {"default", "every 1", "every 10"}
     assert all(row["ratio"] > 0 for row in rows)

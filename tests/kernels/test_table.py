@@ -33,6 +33,10 @@ def length(rng: Rng) -> int:
     return int(rng.choice([1, 3, 8, 16, 17, 64, 100, 1000, 20_011]))
 
 
+def scaled(rng: Rng, dtype: Any) -> list[Any]:
+    return [numbers(rng, length(rng), dtype), 0.3]
+
+
 def adam(rng: Rng, dtype: Any) -> list[Any]:
     p, g, m, v, top = (numbers(rng, (n := length(rng)) if i == 0 else n, dtype) for i in range(5))
     decay, shrink = one_of(rng, (0.0, 1.0), (0.1, 1.0), (0.0, 0.99), (0.1, 0.99))
@@ -99,6 +103,7 @@ def meet(rng: Rng, dtype: Any) -> list[Any]:
 
 
 CASES: dict[str, tuple[Draw, float, bool]] = {
+    "scale_loop": (scaled, 0, True),
     "adam_loop": (adam, 0, True),
     "sgd_loop": (sgd, 0, True),
     "rmsprop_loop": (rmsprop, 0, True),
@@ -242,7 +247,7 @@ def spoilt(args: list[Any], rng: Rng) -> list[Any]:
         args[i] = a.astype("float16" if a.dtype.kind == "f" else "int8")
     elif how == 1:
         args[i] = a.astype(a.dtype.newbyteorder()) if a.itemsize > 1 else a[..., None][..., [0, 0]]
-    elif how == 2:
+    elif how == 2 and len(arrays) > 1:  # one alone may have any length
         args[i] = np.concatenate([a, a], -1) if a.ndim else np.stack([a, a])
     elif how == 3:
         args[i] = a.tolist()

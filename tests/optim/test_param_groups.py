@@ -9,8 +9,30 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.optim.groups import Group
+from nnmpi.optim.optimizer import Operands
 
 STEPS = 24
+
+
+class Halved(optim.Adam):
+    """A rule of a user, which knows nothing of lost ranks."""
+
+    def _update(self, x: Operands, group: Group) -> None:
+        x.values[...] /= 2
+
+
+class Quartered(Halved):
+    def _update(self, x: Operands, group: Group) -> None:
+        x.values[...] /= 4
+
+    keeps_undo = True
+
+
+def test_a_class_that_defines_an_update_says_whether_it_keeps_what_it_changes() -> None:
+    assert optim.AdamW.keeps_undo
+    assert not Halved.keeps_undo
+    assert Quartered.keeps_undo
 
 
 def model() -> nn.Sequential:

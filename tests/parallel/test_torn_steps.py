@@ -1,6 +1,8 @@
 """Ranks that are killed between any two lines of a step: the others have a whole version."""
 
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partialmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,9 @@ from helpers.training.torn_steps import (
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.kernels.steps import adam_loop
+from nnmpi.optim import Adam
+from nnmpi.optim.groups import Group
+from nnmpi.optim.optimizer import Operands
 from nnmpi.parallel.stores.journal import NO_JOURNAL
 from nnmpi.parallel.stores.node import NodeStore
 
@@ -111,15 +116,32 @@ def test_the_update_of_a_rank_of_a_node_is_finished_by_others(
     if is_compiled and adam_loop.compiled is None:
         pytest.skip("the kernels were not compiled")
     with cut_up(monkeypatch, is_compiled):
-        case, victim = NODES[name], 1
-        known, alive = known_versions(case), case.left(Deaths())[victim]
-        assert alive is not None
-        found = set()
-        for number in sample(alive.lines, 6):
-            left = case.left(Deaths({victim: number}))
-            assert left[victim] is None
-            found.add(check(left, known))
-        assert found == {TORN, TORN + 1}
+        check_killed_in_update(NODES[name], 6)
+
+
+def check_killed_in_update(case: Case, most: int) -> None:
+    """A rank is killed at so many lines of its update, one after the other."""
+    known, victim = known_versions(case), 1
+    alive = case.left(Deaths())[victim]
+    assert alive is not None
+    found = set()
+    for number in sample(alive.lines, most):
+        left = case.left(Deaths({victim: number}))
+        assert left[victim] is None
+        found.add(check(left, known))
+    assert found == {TORN, TORN + 1}
+
+
+def test_the_update_of_an_optimizer_that_keeps_nothing_is_finished_by_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def update(self: Adam, x: Operands, group: Group, plain: Callable[..., None]) -> None:
+        plain(self, x._replace(undo=()), group)
+
+    with cut_up(monkeypatch):
+        monkeypatch.setattr(Adam, "_update", partialmethod(update, plain=Adam._update))
+        monkeypatch.setattr(Adam, "keeps_undo", False)
+        check_killed_in_update(NODES["a node"], 9)
 
 
 def test_a_rank_is_lost_that_finishes_the_update_of_another(

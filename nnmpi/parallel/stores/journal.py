@@ -13,7 +13,7 @@ needs no barrier, only that the rank is gone. Another rank that carries on write
 journal, and may be lost in its turn.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -59,10 +59,6 @@ class NoJournal:
         """What is not done of the next n numbers that the step changes."""
         return slice(0, n)
 
-    def blocks(self, array: Array) -> Iterator[Array]:
-        """The numbers of an array that are not done, a block at a time; who gets one changes it."""
-        yield array
-
 
 NO_JOURNAL = NoJournal()
 
@@ -104,8 +100,3 @@ class Journal(NoJournal):
     def rest(self, n: int) -> slice:
         at, self._next = self._next, self._next + n
         return slice(min(undo.done(*self.undo) - at, n), n)
-
-    def blocks(self, array: Array) -> Iterator[Array]:
-        rest = array[self.rest(len(array))]
-        for part in undo.blocks([rest], len(rest), *self.undo) if len(rest) else ():
-            yield rest[part]

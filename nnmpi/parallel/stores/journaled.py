@@ -83,8 +83,10 @@ class JournaledNodeStore(NodeStore):
             if part.start < part.stop:
                 yield values[part], grads[part], {name: s[part] for name, s in own.items()}
 
-    def blocks(self, array: Array) -> Iterator[Array]:
-        return self.journal.blocks(array)
+    def scale(self, array: Array, factor: float) -> None:
+        part = self.journal.rest(len(array))
+        if part.start < part.stop:
+            super().scale(array[part], factor)
 
     @property
     def undo(self) -> tuple[Array, ...]:

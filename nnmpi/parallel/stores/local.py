@@ -181,12 +181,7 @@ class LocalStore(FlatStore):
 
     def scale_gradients(self, factor: float) -> None:
         """Multiplies all summed gradients that this rank updates by."""
-        self.masters.scale(factor, self.summed_gradients())
-
-    def summed_gradients(self) -> Iterator[Array]:
-        """What `scale_gradients` multiplies, each before the next one is asked for."""
-        for *_, gradient in self.owned(self.spans[0][0], self.spans[-1][1]):
-            yield from self.blocks(gradient)
+        self.masters.scale(self, factor)
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""

@@ -68,10 +68,10 @@ class NoMasters:
         for shard in shards:
             yield shard, store.shard_values(shard), store.shard_gradient(shard)
 
-    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
+    def scale(self, store: FlatStore, factor: float) -> None:
         """Multiplies all gradients that the optimizer reads."""
-        for gradient in gradients:
-            gradient *= factor
+        for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
+            store.scale(gradient, factor)
 
 
 class Masters:
@@ -124,7 +124,7 @@ class Masters:
             for lo in range(start, stop, most):
                 yield Shard(lo, min(lo + most, stop), at + lo - start)
 
-    def scale(self, factor: float, gradients: Iterable[Array]) -> None:
+    def scale(self, store: FlatStore, factor: float) -> None:
         """Gradients are multiplied when they are read."""
         self.factor *= factor
 

@@ -18,7 +18,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.data import Load
 from nnmpi.kernels import undo
-from nnmpi.kernels.steps import adam_loop
+from nnmpi.kernels.steps import adam_loop, scale_loop
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement import flat_buffer
 from nnmpi.parallel.model.snapshot import SavedRange, saved
@@ -231,6 +231,7 @@ def cut_up(monkeypatch: Any, is_compiled: bool = False) -> Iterator[None]:
         patch.setattr(flat_buffer, "BLOCK_BYTES", 256)
         within = partial(torn_within, compiled=adam_loop.compiled) if is_compiled else None
         patch.setattr(adam_loop, "compiled", within)
+        patch.setattr(scale_loop, "compiled", None)
         patch.setattr(Update, "apply", partialmethod(watched_apply, plain=Update.apply))
         patch.setattr(Executor, "run", partialmethod(watched_run, plain=Executor.run))
         yield
