@@ -9,10 +9,10 @@ Widest types come first; within a type that is the order, in which ranks read th
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,7 +27,6 @@ from nnmpi.run.files.saving import Info, header_of
 
 T = TypeVar("T")
 BLOCK = 1 << 20  # bytes that have a digest
-PIECE = 8 << 20  # bytes that are written at once
 
 
 class CancelledError(Exception):
@@ -88,7 +87,7 @@ def _name(one: RangeType) -> str:
 def contents_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
 ) -> list[memoryview]:
-    """The bytes of the file, one behind the other; nothing but the header is copied."""
+    """Copies of the bytes of the file, one behind the other."""
     there = dict[int, np.ndarray]()
     for one in file.ranges:
         own = next(
@@ -99,58 +98,62 @@ def contents_of(
         there |= {place.at: own.sums[name][part] for name, place in one.sums.items()}
     there |= {one.at: array for one, array in zip(file.arrays, arrays, strict=True) if array.size}
     rows = (there[at] for at in sorted(there))
-    little = (row.astype(row.dtype.newbyteorder("<"), copy=False) for row in rows)
-    return [memoryview(file.header), *(_bytes(row) for row in little)]
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    little = (np.array(row, row.dtype.newbyteorder("<"), order="C") for row in rows)
+    return [memoryview(file.header), *(row.reshape(-1).view(np.uint8).data for row in little)]
 
 
 def write_file(path: Path, views: Sequence[memoryview], stop: threading.Event) -> list[str]:
     """Writes a new file, which is on disk then; returns the digest of each block.
 
-    Threads compute them while the file is written: one alone is slower than a disk. Raises
-    CancelledError after a `stop`.
+    Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
+    after a `stop`.
     """
-    size = sum(map(len, views))
-    middle = size // BLOCK // 2 * BLOCK
-    halves = [
-        in_thread(partial(block_digests, _pieces(views, stop, *half)))
-        for half in ((0, middle), (middle, size))
-    ]
-    with path.open("xb", buffering=BLOCK) as file:  # larger pieces are written without a copy
-        for piece in _pieces(views, stop, 0, size):
-            file.write(piece)
-        file.flush()
+    blocks = -(-sum(map(len, views)) // BLOCK)
+    with path.open("xb", buffering=0) as file:
+        halves = [
+            in_thread(partial(_write_blocks, file.fileno(), views, lo, hi, stop))
+            for lo, hi in pairwise((0, blocks // 2, blocks))
+        ]
+        wait(halves)  # neither writes to a file that is closed
+        digests = [digest for half in halves for digest in half.result()]
         os.fsync(file.fileno())
-    return [digest for half in halves for digest in half.result()]
+    return digests
 
 
-def _pieces(
-    views: Sequence[memoryview], stop: threading.Event, lo: int, hi: int
-) -> Iterator[memoryview]:
-    """Bytes lo to hi - 1 of what lies one behind the other."""
-    ends = accumulate(map(len, views))
-    for view, end in zip(views, ends, strict=True):
-        first = end - len(view)
-        for start in range(max(lo, first), min(hi, end), PIECE):
-            if stop.is_set():
-                raise CancelledError
-            yield view[start - first : min(start + PIECE, hi, end) - first]
+def _write_blocks(
+    file: int, views: Sequence[memoryview], first: int, end: int, stop: threading.Event
+) -> list[str]:
+    """Writes blocks first to end - 1; returns their digests."""
+    found = list[str]()
+    for number, block in enumerate(_blocks(views, first, end), start=first):
+        if stop.is_set():
+            raise CancelledError
+        done = 0
+        while done < len(block):
+            done += os.pwrite(file, block[done:], number * BLOCK + done)
+        if hasattr(os, "posix_fadvise"):  # not on macOS; the disk begins now, not at fsync
+            os.posix_fadvise(file, number * BLOCK, len(block), os.POSIX_FADV_DONTNEED)
+        found.append(sha256(block).hexdigest())
+    return found
 
 
-def block_digests(views: Iterator[memoryview]) -> list[str]:
-    """The SHA-256 of each block of what lies one behind the other."""
-    found, digest, room = list[str](), sha256(), BLOCK
-    for view in views:
-        while len(view) >= room:
-            digest.update(view[:room])
-            found.append(digest.hexdigest())
-            view, digest, room = view[room:], sha256(), BLOCK
-        digest.update(view)
-        room -= len(view)
-    return [*found, digest.hexdigest()] if room < BLOCK else found
+def _blocks(views: Sequence[memoryview], first: int, end: int) -> Iterator[memoryview]:
+    """Blocks of what lies one behind the other; copied where it is not in one view."""
+    pieces, at = list[memoryview](), first * BLOCK
+    for view, stop in zip(views, accumulate(map(len, views)), strict=True):
+        while at < min(stop, end * BLOCK):
+            start = at - stop + len(view)
+            pieces.append(view[start : start + BLOCK - at % BLOCK])
+            at += len(pieces[-1])
+            if at % BLOCK == 0:
+                yield _joined(pieces)
+                pieces.clear()
+    if pieces:
+        yield _joined(pieces)
+
+
+def _joined(pieces: Sequence[memoryview]) -> memoryview:
+    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 def in_thread(f: Callable[[], T]) -> Future[T]:
