@@ -104,7 +104,8 @@ class NoSaves:
         return {}
 
     def finish(self) -> Event:
-        """Waits for what is being written; returns what the last event of a run says of it."""
+        """Waits for what is being written; returns what the last event of a run says of it. The
+        checkpoint of `end` is not counted: it has the length of the log with that event."""
         return {}
 
     def end(self, session: Session, metrics: Event) -> None:

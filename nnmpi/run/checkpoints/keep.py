@@ -120,6 +120,16 @@ def replace(part: Path, folder: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
+def make_part(directory: Path, step: int, is_locked: bool) -> None:
+    """Makes the folder in which the checkpoint of a step is written; what is left of one that a
+    killed writer began makes room, also where it might be another run's."""
+    clean(directory, is_locked)
+    part = part_of(directory, step)
+    if part.exists():
+        _clean(part, str(step))
+    part.mkdir()
+
+
 def clean(directory: Path, is_locked: bool) -> None:
     """Removes what killed writers have left; a whole checkpoint without its name gets it.
 

@@ -8,18 +8,19 @@ Widest types come first; within a type that is the order, in which ranks read th
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from nnmpi.dtypes import named
-from nnmpi.nn.place import whole
+from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.run.checkpoints.divide import RangeType
 from nnmpi.run.checkpoints.manifest import ArrayInFile, FileRange, InFile
@@ -84,34 +85,40 @@ def _name(one: RangeType) -> str:
     return f"{place.path}{cut}[{one.lo}:{one.hi}]"
 
 
-def contents_of(
+def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
-) -> list[memoryview]:
-    """Copies of the bytes of the file, one behind the other."""
-    there = dict[int, np.ndarray]()
+) -> memoryview:
+    """A copy of the bytes of the file."""
+    found, own = np.empty(file.size, np.uint8), defaultdict[Place, list[SavedRange]](list)
+    for range_ in owned:
+        own[range_.place].append(range_)
+
+    def put(at: int, row: np.ndarray) -> None:
+        target = found[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
+        target[...] = row.reshape(-1)
+
+    put(0, np.frombuffer(file.header, np.uint8))
     for one in file.ranges:
-        own = next(
-            own for own in owned if own.place == one.place and own.lo <= one.lo and one.hi <= own.hi
-        )
-        part = slice(one.lo - own.lo, one.hi - own.lo)
-        there[one.values.at] = own.values[part]
-        there |= {place.at: own.sums[name][part] for name, place in one.sums.items()}
-    there |= {one.at: array for one, array in zip(file.arrays, arrays, strict=True) if array.size}
-    rows = (there[at] for at in sorted(there))
-    little = (np.array(row, row.dtype.newbyteorder("<"), order="C") for row in rows)
-    return [memoryview(file.header), *(row.reshape(-1).view(np.uint8).data for row in little)]
+        here = next(here for here in own[one.place] if here.lo <= one.lo and one.hi <= here.hi)
+        part = slice(one.lo - here.lo, one.hi - here.lo)
+        put(one.values.at, here.values[part])
+        for name, place in one.sums.items():
+            put(place.at, here.sums[name][part])
+    for there, array in zip(file.arrays, arrays, strict=True):
+        put(there.at, array)
+    return found.data
 
 
-def write_file(path: Path, views: Sequence[memoryview], stop: threading.Event) -> list[str]:
+def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
     """Writes a new file, which is on disk then; returns the digest of each block.
 
     Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
     after a `stop`.
     """
-    blocks = -(-sum(map(len, views)) // BLOCK)
+    blocks = -(-len(content) // BLOCK)
     with path.open("xb", buffering=0) as file:
         halves = [
-            in_thread(partial(_write_blocks, file.fileno(), views, lo, hi, stop))
+            in_thread(partial(_write_blocks, file.fileno(), content, range(lo, hi), stop))
             for lo, hi in pairwise((0, blocks // 2, blocks))
         ]
         wait(halves)  # neither writes to a file that is closed
@@ -121,39 +128,21 @@ def write_file(path: Path, views: Sequence[memoryview], stop: threading.Event) -
 
 
 def _write_blocks(
-    file: int, views: Sequence[memoryview], first: int, end: int, stop: threading.Event
+    file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
 ) -> list[str]:
-    """Writes blocks first to end - 1; returns their digests."""
+    """Writes blocks with these numbers; returns their digests."""
     found = list[str]()
-    for number, block in enumerate(_blocks(views, first, end), start=first):
+    for at in (number * BLOCK for number in numbers):
         if stop.is_set():
             raise CancelledError
+        block = content[at : at + BLOCK]
         done = 0
         while done < len(block):
-            done += os.pwrite(file, block[done:], number * BLOCK + done)
+            done += os.pwrite(file, block[done:], at + done)
         if hasattr(os, "posix_fadvise"):  # not on macOS; the disk begins now, not at fsync
-            os.posix_fadvise(file, number * BLOCK, len(block), os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(file, at, len(block), os.POSIX_FADV_DONTNEED)
         found.append(sha256(block).hexdigest())
     return found
-
-
-def _blocks(views: Sequence[memoryview], first: int, end: int) -> Iterator[memoryview]:
-    """Blocks of what lies one behind the other; copied where it is not in one view."""
-    pieces, at = list[memoryview](), first * BLOCK
-    for view, stop in zip(views, accumulate(map(len, views)), strict=True):
-        while at < min(stop, end * BLOCK):
-            start = at - stop + len(view)
-            pieces.append(view[start : start + BLOCK - at % BLOCK])
-            at += len(pieces[-1])
-            if at % BLOCK == 0:
-                yield _joined(pieces)
-                pieces.clear()
-    if pieces:
-        yield _joined(pieces)
-
-
-def _joined(pieces: Sequence[memoryview]) -> memoryview:
-    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 def in_thread(f: Callable[[], T]) -> Future[T]:

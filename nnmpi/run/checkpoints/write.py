@@ -34,6 +34,7 @@ from nnmpi.run.checkpoints.keep import (
     clean,
     folder_of,
     locked,
+    make_part,
     part_of,
     remove,
     remove_old,
@@ -42,7 +43,7 @@ from nnmpi.run.checkpoints.keep import (
 from nnmpi.run.checkpoints.manifest import Manifest, SavedFile, write_manifest
 from nnmpi.run.checkpoints.rank_file import (
     RankFile,
-    contents_of,
+    content_of,
     in_thread,
     laid_out,
     write_file,
@@ -200,8 +201,7 @@ class Writer:
         """On the first rank; returns what is wrong, if anything."""
         if self._lock is not None:
             try:
-                clean(self._directory, self._lock.is_locked)
-                part_of(self._directory, step).mkdir()
+                make_part(self._directory, step, self._lock.is_locked)
             except OSError as error:
                 return _reason(error)
         return ""
@@ -221,7 +221,7 @@ class Writer:
             write = _prepared(folder, rank, snapshot.owned, has, told.arrays, self._stop)
             del snapshot  # it is of this step
             own = yield from _result(write)
-            del write  # it has the copies
+            del write  # it has the copy
             files = yield from self._gathered(own)
             problem = next(filter(None, (one.problem for one in files)), "")
         ended = FileWritten(problem)
@@ -303,20 +303,20 @@ def _prepared(
     arrays: Sequence[np.ndarray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
-    """What writes the file of a rank: copies of its part of what the ranks have."""
+    """What writes the file of a rank: a copy of its part of what the ranks have."""
     try:
         file = laid_out(rank, divided(has)[rank], arrays)
-        return partial(_written, folder, file, contents_of(file, owned, arrays), stop)
+        return partial(_written, folder, file, content_of(file, owned, arrays), stop)
     except MemoryError as error:
         return partial(FileWritten, _reason(error))
 
 
 def _written(
-    folder: Path, file: RankFile, views: Sequence[memoryview], stop: threading.Event
+    folder: Path, file: RankFile, content: memoryview, stop: threading.Event
 ) -> FileWritten:
     """Writes the file of a rank."""
     try:
-        blocks = write_file(folder / file.name, views, stop)
+        blocks = write_file(folder / file.name, content, stop)
         sync(folder)
     except (OSError, MemoryError) as error:
         return FileWritten(_reason(error))
