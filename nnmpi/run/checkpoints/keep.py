@@ -108,6 +108,7 @@ def replace(part: Path, folder: Path) -> None:
     A writer that is killed in between leaves the new one whole: `clean` gives it its name.
     """
     before = folder.with_name(f".{folder.name}.old.part")
+    shutil.rmtree(before, ignore_errors=True)  # one that was left behind
     with suppress(FileNotFoundError):
         os.rename(folder, before)
     try:

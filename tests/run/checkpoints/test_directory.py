@@ -154,6 +154,7 @@ def test_a_checkpoint_is_begun_again_where_there_are_no_locks(
     os.rename(folder_of(tmp_path, 2), part_of(tmp_path, 2))
     (part_of(tmp_path, 2) / NAME).unlink()
     os.rename(folder_of(tmp_path, 3), part_of(tmp_path, 3))
+    shutil.copytree(part_of(tmp_path, 3), tmp_path / ".step-00000003.old.part")
     threads.run(1, written, tmp_path, [2, 3])
     assert read_by(1, tmp_path) == (3, ())
     assert sorted(os.listdir(tmp_path)) == [f"step-0000000{step}" for step in (1, 2, 3)]
