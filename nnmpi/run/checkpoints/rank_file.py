@@ -7,6 +7,7 @@ Widest types come first; within a type that is the order, in which ranks read th
 """
 
 import os
+import platform
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +43,14 @@ class RankFile(NamedTuple):
     ranges: tuple[FileRange, ...]
     arrays: tuple[ArrayInFile, ...]
     size: int
+
+
+class FileWritten(NamedTuple):
+    """The file of a rank, and the digests of its blocks; or why it could not be written."""
+
+    problem: str
+    size: int = 0
+    blocks: Sequence[str] = ()
 
 
 def name_of(rank: int) -> str:
@@ -143,6 +152,13 @@ def _write_blocks(
             os.posix_fadvise(file, at, len(block), os.POSIX_FADV_DONTNEED)
         found.append(sha256(block).hexdigest())
     return found
+
+
+def reason_of(error: Exception) -> str:
+    """What a message says of an error of the system."""
+    if isinstance(error, OSError):
+        return f"{platform.node()}: {error.strerror or error}"
+    return f"{platform.node()}: out of memory"
 
 
 def in_thread(f: Callable[[], T]) -> Future[T]:

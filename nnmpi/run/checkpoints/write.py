@@ -42,10 +42,12 @@ from nnmpi.run.checkpoints.keep import (
 )
 from nnmpi.run.checkpoints.manifest import Manifest, SavedFile, write_manifest
 from nnmpi.run.checkpoints.rank_file import (
+    FileWritten,
     RankFile,
     content_of,
     in_thread,
     laid_out,
+    reason_of,
     write_file,
 )
 from nnmpi.run.checkpoints.values import as_json
@@ -80,14 +82,6 @@ class RangesHere(NamedTuple):
     ranges: list[RangeType]
     positions: tuple[WorkerPosition, ...]
     problem: str
-
-
-class FileWritten(NamedTuple):
-    """The file of a rank, and the digests of its blocks; or why it could not be written."""
-
-    problem: str
-    size: int = 0
-    blocks: Sequence[str] = ()
 
 
 class AboutRun(NamedTuple):
@@ -203,7 +197,7 @@ class Writer:
             try:
                 make_part(self._directory, step, self._lock.is_locked)
             except OSError as error:
-                return _reason(error)
+                return reason_of(error)
         return ""
 
     def _steps(
@@ -280,7 +274,7 @@ class Writer:
         except OSError as error:
             if not self._stop.is_set():  # else the next Writer has the directory
                 remove(part)
-            return FileWritten(_reason(error))
+            return FileWritten(reason_of(error))
         with suppress(OSError):
             remove_old(self._directory, self._keep, self._best)
         return FileWritten("", size)
@@ -308,7 +302,7 @@ def _prepared(
         file = laid_out(rank, divided(has)[rank], arrays)
         return partial(_written, folder, file, content_of(file, owned, arrays), stop)
     except MemoryError as error:
-        return partial(FileWritten, _reason(error))
+        return partial(FileWritten, reason_of(error))
 
 
 def _written(
@@ -319,15 +313,8 @@ def _written(
         blocks = write_file(folder / file.name, content, stop)
         sync(folder)
     except (OSError, MemoryError) as error:
-        return FileWritten(_reason(error))
+        return FileWritten(reason_of(error))
     return FileWritten("", file.size, blocks)
-
-
-def _reason(error: Exception) -> str:
-    """What a message says of an error of the system."""
-    if isinstance(error, OSError):
-        return f"{platform.node()}: {error.strerror or error}"
-    return f"{platform.node()}: out of memory"
 
 
 def versions() -> dict[str, str]:
