@@ -1,10 +1,15 @@
 """What checkpoints cost: mpirun -n 2 python benchmarks/checkpoints.py [--every N] [--json FILE]
 
-    step     a step while a checkpoint is written every N steps, over a step without
+    step     so many steps while a checkpoint is written, over steps without; `best` is the quotient
+             of the shortest times
+    cpu      1 + the processor time of a checkpoint, over the time of the steps: what the steps cost
+             where every core computes
     waited   the share of that time in which training has waited for checkpoints
-    write    a checkpoint, over copying its files and flushing them to disk, as cp and fsync do
+    write    the speed of a checkpoint, over that of copying its files and flushing them to disk, as
+             cp and fsync do
 
-The sides of each ratio are timed in turn, in rounds within one job.
+The sides of each ratio are timed in turn, the other one first in each round, within one job. Case
+LARGE writes 550 MB, and makes no steps.
 """
 
 import argparse
@@ -13,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -34,13 +39,16 @@ from nnmpi.run.checkpoints.write import Writer
 
 BATCHES = 4
 KEPT = 1
+LARGE = "LARGE"
+MODEL_OF = {**MODELS, LARGE: "mlp:784-6400-6400-10"}
 
 
 class Cost(NamedTuple):
-    """Seconds of each round."""
+    """Figures of each round, in seconds."""
 
     with_checkpoint: list[float]  # of so many steps
     without: list[float]
+    cpu: list[float]  # of a checkpoint
     waited: list[float]
     write: list[float]
     copy: list[float]
@@ -63,92 +71,142 @@ def seconds(comm: Comm, f: Callable[[], object]) -> float:
     began = time.perf_counter()
     f()
     comm.barrier()
-    taken = np.array([time.perf_counter() - began])
-    comm.broadcast(taken)
-    return float(taken[0])
+    return mean(comm, time.perf_counter() - began)
 
 
-def copied(source: Path, rank: int, ranks: int) -> None:
-    """Copies the files of a checkpoint, each on one rank, and flushes them to disk."""
-    for path in sorted(source.iterdir())[rank::ranks]:
-        target = source.parent / f"copy-{path.name}"
+def mean(comm: Comm, figure: float) -> float:
+    """Of all ranks."""
+    found = np.array([figure / comm.size])
+    comm.all_reduce(found)
+    return float(found[0])
+
+
+def copied(files: Sequence[Path]) -> None:
+    """Copies files, and flushes them to disk."""
+    for path in files:
+        target = path.parent.parent / f"copy-{path.name}"
         shutil.copyfile(path, target)
-        for name in (target, source.parent):
+        for name in (target, target.parent):
             file = os.open(name, os.O_RDONLY)
             os.fsync(file)
             os.close(file)
 
 
-def measure(comm: Comm, case: str, every: int, rounds: int, directory: Path) -> Cost:
-    """Times the steps and the writing of a workload; every rank calls it."""
-    batch_size = WORKLOADS[case].shape[0] * comm.size
-    data = samples(WORKLOADS[case], BATCHES * batch_size)
-    config = nnmpi.Config(model=MODELS[case], batch_size=batch_size, lr_schedule="constant")
-    trainer = Trainer(config, data=(*data, *data), comm=comm)
-    writer = Writer(directory, comm, keep=KEPT)
-    found = Cost([], [], [], [], [], 0)
+class Measured:
+    """A model in training, its checkpoints, and what they cost so far; each rank makes one."""
 
-    def write() -> None:
-        writer.start(trainer.snapshot(), {})
+    def __init__(self, comm: Comm, case: str, every: int, directory: Path) -> None:
+        w = WORKLOADS["W2" if case == LARGE else case]
+        batch_size = w.shape[0] * comm.size
+        data = samples(w, BATCHES * batch_size)
+        config = nnmpi.Config(
+            model=MODEL_OF[case], batch_size=batch_size, lr_schedule="constant", epochs=1
+        )
+        self._comm, self._every, self._directory = comm, every, directory
+        self._trainer = Trainer(config, data=(*data, *data), comm=comm)
+        self._writer = Writer(directory, comm, keep=KEPT)
+        self.cost = Cost([], [], [], [], [], [], 0)
+        self._trainer.model.train()
 
-    def after(step: int) -> None:
+    def _start(self) -> None:
+        self._writer.start(self._trainer.session.snapshot(copies=False), {})
+
+    def _after(self, step: int) -> None:
         if step == 1:
-            write()
-        writer.poll()
+            self._start()
+        self._writer.poll()
 
-    def with_checkpoint() -> None:
-        steps(trainer, every, after)
-        writer.finish()
+    def _with_checkpoint(self) -> None:
+        steps(self._trainer, self._every, self._after)
+        self._writer.finish()
 
-    def whole() -> None:
-        write()
-        writer.finish()
+    def _without(self) -> None:
+        steps(self._trainer, self._every, lambda _: None)
 
-    def newest() -> Path:
-        return max(directory.glob("step-*"))
+    def _write(self) -> None:
+        self._start()
+        self._writer.finish()
 
-    trainer.model.train()
-    with_checkpoint()
-    for _ in range(rounds):
-        found.without.append(seconds(comm, lambda: steps(trainer, every, lambda _: None)))
-        before = writer.waited
-        found.with_checkpoint.append(seconds(comm, with_checkpoint))
-        found.waited.append(writer.waited - before)
-        found.write.append(seconds(comm, whole))
-        found.copy.append(seconds(comm, lambda: copied(newest(), comm.rank, comm.size)))
-    size = sum(path.stat().st_size for path in newest().iterdir())
-    writer.close()
-    trainer.close()
-    return found._replace(size=size)
+    def _files(self) -> list[Path]:
+        """What this rank copies of the newest checkpoint."""
+        found = sorted(max(self._directory.glob("step-*")).iterdir())
+        return found[self._comm.rank :: self._comm.size]
+
+    def warm_up(self, trains: bool) -> None:
+        """All that is timed, once, and its times are dropped."""
+        self.round(trains, False)
+        size = sum(path.stat().st_size for path in self._files()) * self._comm.size
+        self.cost = Cost([], [], [], [], [], [], round(mean(self._comm, size)))
+
+    def round(self, trains: bool, is_odd: bool) -> None:
+        """Times each side; the other one of two comes first in the next round."""
+        sides = [self._time_steps, self._time_checkpoint] if trains else []
+        for time_side in sides[:: (-1) ** is_odd]:
+            time_side()
+        for time_side in [self._time_write, self._time_copy][:: (-1) ** is_odd]:
+            time_side()
+
+    def _time_steps(self) -> None:
+        self.cost.without.append(seconds(self._comm, self._without))
+
+    def _time_checkpoint(self) -> None:
+        before = self._writer.waited
+        self.cost.with_checkpoint.append(seconds(self._comm, self._with_checkpoint))
+        self.cost.waited.append(self._writer.waited - before)
+
+    def _time_write(self) -> None:
+        before = time.process_time()
+        self.cost.write.append(seconds(self._comm, self._write))
+        self.cost.cpu.append(mean(self._comm, time.process_time() - before))
+
+    def _time_copy(self) -> None:
+        files = self._files()
+        for path in files:
+            path.read_bytes()  # into memory, where cp finds what was just written
+        self.cost.copy.append(seconds(self._comm, lambda: copied(files)))
+        for path in files:
+            (self._directory / f"copy-{path.name}").unlink()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._trainer.close()
 
 
 def rows_of(case: str, found: Cost, every: int, ranks: int, facts: Row) -> list[Row]:
     """A row for each ratio."""
-    ratios = {
-        "step": timing.ratio(found.with_checkpoint, found.without),
-        "waited": Spread.of([a / b for a, b in zip(found.waited, found.without, strict=True)]),
-        "write": timing.ratio(found.write, found.copy),
-    }
+    ratios = {"write": timing.ratio(found.copy, found.write)}
+    if found.without:
+        ratios = {
+            "step": timing.ratio(found.with_checkpoint, found.without),
+            "cpu": Spread.of([1 + c / min(found.without) for c in found.cpu]),
+            "waited": timing.ratio(found.waited, found.without),
+            **ratios,
+        }
     about = {"benchmark": "checkpoints", "case": case, "ranks": ranks, "every": every}
-    return [
+    rows: list[Row] = [
         {
             **about,
             "subject": name,
-            "ratio": found_ratio.median,
-            "ratio_low": found_ratio.low,
-            "ratio_high": found_ratio.high,
+            "ratio": ratio.median,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
             "bytes": found.size,
+            "rounds": len(found.write),
             **facts,
         }
-        for name, found_ratio in ratios.items()
+        for name, ratio in ratios.items()
     ]
+    rows[-1]["best"] = min(found.copy) / min(found.write)
+    if found.without:
+        rows[0]["best"] = min(found.with_checkpoint) / min(found.without)
+    return rows
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
-    p.add_argument("--rounds", type=int, default=9)
-    p.add_argument("--cases", default="W1,W2", help="of W1 and W2")
+    p.add_argument("--rounds", type=int, default=21)
+    p.add_argument("--cases", nargs="+", choices=MODEL_OF, default=[*MODEL_OF])
     p.add_argument("--directory", default=tempfile.gettempdir(), help="on the disk to measure")
     p.add_argument("--json", help="write one row per measurement")
     return p.parse_args(arguments)
@@ -163,22 +221,29 @@ def main() -> None:
     if comm.rank == 0:
         timing.warn_if_busy(facts)
         print(f"a checkpoint every {a.every} steps on {comm.size} ranks, {facts['cpu']}")
-    for case in a.cases.split(","):
+    for case in a.cases:
         own = tempfile.mkdtemp(dir=a.directory) if comm.rank == 0 else ""
         directory = Path(gather_objects(comm, own)[0])
-        found = measure(comm, case, a.every, a.rounds, directory)
-        rows += rows_of(case, found, a.every, comm.size, facts)
+        measured = Measured(comm, case, a.every, directory)
+        measured.warm_up(case != LARGE)
+        for i in range(a.rounds):
+            measured.round(case != LARGE, i % 2 == 1)
+        measured.close()
+        found = rows_of(case, measured.cost, a.every, comm.size, facts)
         if comm.rank == 0:
             shutil.rmtree(directory)
-            cells = "".join(
-                f"{row['subject']:>10} {row['ratio']:.3f} "
-                f"({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
-                for row in rows[-3:]
-            )
-            print(f"{case}  {found.size / 1e6:.1f} MB{cells}")
+            print(f"{case}  {measured.cost.size / 1e6:.1f} MB{''.join(map(cell, found))}")
+        rows += found
     if comm.rank == 0:
         timing.finish(a.json, rows)
     sys.stdout.flush()
+
+
+def cell(row: Row) -> str:
+    """A ratio with its quartiles, and that of the best times."""
+    best = f", best {row['best']:.3f}" if "best" in row else ""
+    low, high = row["ratio_low"], row["ratio_high"]
+    return f"   {row['subject']} {row['ratio']:.3f} ({low:.3f} to {high:.3f}{best})"
 
 
 if __name__ == "__main__":

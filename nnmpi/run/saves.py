@@ -104,7 +104,8 @@ class NoSaves:
         return {}
 
     def finish(self) -> Event:
-        """Waits for what is being written; returns what the last event of a run says of it."""
+        """Waits for what is being written; returns what the last event of a run says of it. The
+        checkpoint of `end` is not counted: it has the length of the log with that event."""
         return {}
 
     def end(self, session: Session, metrics: Event) -> None:
@@ -145,7 +146,7 @@ class Saves(NoSaves):
         except (ValueError, OtherRankError) as error:
             raise UnusableDirectoryError(str(error)) from None
         self._best = self._run.resumed.best if self._run.resumed else None
-        self._at, self._count, self._copying = self._run.state.step, 0, 0.0
+        self._at, self._count = self._run.state.step, 0
         self._is_open = True
 
     def after_step(self, session: Session, result: StepResult) -> None:
@@ -188,11 +189,11 @@ class Saves(NoSaves):
         """Begins to write a checkpoint of now, once the one before is written."""
         self._tell(self._writer.finish())
         began, about = time.perf_counter(), self.about(session, metrics, complete)
-        snapshot = session.snapshot()
-        self._copying += time.perf_counter() - began
+        now = session.snapshot(copies=False)
+        self._writer.waited += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
-        self._writer.start(snapshot, about, about["log"] and self._config.log)
+        self._writer.start(now, about, about["log"] and self._config.log)
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
@@ -221,13 +222,8 @@ class Saves(NoSaves):
             self._run.report.event({**about, "problem": result.problem})
             return
         self._count += 1
-        took = {"seconds": round(result.seconds, 4), "waited": round(self._waited, 4)}
+        took = {"seconds": round(result.seconds, 4), "waited": round(self._writer.waited, 4)}
         self._run.report.event({**about, "bytes": result.size, **took})
-
-    @property
-    def _waited(self) -> float:
-        """Seconds of the run in which training has waited for checkpoints."""
-        return self._copying + self._writer.waited
 
     # ---- the end of a run
 
@@ -238,7 +234,7 @@ class Saves(NoSaves):
 
     def finish(self) -> Event:
         self._tell(self._writer.finish())
-        directory, waited = self._config.checkpoint_dir, round(self._waited, 4)
+        directory, waited = self._config.checkpoint_dir, round(self._writer.waited, 4)
         return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
 
     def end(self, session: Session, metrics: Event) -> None:
@@ -273,7 +269,7 @@ class Saves(NoSaves):
         if self._is_open and own and os.path.abspath(own) == os.path.abspath(directory):
             return self._last(session, None, complete=False)
         writer = Writer(directory, session.comm, keep=ALL)
-        writer.start(session.snapshot(), self.about(session))
+        writer.start(session.snapshot(copies=False), self.about(session))
         return path_of(writer.close())
 
 

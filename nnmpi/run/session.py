@@ -31,7 +31,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.backup import Backups, NoBackups, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import Restored, saved
+from nnmpi.parallel.model.snapshot import Restored, owned, saved
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
@@ -247,10 +247,12 @@ class Session:
             parts = self.strategy.entries.table
             consistency.check_copies(parts, self.run.state.step, buffers)
 
-    def snapshot(self) -> Snapshot:
-        """What this rank needs to go on from here, in copies; no message is sent."""
+    def snapshot(self, copies: bool = True) -> Snapshot:
+        """What this rank needs to go on from here; no message is sent. Without copies, the next
+        step changes it."""
         whole = not self.strategy.layout.serves
-        return self._head()._replace(owned=saved(self.part, self.optimizer, whole))
+        found = (saved if copies else owned)(self.part, self.optimizer, whole)
+        return self._head()._replace(owned=tuple(found))
 
     def back_up(self) -> None:
         """A backup, if one is due; every rank calls it before the first step and after each."""

@@ -108,6 +108,7 @@ def replace(part: Path, folder: Path) -> None:
     A writer that is killed in between leaves the new one whole: `clean` gives it its name.
     """
     before = folder.with_name(f".{folder.name}.old.part")
+    shutil.rmtree(before, ignore_errors=True)  # one that was left behind
     with suppress(FileNotFoundError):
         os.rename(folder, before)
     try:
@@ -118,6 +119,16 @@ def replace(part: Path, folder: Path) -> None:
         raise
     sync(folder.parent)
     shutil.rmtree(before, ignore_errors=True)
+
+
+def make_part(directory: Path, step: int, is_locked: bool) -> None:
+    """Makes the folder in which the checkpoint of a step is written; what is left of one that a
+    killed writer began makes room, also where it might be another run's."""
+    clean(directory, is_locked)
+    part = part_of(directory, step)
+    if part.exists():
+        _clean(part, str(step))
+    part.mkdir()
 
 
 def clean(directory: Path, is_locked: bool) -> None:

@@ -7,19 +7,21 @@ Widest types come first; within a type that is the order, in which ranks read th
 """
 
 import os
+import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from nnmpi.dtypes import named
-from nnmpi.nn.place import whole
+from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.run.checkpoints.divide import RangeType
 from nnmpi.run.checkpoints.manifest import ArrayInFile, FileRange, InFile
@@ -27,7 +29,6 @@ from nnmpi.run.files.saving import Info, header_of
 
 T = TypeVar("T")
 BLOCK = 1 << 20  # bytes that have a digest
-PIECE = 8 << 20  # bytes that are written at once
 
 
 class CancelledError(Exception):
@@ -42,6 +43,14 @@ class RankFile(NamedTuple):
     ranges: tuple[FileRange, ...]
     arrays: tuple[ArrayInFile, ...]
     size: int
+
+
+class FileWritten(NamedTuple):
+    """The file of a rank, and the digests of its blocks; or why it could not be written."""
+
+    problem: str
+    size: int = 0
+    blocks: Sequence[str] = ()
 
 
 def name_of(rank: int) -> str:
@@ -85,72 +94,71 @@ def _name(one: RangeType) -> str:
     return f"{place.path}{cut}[{one.lo}:{one.hi}]"
 
 
-def contents_of(
+def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
-) -> list[memoryview]:
-    """The bytes of the file, one behind the other; nothing but the header is copied."""
-    there = dict[int, np.ndarray]()
+) -> memoryview:
+    """A copy of the bytes of the file."""
+    found, own = np.empty(file.size, np.uint8), defaultdict[Place, list[SavedRange]](list)
+    for range_ in owned:
+        own[range_.place].append(range_)
+
+    def put(at: int, row: np.ndarray) -> None:
+        target = found[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
+        target[...] = row.reshape(-1)
+
+    put(0, np.frombuffer(file.header, np.uint8))
     for one in file.ranges:
-        own = next(
-            own for own in owned if own.place == one.place and own.lo <= one.lo and one.hi <= own.hi
-        )
-        part = slice(one.lo - own.lo, one.hi - own.lo)
-        there[one.values.at] = own.values[part]
-        there |= {place.at: own.sums[name][part] for name, place in one.sums.items()}
-    there |= {one.at: array for one, array in zip(file.arrays, arrays, strict=True) if array.size}
-    rows = (there[at] for at in sorted(there))
-    little = (row.astype(row.dtype.newbyteorder("<"), copy=False) for row in rows)
-    return [memoryview(file.header), *(_bytes(row) for row in little)]
+        here = next(here for here in own[one.place] if here.lo <= one.lo and one.hi <= here.hi)
+        part = slice(one.lo - here.lo, one.hi - here.lo)
+        put(one.values.at, here.values[part])
+        for name, place in one.sums.items():
+            put(place.at, here.sums[name][part])
+    for there, array in zip(file.arrays, arrays, strict=True):
+        put(there.at, array)
+    return found.data
 
 
-def _bytes(array: np.ndarray) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def write_file(path: Path, views: Sequence[memoryview], stop: threading.Event) -> list[str]:
+def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
     """Writes a new file, which is on disk then; returns the digest of each block.
 
-    Threads compute them while the file is written: one alone is slower than a disk. Raises
-    CancelledError after a `stop`.
+    Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
+    after a `stop`.
     """
-    size = sum(map(len, views))
-    middle = size // BLOCK // 2 * BLOCK
-    halves = [
-        in_thread(partial(block_digests, _pieces(views, stop, *half)))
-        for half in ((0, middle), (middle, size))
-    ]
-    with path.open("xb", buffering=BLOCK) as file:  # larger pieces are written without a copy
-        for piece in _pieces(views, stop, 0, size):
-            file.write(piece)
-        file.flush()
+    blocks = -(-len(content) // BLOCK)
+    with path.open("xb", buffering=0) as file:
+        halves = [
+            in_thread(partial(_write_blocks, file.fileno(), content, range(lo, hi), stop))
+            for lo, hi in pairwise((0, blocks // 2, blocks))
+        ]
+        wait(halves)  # neither writes to a file that is closed
+        digests = [digest for half in halves for digest in half.result()]
         os.fsync(file.fileno())
-    return [digest for half in halves for digest in half.result()]
+    return digests
 
 
-def _pieces(
-    views: Sequence[memoryview], stop: threading.Event, lo: int, hi: int
-) -> Iterator[memoryview]:
-    """Bytes lo to hi - 1 of what lies one behind the other."""
-    ends = accumulate(map(len, views))
-    for view, end in zip(views, ends, strict=True):
-        first = end - len(view)
-        for start in range(max(lo, first), min(hi, end), PIECE):
-            if stop.is_set():
-                raise CancelledError
-            yield view[start - first : min(start + PIECE, hi, end) - first]
+def _write_blocks(
+    file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
+) -> list[str]:
+    """Writes blocks with these numbers; returns their digests."""
+    found = list[str]()
+    for at in (number * BLOCK for number in numbers):
+        if stop.is_set():
+            raise CancelledError
+        block = content[at : at + BLOCK]
+        done = 0
+        while done < len(block):
+            done += os.pwrite(file, block[done:], at + done)
+        if hasattr(os, "posix_fadvise"):  # not on macOS; the disk begins now, not at fsync
+            os.posix_fadvise(file, at, len(block), os.POSIX_FADV_DONTNEED)
+        found.append(sha256(block).hexdigest())
+    return found
 
 
-def block_digests(views: Iterator[memoryview]) -> list[str]:
-    """The SHA-256 of each block of what lies one behind the other."""
-    found, digest, room = list[str](), sha256(), BLOCK
-    for view in views:
-        while len(view) >= room:
-            digest.update(view[:room])
-            found.append(digest.hexdigest())
-            view, digest, room = view[room:], sha256(), BLOCK
-        digest.update(view)
-        room -= len(view)
-    return [*found, digest.hexdigest()] if room < BLOCK else found
+def reason_of(error: Exception) -> str:
+    """What a message says of an error of the system."""
+    if isinstance(error, OSError):
+        return f"{platform.node()}: {error.strerror or error}"
+    return f"{platform.node()}: out of memory"
 
 
 def in_thread(f: Callable[[], T]) -> Future[T]:

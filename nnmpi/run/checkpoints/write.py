@@ -1,9 +1,9 @@
 """Writer: checkpoints of a run, which are written while training goes on.
 
-    rank 0     start ─ step ─ step ─ poll ──── step ─── poll ─ poll: the result
-                 └ hash, write, fsync ┘ └ manifest, rename ┘              threads
-    rank 1     start ─ step ─ step ─ step ─ poll ─── step ─── poll: the result
-                 └ hash, write, fsync ────────┘
+    rank 0     start, copy ─ step ─ step ─ poll ──── step ─── poll ─ poll: the result
+                 └ write, hash, fsync ───────┘ └ manifest, rename ┘              threads
+    rank 1     start, copy ─ step ─ step ─ step ─ poll ─── step ─── poll: the result
+                 └ write, hash, fsync ──────────────┘
 
 Threads make no call of MPI. That its file is written, a rank tells the others by messages that move
 between steps; so does the first rank at the end.
@@ -34,20 +34,29 @@ from nnmpi.run.checkpoints.keep import (
     clean,
     folder_of,
     locked,
+    make_part,
     part_of,
     remove,
     remove_old,
     replace,
 )
 from nnmpi.run.checkpoints.manifest import Manifest, SavedFile, write_manifest
-from nnmpi.run.checkpoints.rank_file import contents_of, in_thread, laid_out, write_file
+from nnmpi.run.checkpoints.rank_file import (
+    FileWritten,
+    RankFile,
+    content_of,
+    in_thread,
+    laid_out,
+    reason_of,
+    write_file,
+)
 from nnmpi.run.checkpoints.values import as_json
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.version import __version__
 
 T = TypeVar("T")
-PAUSE = 5e-4  # seconds between two polls of a rank that waits
+PAUSE = 1e-4  # seconds between two polls of a rank that waits
 ALGORITHM = "halving"  # its messages need no set-up, so nobody waits when they begin
 
 
@@ -73,14 +82,6 @@ class RangesHere(NamedTuple):
     ranges: list[RangeType]
     positions: tuple[WorkerPosition, ...]
     problem: str
-
-
-class FileWritten(NamedTuple):
-    """The file of a rank, and the digests of its blocks; or why it could not be written."""
-
-    problem: str
-    size: int = 0
-    blocks: Sequence[str] = ()
 
 
 class AboutRun(NamedTuple):
@@ -128,7 +129,8 @@ class Writer:
         """Begins to write what the ranks have; returns the result of the one before, if that was
         under way.
 
-        `about` is of the first rank: what a run needs to go on, beside the snapshot. Raises
+        What this rank writes of the snapshot is copied: later steps may change it. `about` is of
+        the first rank: what a run needs to go on, beside the snapshot. Raises
         ValueError, on all ranks, if a checkpoint cannot hold it. A log, whose length `about` tells,
         is on disk before the checkpoint is.
         """
@@ -159,8 +161,7 @@ class Writer:
     def finish(self) -> WriteResult | None:
         """Waits for what is under way, and returns its result."""
         began, result = time.perf_counter(), None
-        while self._writing is not None and result is None:
-            result = self.poll()
+        while self._writing is not None and (result := self.poll()) is None:
             time.sleep(PAUSE)
         self.waited += time.perf_counter() - began
         return result
@@ -194,16 +195,15 @@ class Writer:
         """On the first rank; returns what is wrong, if anything."""
         if self._lock is not None:
             try:
-                clean(self._directory, self._lock.is_locked)
-                part_of(self._directory, step).mkdir()
+                make_part(self._directory, step, self._lock.is_locked)
             except OSError as error:
-                return _reason(error)
+                return reason_of(error)
         return ""
 
     def _steps(
         self, snapshot: Snapshot, told: AboutRun, ranks: Sequence[RangesHere], began: float
     ) -> Generator[None, None, WriteResult]:
-        """Yields when it has begun, and while it waits for threads or for messages."""
+        """Yields when it has copied what it writes, and while it waits for threads or messages."""
         step, has = snapshot.state.step, [one.ranges for one in ranks]
         positions = tuple(position for one in ranks for position in one.positions)
         whole = snapshot._replace(owned=(), positions=positions)
@@ -211,10 +211,11 @@ class Writer:
         if problem:
             yield
         else:
-            given = part_of(self._directory, step), self._comm.rank, snapshot.owned, has
-            del snapshot  # what is written is freed
-            own = yield from _result(partial(_written, *given, told.arrays, self._stop))
-            del given
+            folder, rank = part_of(self._directory, step), self._comm.rank
+            write = _prepared(folder, rank, snapshot.owned, has, told.arrays, self._stop)
+            del snapshot  # it is of this step
+            own = yield from _result(write)
+            del write  # it has the copy
             files = yield from self._gathered(own)
             problem = next(filter(None, (one.problem for one in files)), "")
         ended = FileWritten(problem)
@@ -273,7 +274,7 @@ class Writer:
         except OSError as error:
             if not self._stop.is_set():  # else the next Writer has the directory
                 remove(part)
-            return FileWritten(_reason(error))
+            return FileWritten(reason_of(error))
         with suppress(OSError):
             remove_old(self._directory, self._keep, self._best)
         return FileWritten("", size)
@@ -288,30 +289,32 @@ def _result(f: Callable[[], T]) -> Generator[None, None, T]:
     return future.result()
 
 
-def _written(
+def _prepared(
     folder: Path,
     rank: int,
     owned: Sequence[SavedRange],
     has: Sequence[Sequence[RangeType]],
     arrays: Sequence[np.ndarray],
     stop: threading.Event,
-) -> FileWritten:
-    """Writes the file of a rank; what ranks have tells which part that is."""
+) -> Callable[[], FileWritten]:
+    """What writes the file of a rank: a copy of its part of what the ranks have."""
     try:
         file = laid_out(rank, divided(has)[rank], arrays)
-        views = contents_of(file, owned, arrays)
-        blocks = write_file(folder / file.name, views, stop)
+        return partial(_written, folder, file, content_of(file, owned, arrays), stop)
+    except MemoryError as error:
+        return partial(FileWritten, reason_of(error))
+
+
+def _written(
+    folder: Path, file: RankFile, content: memoryview, stop: threading.Event
+) -> FileWritten:
+    """Writes the file of a rank."""
+    try:
+        blocks = write_file(folder / file.name, content, stop)
         sync(folder)
     except (OSError, MemoryError) as error:
-        return FileWritten(_reason(error))
+        return FileWritten(reason_of(error))
     return FileWritten("", file.size, blocks)
-
-
-def _reason(error: Exception) -> str:
-    """What a message says of an error of the system."""
-    if isinstance(error, OSError):
-        return f"{platform.node()}: {error.strerror or error}"
-    return f"{platform.node()}: out of memory"
 
 
 def versions() -> dict[str, str]:

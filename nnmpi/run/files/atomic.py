@@ -22,7 +22,8 @@ from nnmpi.quoting import shown
 from nnmpi.run.files.links import followed
 
 ELSEWHERE = 3600.0
-"""Seconds after which an unlocked part of another host is stale: some locks end at the host."""
+"""Seconds after which an unlocked part is stale where a lock may not be seen: some end at the host,
+and some file systems have none."""
 
 
 class NotSavedError(ValueError):
@@ -85,9 +86,9 @@ def _remove_stale(target: Path) -> None:
     """Removes the parts of this name whose writers were killed."""
     for part in target.parent.glob(f"{_name(target)}*.part"):
         with suppress(OSError), part.open("r+b") as file:
-            age = time.time() - os.fstat(file.fileno()).st_mtime
+            is_old = time.time() - os.fstat(file.fileno()).st_mtime > ELSEWHERE
             from_here = part.name.startswith(_name(target) + _host())
-            if (from_here or age > ELSEWHERE) and lock(file):
+            if (from_here or is_old) and (lock(file) or is_old):
                 part.unlink()
 
 

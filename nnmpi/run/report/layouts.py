@@ -134,7 +134,7 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
 
 def size(nbytes: int) -> str:
     """Bytes in a unit that suits them."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
 
 
 def gpus(e: Event) -> Iterator[str]:

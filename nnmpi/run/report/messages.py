@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nnmpi.drawing.tables import columns, plural
+from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.mesh import CUTS
 from nnmpi.quoting import printable
 from nnmpi.run.report.layouts import Event as Event
-from nnmpi.run.report.layouts import arranged, gpus, size
+from nnmpi.run.report.layouts import arranged, gpus
 
 
 def _start(e: Event) -> str:
@@ -45,7 +45,7 @@ def _checkpoint(e: Event) -> str:
     if "problem" in e:
         return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
     return (
-        f"checkpoint of step {e['step']:,}: {size(e['bytes'])} in {e['seconds']:.2f} s; training "
+        f"checkpoint of step {e['step']:,}: {amount(e['bytes'])} in {e['seconds']:.2f} s; training "
         f"has waited {e['waited']:.2f} s for checkpoints"
     )
 
@@ -61,11 +61,11 @@ def _suspended(e: Event) -> str:
     return "\n".join(lines)
 
 
-def _waited(e: Event) -> str:
+def _waited(e: Event, which: str = "") -> str:
     """What checkpoints have cost."""
     return (
-        f"{plural(e['written'], 'checkpoint')} written to {e['directory']}, for which training "
-        f"waited {e['waited']:.2f} s"
+        f"{plural(e['written'], 'checkpoint')}{which} written to {e['directory']}, for which "
+        f"training waited {e['waited']:.2f} s"
     )
 
 
@@ -186,7 +186,7 @@ def _result(e: Event) -> str:
         how = " (updated by the same gradients)" if e.get("equal_gradients") else ""
         lines.append(f"verified: largest relative differences: {found}{how}")
     if e.get("checkpoints", {}).get("written"):
-        lines.append(_waited(e["checkpoints"]))
+        lines.append(_waited(e["checkpoints"], " before the last one"))
     if "trace" in e:
         lines.append(_trace(e["trace"], e["steps"]))
     return "\n".join(filter(None, lines))

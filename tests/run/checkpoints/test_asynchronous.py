@@ -5,10 +5,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.training.made_checkpoints import made, read, written, written_by_survivors, wrong
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints import rank_file, write
 from nnmpi.run.checkpoints.write import Writer
@@ -47,6 +48,28 @@ def test_no_rank_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert min(threads.run(2, rank)) > 0.05
     assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
+
+
+def test_later_steps_do_not_change_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, real = threading.Event(), rank_file.write_file
+
+    def late(*arguments: object) -> list[str]:
+        assert changed.wait(60)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(write, "write_file", late)
+    writer, now = Writer(tmp_path, comm_self()), made(comm_self(), 1)
+    writer.start(now, {})
+    for row in (row for one in now.owned for row in (one.values, *one.sums.values())):
+        assert isinstance(row, np.ndarray)
+        row[...] = -1
+    changed.set()
+    writer.close()
+    _, snapshot = read(comm_self(), tmp_path)
+    assert snapshot is not None
+    assert wrong([snapshot]) == ""
 
 
 def test_ranks_hear_of_it_when_they_poll(tmp_path: Path) -> None:

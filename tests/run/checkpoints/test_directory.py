@@ -141,6 +141,25 @@ def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
 
 
+def test_a_checkpoint_is_begun_again_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was killed while it wrote that of step 2, and makes it again within an hour."""
+
+    def none(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    threads.run(1, written, tmp_path, [1, 2, 3])
+    os.rename(folder_of(tmp_path, 2), part_of(tmp_path, 2))
+    (part_of(tmp_path, 2) / NAME).unlink()
+    os.rename(folder_of(tmp_path, 3), part_of(tmp_path, 3))
+    shutil.copytree(part_of(tmp_path, 3), tmp_path / ".step-00000003.old.part")
+    threads.run(1, written, tmp_path, [2, 3])
+    assert read_by(1, tmp_path) == (3, ())
+    assert sorted(os.listdir(tmp_path)) == [f"step-0000000{step}" for step in (1, 2, 3)]
+
+
 def test_two_runs_do_not_write_to_one_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Files that are replaced whole: parts of killed writers, links, permissions, read-only files."""
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -52,6 +53,23 @@ def test_a_save_removes_the_part_of_a_killed_writer_but_not_of_a_living_one(tmp_
     os.utime(elsewhere, (time.time() - 4000,) * 2)
     nnmpi.save(STATE, tmp_path / "m")
     assert sorted(os.listdir(tmp_path)) == ["m", "other"]
+
+
+def test_an_old_part_is_removed_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    young, old = (
+        tmp_path / f"{atomic._name(tmp_path / 'm')}{atomic._host()}-{i}.part" for i in range(2)
+    )
+    young.touch()
+    old.touch()
+    os.utime(old, (time.time() - 4000,) * 2)
+    nnmpi.save(STATE, tmp_path / "m")
+    assert parts(tmp_path) == [young]
 
 
 def test_a_part_that_is_removed_before_it_is_locked_is_made_again(
