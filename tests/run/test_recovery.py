@@ -25,11 +25,10 @@ DEATHS = 2  # of each layout; with --all many more
 
 def deaths(name: str, count: int) -> list[dict[int, int]]:
     """Each kills one rank, at an operation between the first and some behind the last."""
-    ranks, _ = LAYOUTS[name]
     _, operations = recovered.whole(name)
     rng = np.random.default_rng([count, *name.encode()])
     shares = (np.arange(count) + rng.random(count)) / count
-    victims = rng.integers(ranks, size=count).tolist()
+    victims = rng.integers(recovered.victims(name), size=count).tolist()
     return [
         {rank: 1 + int(1.05 * share * operations[rank])}
         for rank, share in zip(victims, shares, strict=True)
