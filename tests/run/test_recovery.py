@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training import recovered
+from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
 from helpers.training.recovered import LAYOUTS
 
@@ -85,13 +86,13 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line() -> None:
 
 
 def test_a_callback_that_was_interrupted_is_called_again() -> None:
-    class Evaluates:
+    class Evaluates(KillsAt):
         def __init__(self) -> None:
+            super().__init__(2, 2)
             self.found: list[float] = []
 
         def on_step(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.size == 3 and trainer.comm.rank == 2 and event["step"] == 2:
-                threads.kill(trainer.comm)
+            super().on_step(trainer, event)
             self.found.append(trainer.evaluate().mean_loss)
 
     def fit(comm: Comm) -> list[float]:
@@ -117,15 +118,10 @@ def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhil
             threads.kill(comm)
         opened(training, config, comm, snapshot)
 
-    class Dies:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.size == 4 and trainer.comm.rank == 3 and event["step"] == 2:
-                threads.kill(trainer.comm)
-
     def fit(comm: Comm) -> list[float]:
         config = Config(**{**recovered.COMMON, "allreduce": "shared"})
         told = recovered.Told()
-        Trainer(config, None, digits(), comm, callbacks=[told, Dies()]).fit(NullReport())
+        Trainer(config, None, digits(), comm, callbacks=[told, KillsAt(3, 2)]).fit(NullReport())
         return [loss for _, loss in told.steps]
 
     monkeypatch.setattr(Training, "_open", open_or_die)

@@ -76,11 +76,14 @@ class Left(NamedTuple):
 
 
 def trained(comm: Comm, options: Options) -> Left:
-    """A run on a few digits, unless the model is under "build" and data under "given"."""
+    """A run on a few digits, unless the model is under "build" and data under "given"; other
+    callbacks may be under "callbacks"."""
     heard, told = Heard(), Told()
-    said = {name: value for name, value in options.items() if name not in ("build", "given")}
+    others = ("build", "given", "callbacks")
+    said = {name: value for name, value in options.items() if name not in others}
     build, given = options.get("build"), options.get("given", digits)()
-    trainer = Trainer(Config(**said), build, given, comm, callbacks=[told])
+    callbacks = [told, *options.get("callbacks", ())]
+    trainer = Trainer(Config(**said), build, given, comm, callbacks=callbacks)
     last, state = trainer.fit(heard), None
     with suppress(RankLost):  # after the run
         state = None if trainer.is_spare else contents(trainer)
