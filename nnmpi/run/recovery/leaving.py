@@ -36,6 +36,7 @@ def held(session: Session, step: StepResult | None, left: Collection[int]) -> It
     if (start := session.epoch_start) is not None:
         yield start
         if start.version == session.run.state.step:  # what is there now may be of later steps
+            session.run.take(start.about.counters, None)
             return
     own, run = session.snapshot(), session.run
     ranges = [*own.owned, *of_lost(session, left)]

@@ -16,7 +16,7 @@ class KillsAt:
         self._rank, self._step, self._later = rank, step, later
 
     def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self._step:
+        if event["step"] >= self._step:
             kill_soon(trainer.comm, self._rank, self._later)
 
 
