@@ -1,4 +1,4 @@
-"""The training command, of which ranks are killed after the second epoch: RANK,..., its arguments."""
+"""The training command; ranks are killed after the second epoch: RANK,..., its arguments."""
 
 import os
 import signal
