@@ -97,14 +97,14 @@ OF_MASTERS = {
     **each(laws_masters.what_is_written_wins, laws_masters.LAYOUTS),
     **each(laws_masters.a_file_has_the_masters, laws_masters.LAYOUTS),
 }
-OF_PROCESSES = of(laws_training)
-for _name in (
+COMPUTED = (
     "verify_finds_no_difference",
     "who_pushes_changes_no_bits",
     "recompute_changes_no_bits",
     "initial_values_are_those_of_one_rank",
-):
-    del OF_PROCESSES[_name]  # what one rank computes is the same in a process
+)
+"""Laws of what ranks compute, which is the same on threads and in processes."""
+OF_PROCESSES = {name: law for name, law in of(laws_training).items() if name not in COMPUTED}
 FAMILIES = conformance.FAMILIES
 
 

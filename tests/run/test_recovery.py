@@ -73,14 +73,20 @@ def test_reproducible_runs_keep_their_bits() -> None:
             assert one.last["parameters_sha256"] == wanted.last["parameters_sha256"]
 
 
-def test_a_part_that_nobody_has_ends_the_run_with_one_line() -> None:
+@pytest.mark.parametrize(
+    "layout", [{"micro_batches": 3}, {"schedule": "pipedream", "clip_norm": None}], ids=str
+)
+def test_a_part_that_nobody_has_ends_the_run_with_one_line(layout: dict[str, Any]) -> None:
     def fit(comm: Comm) -> str:
-        config = Config(**{**recovered.COMMON, "pp": 3, "micro_batches": 3})
+        config = Config(**{**recovered.COMMON, "pp": 3, **layout})
+        trainer = Trainer(config, None, digits(), comm, callbacks=[KillsAt(2, 4)])
         with pytest.raises(NothingLeftError) as error:
-            Trainer(config, None, digits(), comm).fit(NullReport())
+            trainer.fit(NullReport())
         return str(error.value)
 
-    for text in filter(None, threads.run(3, fit, fault_tolerant=True, killed={2: 400})):
+    *left, lost = threads.run(3, fit, fault_tolerant=True)
+    assert lost is None
+    for text in left:
         assert "a rank was lost, and nothing is left to go on from" in text
         assert "\n" not in text
 
