@@ -28,7 +28,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.backup import Backups, NoBackups, backups
+from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
@@ -55,8 +55,12 @@ class Session:
     `known` is the graph of the model, if this rank has had another session of the run.
 
     The run tells how far training has come; it does not know the session.
+
+    epoch_start   with servers, which may lose a worker: what is here of the last version that all
+                  ranks have, since servers update within an epoch and tell of it at its end
     """
 
+    epoch_start: HeldVersion | None = None
     _steps: Generator[StepResult, None, None] | None = None
 
     def __init__(
@@ -171,6 +175,10 @@ class Session:
         """The steps of an epoch from where the run is; they end with the session."""
         if self._steps is None:
             self.back_up()
+        if self.comm.fault_tolerant and self.strategy.layout.servers:
+            self.epoch_start = HeldVersion(
+                self.run.state.step, self.snapshot().owned, self._version_facts()
+            )
         self._steps = self.strategy.steps(self.setup.train, self.run.state)
         return self._steps
 
@@ -256,7 +264,10 @@ class Session:
 
     def back_up(self) -> None:
         """A backup, if one is due; every rank calls it before the first step and after each."""
-        self.backups.after_step(self.run.state.step, VersionFacts(self._head(), self.run.counters))
+        self.backups.after_step(self.run.state.step, self._version_facts())
+
+    def _version_facts(self) -> VersionFacts:
+        return VersionFacts(self._head(), self.run.counters)
 
     def _head(self) -> Snapshot:
         """A snapshot of now without arrays."""

@@ -18,7 +18,7 @@ from nnmpi.run.recovery.recovery import NothingLeftError
 
 def case(rng: np.random.Generator, folder: Path) -> Outcome:
     name = str(rng.choice(list(LAYOUTS)))
-    ranks, _ = LAYOUTS[name]
+    ranks = recovered.victims(name)
     wanted, operations = recovered.whole(name)
     count = int(rng.integers(1, min(ranks, 3)))
     victims = rng.choice(ranks, size=count, replace=False).tolist()

@@ -1,4 +1,4 @@
-"""The training command, of which one rank is killed after the second epoch: RANK, its arguments."""
+"""The training command; ranks are killed after the second epoch: RANK,..., its arguments."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from nnmpi.run.report import Event
 class DiesAfterAnEpoch:
     """A callback that all ranks have, as it is told together."""
 
-    def __init__(self, rank: str) -> None:
-        self.is_victim = os.environ["OMPI_COMM_WORLD_RANK"] == rank
+    def __init__(self, ranks: str) -> None:
+        self.is_victim = os.environ["OMPI_COMM_WORLD_RANK"] in ranks.split(",")
 
     def on_epoch(self, trainer: object, event: Event) -> None:
         if self.is_victim and event["epoch"] == 2:

@@ -1,93 +1,111 @@
 """After a loss the steps have the bits of a run that has the new layout from that step on."""
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers.training import recovered
+from helpers.training.acts import KillsAt, SavesAt
 from helpers.training.pipelined import Heard, digits
 from helpers.training.recovered import COMMON, LAYOUTS, Left, Told
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.report import NullReport
 
 
-class SavesAt:
-    """A callback that writes a checkpoint after a step, and ends the run."""
+def saved_at(step: int, directory: Path, ranks: int, config: Config, per_node: int | None) -> None:
+    """A run that ends with a checkpoint after a step."""
 
-    def __init__(self, step: int, directory: Path) -> None:
-        self._step, self._directory = step, directory
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self._step:
-            trainer.save_checkpoint(self._directory)
-            trainer.stop()
-
-
-def rearranged(name: str, step: int, ranks: int, directory: Path) -> Left:
-    """The run that is saved after a step, and goes on from there on fewer ranks."""
-    before, layout = LAYOUTS[name]
-    per_node = 2 if name == "two nodes" else None
-    how: dict[str, Any] = {"per_node": per_node, "fault_tolerant": True}
-    config = Config(**{**COMMON, **layout})
-
-    def begin(comm: Comm) -> None:
-        callbacks = [SavesAt(step, directory)]
+    def fit(comm: Comm) -> None:
+        callbacks = [SavesAt(step, directory, ends=True)]
         Trainer(config, None, digits(), comm, callbacks=callbacks).fit(NullReport())
 
-    def go_on(comm: Comm) -> Left | None:
+    threads.run(ranks, fit, per_node=per_node, fault_tolerant=True)
+
+
+def resumed(directory: Path, ranks: int, config: Config, per_node: int | None = None) -> Left:
+    """What the first rank has of a run that goes on from there, on so many ranks of these nodes."""
+
+    def fit(comm: Comm) -> Left | None:
         heard, told = Heard(), Told()
         part = comm.split(0 if comm.rank < ranks else None)
         if part is None:
             return None
-        fewer = Config(**{**vars(config), "elastic": True})
+        fewer = replace(config, elastic=True)
         trainer = Trainer(fewer, None, digits(), part, callbacks=[told], resume=directory)
         return Left(told, heard.events, trainer.fit(heard), False, None)
 
-    threads.run(before, begin, **how)
-    found = threads.run(before - 1, go_on, **how)[0]
+    found = threads.run(4, fit, per_node=per_node, fault_tolerant=True)[0]
     assert found is not None
     return found
 
 
-def deaths(name: str, count: int) -> Iterator[dict[int, int]]:
-    """The last rank is killed, so the others are on the nodes that they were on."""
-    ranks, _ = LAYOUTS[name]
-    _, operations = recovered.whole(name)
+def deaths(name: str, count: int) -> Iterator[KillsAt]:
+    """The last rank that may be killed is, so the others are on the nodes that they were on: in a
+    step of which there is a version before, or while others still hear of the last one."""
+    victim = recovered.victims(name) - 1
+    last, operations = recovered.whole(name)[0].last["steps"], recovered.whole(name)[1][victim]
     rng = np.random.default_rng([count, *name.encode()])
-    for share in 0.62 + 0.12 * rng.random(count):
-        yield {ranks - 1: int(share * operations[ranks - 1])}
+    for within in rng.random(count):
+        yield KillsAt(victim, last - 3, int(within * operations / last))
 
 
-def check(name: str, killed: dict[int, int], folder: Path) -> None:
-    left = recovered.run(name, killed)[0]
+def check(name: str, death: KillsAt, directory: Path) -> None:
+    ranks, layout = LAYOUTS[name]
+    left = recovered.run(name, {}, callbacks=[death])[0]
     assert left is not None
     event = left.recovered[0]
-    step = event["step"]
-    wanted = rearranged(name, step, event["ranks"], folder / f"{killed}")
-    told = step + event["steps_again"]
-    after = [one for one in left.told.steps if one[0] > told]
-    assert 0 < step <= told < 6
-    assert after == [one for one in wanted.told.steps if one[0] > told]
+    config, per_node = Config(**{**COMMON, **layout}), 2 if name == "two nodes" else None
+    saved_at(event["step"], directory, ranks, config, per_node)
+    has_bits_since_its_loss(left, resumed(directory, event["ranks"], config, per_node))
+
+
+def has_bits_since_its_loss(left: Left, wanted: Left) -> None:
+    step, again = left.recovered[0]["step"], left.recovered[0]["steps_again"]
+    after = [one for one in left.told.steps if one[0] > step + again]
+    assert 0 < step <= step + again < left.last["steps"]
+    assert after == [one for one in wanted.told.steps if one[0] > step + again]
     assert left.last["parameters_sha256"] == wanted.last["parameters_sha256"]
 
 
-SOME = ("memory of a node", "pipelines", "slices", "zero 3, backups")
+SOME = ("memory of a node", "pipelines", "slices", "zero 3, backups", "servers")
 NAMES = [pytest.param(name, marks=() if name in SOME else pytest.mark.long) for name in LAYOUTS]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_after_a_loss_have_the_bits_of_the_new_layout(name: str, tmp_path: Path) -> None:
-    for killed in deaths(name, 1):
-        check(name, killed, tmp_path)
+    for death in deaths(name, 1):
+        check(name, death, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_steps_after_many_losses_have_the_bits_of_the_new_layout(name: str, tmp_path: Path) -> None:
-    for killed in deaths(name, 30):
-        check(name, killed, tmp_path)
+    for k, death in enumerate(deaths(name, 30)):
+        check(name, death, tmp_path / f"{k}")
+
+
+def test_pipedream_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
+    """A stage is on one rank alone, so without a checkpoint the others have nothing to go on from;
+    one is whole at the end of the next epoch at the latest."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    pipedream = {"pp": 2, "cut": "5", "schedule": "pipedream", "clip_norm": None}
+    config = Config(**{**COMMON, **pipedream, "steps": 14, "epochs": 3})
+    saves = replace(config, checkpoint_dir=str(own), save_every="1 epochs", keep=9)
+
+    def fit(comm: Comm) -> Left:
+        heard, told = Heard(), Told()
+        trainer = Trainer(saves, None, digits(), comm, callbacks=[told, KillsAt(1, 12)])
+        return Left(told, heard.events, trainer.fit(heard), False, None)
+
+    left, lost = threads.run(2, fit, fault_tolerant=True)
+    step = left.recovered[0]["step"]
+    assert lost is None
+    assert step in (5, 10)
+    shutil.copytree(own / f"step-{step:08}", other / f"step-{step:08}")
+    has_bits_since_its_loss(left, resumed(other, 1, config))

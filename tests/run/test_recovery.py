@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training import recovered
+from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
 from helpers.training.recovered import LAYOUTS
 
@@ -28,11 +29,10 @@ DEATHS = 2  # of each layout; with --all many more
 
 def deaths(name: str, count: int) -> list[dict[int, int]]:
     """Each kills one rank, at an operation between the first and some behind the last."""
-    ranks, _ = LAYOUTS[name]
     _, operations = recovered.whole(name)
     rng = np.random.default_rng([count, *name.encode()])
     shares = (np.arange(count) + rng.random(count)) / count
-    victims = rng.integers(ranks, size=count).tolist()
+    victims = rng.integers(recovered.victims(name), size=count).tolist()
     return [
         {rank: 1 + int(1.05 * share * operations[rank])}
         for rank, share in zip(victims, shares, strict=True)
@@ -99,26 +99,32 @@ def test_reproducible_runs_keep_their_bits() -> None:
             assert one.last["parameters_sha256"] == wanted.last["parameters_sha256"]
 
 
-def test_a_part_that_nobody_has_ends_the_run_with_one_line() -> None:
+@pytest.mark.parametrize(
+    "layout", [{"micro_batches": 3}, {"schedule": "pipedream", "clip_norm": None}], ids=str
+)
+def test_a_part_that_nobody_has_ends_the_run_with_one_line(layout: dict[str, Any]) -> None:
     def fit(comm: Comm) -> str:
-        config = Config(**{**recovered.COMMON, "pp": 3, "micro_batches": 3})
+        config = Config(**{**recovered.COMMON, "pp": 3, **layout})
+        trainer = Trainer(config, None, digits(), comm, callbacks=[KillsAt(2, 4)])
         with pytest.raises(NothingLeftError) as error:
-            Trainer(config, None, digits(), comm).fit(NullReport())
+            trainer.fit(NullReport())
         return str(error.value)
 
-    for text in filter(None, threads.run(3, fit, fault_tolerant=True, killed={2: 400})):
+    *left, lost = threads.run(3, fit, fault_tolerant=True)
+    assert lost is None
+    for text in left:
         assert "a rank was lost, and nothing is left to go on from" in text
         assert "\n" not in text
 
 
 def test_a_callback_that_was_interrupted_is_called_again() -> None:
-    class Evaluates:
+    class Evaluates(KillsAt):
         def __init__(self) -> None:
+            super().__init__(2, 2)
             self.found: list[float] = []
 
         def on_step(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.size == 3 and trainer.comm.rank == 2 and event["step"] == 2:
-                threads.kill(trainer.comm)
+            super().on_step(trainer, event)
             self.found.append(trainer.evaluate().mean_loss)
 
     def fit(comm: Comm) -> list[float]:
@@ -144,15 +150,10 @@ def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhil
             threads.kill(comm)
         opened(training, config, comm, snapshot)
 
-    class Dies:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.size == 4 and trainer.comm.rank == 3 and event["step"] == 2:
-                threads.kill(trainer.comm)
-
     def fit(comm: Comm) -> list[float]:
         config = Config(**{**recovered.COMMON, "allreduce": "shared"})
         told = recovered.Told()
-        Trainer(config, None, digits(), comm, callbacks=[told, Dies()]).fit(NullReport())
+        Trainer(config, None, digits(), comm, callbacks=[told, KillsAt(3, 2)]).fit(NullReport())
         return [loss for _, loss in told.steps]
 
     monkeypatch.setattr(Training, "_open", open_or_die)

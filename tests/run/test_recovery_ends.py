@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers.training import recovered
+from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
 from helpers.training.recovered import COMMON, RING
 
@@ -16,17 +17,6 @@ from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3}
-
-
-class KillsAt:
-    """A callback: this rank of the job is killed after that step."""
-
-    def __init__(self, rank: int, step: int) -> None:
-        self._rank, self._step = rank, step
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self._step and trainer.comm.members[trainer.comm.rank] == self._rank:
-            threads.kill(trainer.comm)
 
 
 def killed_at_step_5(options: dict[str, Any], rank: int = 2, ranks: int = 3) -> list[str | None]:

@@ -33,6 +33,11 @@ def held(session: Session, step: StepResult | None, left: Collection[int]) -> It
     with suppress(RankLost):  # where parameters are gathered again for steps
         session.wake()
     yield from session.backups.held()
+    if (start := session.epoch_start) is not None:
+        yield start
+        if start.version == session.run.state.step:  # what is there now may be of later steps
+            session.run.take(start.about.counters, None)
+            return
     own, run = session.snapshot(), session.run
     ranges = [*own.owned, *of_lost(session, left)]
     head = own._replace(owned=())

@@ -75,7 +75,7 @@ class Row(NamedTuple):
 
     options   of the run that the row is, if its arrangement is held to it: the model may be under
               "build", and under "given" the function that has data, if they are not digits
-    case      of any run that the row is
+    case      of any run of steps that the row is
     layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
@@ -473,10 +473,11 @@ def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
 
 
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows that are resumed from a checkpoint, and whether a row is without --all: of each
-    family one in forty."""
-    for k, row in enumerate(row for row in rows(family) if row.case is not None):
-        yield row, k % 40 == 17 % len(family)
+    """The rows that are resumed from a checkpoint, or lose a rank, with what they run as `case`,
+    and whether a row is without --all: of each family one in ninety."""
+    found = [row._replace(case=row.case or row.options) for row in rows(family)]
+    for k, row in enumerate(row for row in found if row.case is not None):
+        yield row, k % 90 == 17 % len(family)
 
 
 def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:

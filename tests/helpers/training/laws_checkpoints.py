@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from helpers.training.acts import SavesAt
 from helpers.training.laws_resume import OPTIMIZERS, build
 from helpers.training.laws_snapshot import (
     COMMON,
@@ -143,24 +144,14 @@ def a_run_that_is_suspended_goes_on(comm: Comm) -> None:
 # ---- rows of the table of conformance
 
 
-class SaveOnce:
-    """Writes a checkpoint after one step of ten, and goes on."""
-
-    def __init__(self, directory: str, at: int) -> None:
-        self._directory, self._at = directory, at
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self._at:
-            trainer.save_checkpoint(self._directory)
-
-
 def a_row_goes_on_with_the_same_bits(case: Case, at: int, comm: Comm) -> None:
-    """The losses and events of the rest of the run, all values and the digest."""
+    """From a checkpoint after that step of ten: the losses and events of the rest of the run, all
+    values and the digest."""
     options = {"dtype": "float64", "epochs": 2, "batch_size": 24, **case}
     model, given = options.pop("build", None), options.pop("given", digits)
     with folder(comm) as name:
         ran: list[tuple[Heard, Trainer]] = []
-        for callbacks, directory in (([SaveOnce(name, at)], None), ([], name)):
+        for callbacks, directory in (([SavesAt(at, name)], None), ([], name)):
             made = Config(**options), model, given(), comm
             trainer = Trainer(*made, callbacks=callbacks, resume=directory)
             heard = Heard()
