@@ -54,6 +54,7 @@ class Comm:
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
         self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
         self.members = tuple(transport.members)  # each rank's number in the job as it was started
+        self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives

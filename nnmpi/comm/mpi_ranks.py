@@ -123,6 +123,8 @@ def _joined(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPICha
     """The Comm of several ranks, with the settings of rank 0; waits for all of them.
 
     In a fault-tolerant job, of those that are left when all have it, with a channel for watchdogs.
+    Where a rank was lost, it is abandoned: what the caller does next raises RankLost, as a moment
+    later, and the caller goes on without that rank.
     """
     from nnmpi.comm.transport import mpi, ulfm, ulfm_channel
 
@@ -139,6 +141,8 @@ def _joined(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPICha
             _agree_on_settings(left, progress.log, error)
             comm = Comm(left, progress=progress)
             comm.confirm()
+            if comm.lost:
+                comm.abandon()
             return comm, channel
 
 

@@ -62,6 +62,7 @@ class TransportFamily:
     """
 
     abandoned = False
+    gone: Sequence[int] = ()  # the ranks of the job that were lost before
 
     def abandon(self) -> None:
         """Revokes all, on all ranks: their operations raise RankLost; never waits.

@@ -99,7 +99,8 @@ class Hub:
         fault_tolerant: bool = False,
         killed: Mapping[int, int] | None = None,
     ) -> None:
-        self.per_node, self.free_memory, self.fault_tolerant = per_node, free_memory, fault_tolerant
+        self.size, self.per_node, self.free_memory = size, per_node, free_memory
+        self.fault_tolerant = fault_tolerant
         self._changed = threading.Condition()
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()

@@ -8,7 +8,7 @@ tags    0 ..              SPAN ..           2 SPAN ..
         first transport   second            third ...
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -33,11 +33,11 @@ class UlfmFamily(TransportFamily):
         self,
         first: Callable[["UlfmFamily"], Transport],
         comm: MPI.Intracomm,
-        lost: frozenset[int] = frozenset(),
+        gone: Sequence[int] = (),
     ) -> None:
         self._first = first  # makes the first transport of a family
         self.comm = comm  # of the ranks that were left when this family began
-        self._lost = lost  # before this family
+        self.gone = gone
         self._contexts = (comm.Get_attr(MPI.TAG_UB) or 0) // SPAN
         self._taken, self._next = set[int](), 0
         self._met = False
@@ -116,8 +116,8 @@ class UlfmFamily(TransportFamily):
         if left is None or not agreed:
             raise self.lost("lost a rank")
         there = left.Get_group().Translate_ranks(range(left.Get_size()), job.Get_group())
-        lost = frozenset(range(job.Get_size())) - {*there}
-        return self._first(UlfmFamily(self._first, left, lost))
+        gone = sorted({*range(job.Get_size())} - {*there})
+        return self._first(UlfmFamily(self._first, left, gone))
 
     def communicator(self) -> MPI.Intracomm:
         """Another one of the same ranks, which nobody revokes. All call it when they have shrunk,
@@ -139,7 +139,7 @@ class UlfmFamily(TransportFamily):
 
     def raise_loss(self, error: MPI.Exception) -> NoReturn:
         """Raises RankLost where a rank is gone, else the error."""
-        gone = sorted(failed_ranks(MPI.COMM_WORLD) - self._lost)
+        gone = sorted(failed_ranks(MPI.COMM_WORLD) - {*self.gone})
         if not gone and error.Get_error_class() not in LOSSES:
             raise error
         who = f"rank {', '.join(map(str, gone))}" if gone else "a rank"
