@@ -85,7 +85,7 @@ def _started(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
-            from nnmpi.comm.transport import mpi, mpi_job
+            from nnmpi.comm.transport import files, mpi, mpi_job, ulfm
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise _UnusableError(
@@ -100,6 +100,11 @@ def _started(guard: bool) -> Comm:
         )
     if size == 1:
         return _alone(Comm(mpi.MPITransport.world()), error)
+    if ulfm.is_available() and not files.HAS_FILES:
+        raise _UnusableError(
+            "ranks that outlive others share memory through files in /dev/shm, which this system "
+            "does not have: start the job without --with-ft ulfm"
+        )
     progress = Progress(CallLog(settings))
     return _guarded(progress, error) if guard else _joined(progress, error)[0]
 
