@@ -54,6 +54,7 @@ class Comm:
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
         self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
         self.members = tuple(transport.members)  # each rank's number in the job as it was started
+        self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
@@ -263,7 +264,7 @@ class Comm:
         Other operations may be complete on some ranks, and raise on others.
         """
         with self._calls.collective(self._calls.log("confirm")):
-            self._p2p.confirm()
+            self._p2p.family.confirm()
 
     def abandon(self) -> None:
         """Ends all operations on the Comms of this rank, for all ranks; never waits.
@@ -275,12 +276,10 @@ class Comm:
     def shrink(self) -> "Comm":
         """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
 
-        All call it, each on any Comm of the whole job. It abandons. If it raises RankLost, again.
+        All call it, each on any Comm. It abandons. If it raises RankLost, again.
         """
-        self.abandon()
         with self._progress.log.during(self._calls.log("shrink")):
-            self._progress.shrunk = left = (self._progress.shrunk or self._p2p).shrink()
-            return Comm(left, "world", self._progress)
+            return Comm(self._progress.shrink(), "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
         """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +22,10 @@ from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import flush_output
 from nnmpi.comm.thread_ranks import comm_self
-from nnmpi.comm.transport.base import OtherRankError
+from nnmpi.comm.transport.base import OtherRankError, RankLost, Transport
+
+if TYPE_CHECKING:  # an import starts MPI
+    from nnmpi.comm.transport.mpi_job import MPIChannel
 
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Where launchers say how many ranks they have started."""
@@ -80,7 +85,7 @@ def _started(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
-            from nnmpi.comm.transport import mpi, mpi_job
+            from nnmpi.comm.transport import files, mpi, mpi_job, ulfm
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise _UnusableError(
@@ -95,8 +100,13 @@ def _started(guard: bool) -> Comm:
         )
     if size == 1:
         return _alone(Comm(mpi.MPITransport.world()), error)
+    if ulfm.is_available() and not files.HAS_FILES:
+        raise _UnusableError(
+            "ranks that outlive others share memory through files in /dev/shm, which this system "
+            "does not have: start the job without --with-ft ulfm"
+        )
     progress = Progress(CallLog(settings))
-    return _guarded(progress, error) if guard else _joined(progress, error)
+    return _guarded(progress, error) if guard else _joined(progress, error)[0]
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
@@ -114,22 +124,42 @@ def _alone(comm: Comm, error: ValueError | None) -> Comm:
     return comm
 
 
-def _joined(progress: Progress, error: ValueError | None) -> Comm:
-    """The Comm of several ranks, with the settings of rank 0; waits for all of them."""
-    from nnmpi.comm.transport import mpi, ulfm
+def _joined(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
+    """The Comm of several ranks, with the settings of rank 0; waits for all of them.
 
-    kind = ulfm.UlfmTransport if ulfm.is_available() else mpi.MPITransport
-    transport = kind.world()
-    settings = progress.log.settings
-    first = (settings.compare, settings.timeout, error is not None)
+    In a fault-tolerant job, of those that are left when all have it, with a channel for watchdogs.
+    Where a rank was lost, it is abandoned: what the caller does next raises RankLost, as a moment
+    later, and the caller goes on without that rank.
+    """
+    from nnmpi.comm.transport import mpi, ulfm, ulfm_channel
+
+    if not ulfm.is_available():
+        transport = mpi.MPITransport.world()
+        _agree_on_settings(transport, progress.log, error)
+        return Comm(transport, progress=progress), None
+    progress.family = ulfm.before_start()
+    while True:
+        with suppress(RankLost):
+            left = progress.shrink()
+            assert isinstance(left, ulfm.UlfmTransport)
+            channel = ulfm_channel.UlfmChannel(left)
+            _agree_on_settings(left, progress.log, error)
+            comm = Comm(left, progress=progress)
+            comm.confirm()
+            if comm.lost:
+                comm.abandon()
+            return comm, channel
+
+
+def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | None) -> None:
+    first = (log.settings.compare, log.settings.timeout, error is not None)
     agreed = np.array(first if transport.rank == 0 else (0, 0, 0), float)
     transport.all_reduce(agreed)
     if agreed[2]:
         if error is not None and transport.rank == 0:
             raise error
         raise OtherRankError(str(error or "rank 0 cannot use NNMPI_TIMEOUT or NNMPI_DEBUG"))
-    progress.log.settings = DebugSettings(bool(agreed[0]), float(agreed[1]))
-    return Comm(transport, progress=progress)
+    log.settings = DebugSettings(bool(agreed[0]), float(agreed[1]))
 
 
 def _guarded(progress: Progress, error: ValueError | None) -> Comm:
@@ -142,10 +172,9 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     exit_hooks.install(rank, size, judge, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
     with progress.log.during(record_of(start, 0)):
-        comm = _joined(progress, error)
+        comm, channel = _joined(progress, error)
         if comm.any_thread:
-            kind = ulfm_channel.UlfmChannel if comm.fault_tolerant else mpi_job.MPIChannel
-            watchdog.channel = kind()
+            watchdog.channel = channel or mpi_job.MPIChannel.of_job()
     if comm.fault_tolerant:
         atexit.register(ulfm_channel.remove_segments)  # after what comes next
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next

@@ -38,10 +38,7 @@ class Progress:
         self.log = log
         self.works: list[Work] = []
         self.lock = threading.RLock()
-        self.family = TransportFamily()  # of this rank's Comms
-        # The ranks that were left at the last loss. Where another is lost before this rank has a
-        # Comm of them, others may have theirs already: both have to shrink from here.
-        self.shrunk: Transport | None = None
+        self.family = TransportFamily()  # the last one of this rank's Comms
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread
@@ -114,6 +111,17 @@ class Progress:
             self._error = None
             for work in tuple(self.works):
                 work.drop()
+
+    def shrink(self) -> Transport:
+        """The first transport of the ranks that are left; it abandons.
+
+        Their family is the last one from here on, though this rank has no Comm of it yet: where
+        another rank is lost meanwhile, others may have theirs already, and all shrink that family.
+        """
+        self.abandon()
+        left = self.family.shrink()
+        self.family = left.family
+        return left
 
     def forget(self, error: BaseException) -> None:
         """Drops the error of a helper thread: the work that failed raises it."""

@@ -12,7 +12,7 @@ from nnmpi.comm.debug import watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import AbortedError, OtherRankError, RankLost
 from nnmpi.comm.transport.hub import Hub
-from nnmpi.comm.transport.threads import ThreadTransport
+from nnmpi.comm.transport.threads import ThreadFamily, ThreadTransport
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def run(
 
     def main(rank: int) -> None:
         try:
-            comm = Comm(ThreadTransport(hub, range(size), rank, "world"), progress=ranks[rank])
+            comm = Comm(ThreadFamily(hub, rank, range(size)).first(), progress=ranks[rank])
             results[rank] = f(comm, *arguments)
         except BaseException as error:
             if not (fault_tolerant and hub.is_lost(rank)):
@@ -75,4 +75,4 @@ def kill(comm: Comm) -> NoReturn:
 
 def comm_self() -> Comm:
     """A communicator of this rank alone, without MPI."""
-    return Comm(ThreadTransport(Hub(1, 1), range(1), 0, "world"))
+    return Comm(ThreadFamily(Hub(1, 1), 0, range(1)).first())

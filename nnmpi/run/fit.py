@@ -101,7 +101,7 @@ class Fit:
     def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
         """Opens what this rank writes; tells how the run starts, and what was lost since then."""
         run, comm, config, recovery = self._run, self._comm, self._session.config, self._recovery
-        resumed, lost = run.resumed if run.runs == 1 else None, bool(recovery.survivors.lost)
+        resumed, lost = run.resumed if run.runs == 1 else None, bool(recovery.survivors.all.lost)
         mark = resumed.mark if resumed and not lost else None
         found = open_report(config, comm, report or run.opened, run.runs > 1 or lost, mark)
         if comm.rank == 0 or report:

@@ -21,6 +21,9 @@ def job(name: str, ranks: int) -> Ended:
         pytest.param("one_after_another", 5, "1 4", marks=pytest.mark.long),
         ("two_at_once", 5, "0 4"),
         ("hears_while_it_shrinks", 3, "0 2"),
+        pytest.param("dies_before_it_joins", 3, "0 2", marks=pytest.mark.long),
+        ("dies_while_others_join", 3, "0 2"),
+        pytest.param("dies_before_all_have_joined", 3, "0 2", marks=pytest.mark.long),
         # as rank 0 saw them
         pytest.param("dies_at_its_end", 3, "0 1 2", marks=pytest.mark.long),
     ],
@@ -28,6 +31,15 @@ def job(name: str, ranks: int) -> Ended:
 def test_ranks_go_on_without_those_that_are_killed(name: str, ranks: int, left: str) -> None:
     ended = job(name, ranks)
     assert (ended.status, ended.out, ended.err) == (0, f"left: {left}\n", "")
+
+
+def test_a_rank_that_dies_before_mpi_has_started_ends_the_job() -> None:
+    ended = job("dies_before_mpi", 3)
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err == (
+        "rank 0 waits in MPI_Init for a rank that has ended (left of 3 on this host: ranks 0 and "
+        "2); start the job again\n"
+    )
 
 
 def test_a_rank_that_is_stopped_is_killed_by_one_of_its_host() -> None:

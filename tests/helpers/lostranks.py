@@ -66,7 +66,7 @@ WORK: dict[str, Callable[[Comm], None]] = {
 }
 
 
-def die() -> None:
+def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -213,6 +213,43 @@ def random(comm: Comm) -> Comm:
     return comm
 
 
+def starts(comm: Comm) -> Comm:
+    """A rank was lost before this one had a Comm: it hears of that as of a later loss."""
+    assert comm.lost == (1,)
+    return until_lost(comm, ring, int)
+
+
+def dies_before_mpi() -> None:
+    die()
+
+
+def dies_before_it_joins() -> None:
+    from nnmpi.comm.transport import ulfm
+
+    ulfm.before_start = die  # type: ignore[assignment]
+
+
+def dies_while_others_join() -> None:
+    from nnmpi.comm.transport import ulfm_channel
+
+    ulfm_channel.UlfmChannel = die  # type: ignore[assignment,misc]
+
+
+def dies_before_all_have_joined() -> None:
+    Comm.confirm = die  # type: ignore[assignment,method-assign]
+
+
+STARTS = {
+    f.__name__: f
+    for f in (
+        dies_before_mpi,
+        dies_before_it_joins,
+        dies_while_others_join,
+        dies_before_all_have_joined,
+    )
+}
+"""What rank 1 prepares before it starts."""
+
 JOBS: dict[str, Callable[[Comm], Comm]] = {
     f.__name__: f
     for f in (one_after_another, two_at_once, stops, raises, all_raise, nobody_recovers,
@@ -220,7 +257,9 @@ JOBS: dict[str, Callable[[Comm], Comm]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    left = JOBS[sys.argv[1]](world())
+    if sys.argv[1] in STARTS and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        STARTS[sys.argv[1]]()
+    left = JOBS.get(sys.argv[1], starts)(world())
     if not sys.argv[1].endswith("_at_its_end"):
         left.confirm()
     if left.rank == 0:

@@ -50,7 +50,7 @@ def run(
     with subprocess.Popen(
         [
             *launcher(python),
-            *ulfm(python) * fault_tolerant,
+            *(ulfm(python) if fault_tolerant else ()),
             "-n",
             str(ranks),
             python,

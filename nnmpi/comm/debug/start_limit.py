@@ -1,6 +1,8 @@
 """A limit on the time in which MPI starts: no thread of Python runs in MPI_Init, so a process does.
 
-It is a fork of the rank, which ends with the start, or ends the rank where that lasts too long.
+It is a fork of the rank, which ends with the start, or ends the job where that lasts too long, or
+where a rank beside it has ended meanwhile: in a job that outlives its ranks MPI_Init would wait for
+that one for ever.
 """
 
 import os
@@ -16,11 +18,15 @@ from pathlib import Path
 
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.stderr import print_error
+from nnmpi.comm.transport import launcher
 
 RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """Where launchers say which rank a process is."""
 
-BETWEEN_RANKS = 0.2  # seconds: the first rank that ends ends the others before they print the same
+BETWEEN_RANKS = 0.5  # seconds: the first rank that ends ends the others before they print the same
+TIME_TO_READ = 0.2  # seconds in which the launcher reads what was printed
+LOOK = 1.0  # seconds between two looks at the other ranks
+TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started yet, or already at work
 
 
 @contextmanager
@@ -29,7 +35,7 @@ def limited_start(timeout: float) -> Iterator[None]:
     if timeout > threading.TIMEOUT_MAX or "mpi4py.MPI" in sys.modules:  # MPI runs already
         yield
         return
-    rank, process, launcher = rank_of(os.environ), os.getpid(), os.getppid()
+    process, parent = os.getpid(), os.getppid()
     ends, started = os.pipe()
     with warnings.catch_warnings():  # of threads; the fork calls nothing that needs them
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -40,13 +46,10 @@ def limited_start(timeout: float) -> Iterator[None]:
     if child == 0:
         try:
             os.close(started)
-            wait = timeout + BETWEEN_RANKS * min(rank, 5)
-            if not select.select([ends], [], [], wait)[0]:
-                print_error(
-                    f"rank {rank} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in "
-                    f"MPI_Init, for all ranks to start{stopped_ranks(launcher)}"
-                )
-                time.sleep(BETWEEN_RANKS)  # else the launcher may not have read it
+            if problem := _problem(ends, timeout, parent):
+                print_error(f"rank {rank_of(os.environ)} {problem}")
+                time.sleep(TIME_TO_READ)
+                launcher.end(parent)
                 os.kill(process, signal.SIGKILL)
         finally:
             os._exit(0)
@@ -60,18 +63,46 @@ def limited_start(timeout: float) -> Iterator[None]:
                 os.waitpid(child, 0)
 
 
-def stopped_ranks(launcher: int) -> str:
-    """Which processes of a launcher are stopped, to append to a line; nothing if none is known."""
-    found = []
+def _problem(ends: int, timeout: float, parent: int) -> str:
+    """Why the start has to end, as soon as that is known; empty when it has ended by itself."""
+    rank, began = rank_of(os.environ), time.monotonic()
+    until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
+    here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0")) * launcher.runs(parent)
+    while now < until:
+        if select.select([ends], [], [], min(LOOK, until - now))[0]:
+            return ""
+        now, left = time.monotonic(), ranks_of(parent) if here else {}
+        if len(left) == here:
+            complete = now
+        elif now > complete + TIME_TO_START and rank == min(left):
+            return (
+                f"waits in MPI_Init for a rank that has ended (left of {here} on this host: "
+                f"{name_ranks(sorted(left))}); start the job again"
+            )
+    return (
+        f"has waited for longer than NNMPI_TIMEOUT={timeout:g} s in MPI_Init, for all ranks to "
+        f"start{stopped_ranks(parent)}"
+    )
+
+
+def ranks_of(parent: int) -> dict[int, str]:
+    """The ranks that a launcher of this host has started and that have not ended: their states."""
+    found = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it has ended, or is another user's
-            state, parent, *_ = status.read_text().rpartition(")")[2].split()
-            if state in "Tt" and int(parent) == launcher:
+            state, by, *_ = status.read_text().rpartition(")")[2].split()
+            if int(by) == parent:
                 pairs = status.with_name("environ").read_text().split("\0")
                 environment = dict(pair.partition("=")[::2] for pair in pairs)
                 if environment.keys() & {*RANK}:  # else it helps the launcher
-                    found.append(rank_of(environment))
-    return f"; stopped here: {name_ranks(sorted(found))}" if found else ""
+                    found[rank_of(environment)] = state
+    return found
+
+
+def stopped_ranks(parent: int) -> str:
+    """Which ranks of a launcher are stopped, to append to a line; nothing if none is known."""
+    found = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
+    return f"; stopped here: {name_ranks(found)}" if found else ""
 
 
 def rank_of(environment: "os._Environ[str] | dict[str, str]") -> int:

@@ -54,42 +54,44 @@ class Ledger:
         self.received_messages, self.received_bytes = [0] * self.size, [0] * self.size
 
 
-class Revocable(Protocol):
-    """What can be revoked: a transport."""
-
-    def revoke(self) -> None: ...
-
-
 class TransportFamily:
     """The transports that one rank has made since it started, or since it shrank.
 
-    All of them are revoked together, at the first RankLost.
+    All of them are revoked together, at the first RankLost. This one is that of a job which ends
+    with its first lost rank.
     """
 
-    def __init__(self) -> None:
-        self._transports: list[Revocable] = []
-        self.abandoned = False
-
-    def add(self, transport: Revocable) -> None:
-        """Adds one; where another thread has abandoned the family meanwhile, it is revoked."""
-        self._transports.append(transport)
-        if self.abandoned:
-            transport.revoke()
-
-    def remove(self, transport: Revocable) -> None:
-        """Takes one out that is freed."""
-        self._transports.remove(transport)
+    abandoned = False
+    gone: Sequence[int] = ()  # the ranks of the job that were lost before
 
     def abandon(self) -> None:
-        """Revokes all; never waits, and may be called again."""
+        """Revokes all, on all ranks: their operations raise RankLost; never waits.
+
+        It may be called again.
+        """
         self.abandoned = True
-        for transport in tuple(self._transports):
-            transport.revoke()
 
     def lost(self, reason: str) -> RankLost:
         """What to raise where a rank is lost; all transports are revoked by then."""
         self.abandon()
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
+
+    def confirm(self) -> None:
+        """Returns on all ranks of the job, or raises RankLost on all that are left.
+
+        The latter if one of them is lost, or calls `shrink` instead. To shrink is next then.
+        """
+
+    def shrink(self) -> "Transport":
+        """The ranks of the job that are left, in their old order: the first of a new family.
+
+        All of them call it when they have abandoned this one. Raises RankLost if another is lost
+        meanwhile, unless the new one is without it.
+        """
+        raise RuntimeError(
+            "this job does not outlive its ranks: start it with mpirun --with-ft ulfm, of Open MPI "
+            "5 (python -m nnmpi.doctor tells whether it can)"
+        )
 
 
 class SharedWindow(NamedTuple):
@@ -133,7 +135,9 @@ class Transport(Receiver, Protocol):
     ledger: Ledger
     members: Sequence[int]  # each rank's number in the whole job, as it was started
     fault_tolerant: bool  # whether it raises RankLost; without, a death ends the job
-    family: TransportFamily
+
+    @property
+    def family(self) -> TransportFamily: ...
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
     def exchange(
@@ -169,22 +173,6 @@ class Transport(Receiver, Protocol):
 
     def free(self) -> None:
         """Frees a duplicate or a split; collective. Does nothing where it was abandoned."""
-
-    def revoke(self) -> None:
-        """Lets all ranks raise RankLost in their operations on it; never waits."""
-
-    def confirm(self) -> None:
-        """Returns on all ranks of the job, or raises RankLost on all that are left.
-
-        The latter if one of them is lost, or calls `shrink` instead. To shrink is next then.
-        """
-
-    def shrink(self) -> Self:
-        """The ranks of the job that are left, in their old order: the first of a new family.
-
-        All of them call it, each on any transport of the whole job, when they have abandoned
-        theirs. Raises RankLost if another is lost meanwhile, unless the new one is without it.
-        """
 
     def free_memory(self) -> int:
         """How many bytes of shared memory are free on this node."""

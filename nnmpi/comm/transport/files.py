@@ -11,6 +11,8 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,14 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.mpi_window import Segments
 
 FOLDER = "/dev/shm"
-HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER)  # Linux
+KERNEL = Path("/proc/sys/kernel/random/boot_id")
+HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER) and KERNEL.exists()  # Linux
+
+
+def node_number() -> int:
+    """The same on all ranks that can map each other's files: one kernel numbers their processes."""
+    name = KERNEL.read_text() + os.readlink("/proc/self/ns/pid")
+    return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
 def map_files(

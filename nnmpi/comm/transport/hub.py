@@ -21,7 +21,6 @@ from nnmpi.comm.transport.base import (
     Bytes,
     MessageLengthError,
     RankLost,
-    TransportFamily,
 )
 
 MatchKey: TypeAlias = tuple[Hashable, int, int, int]  # channel, source, to, tag
@@ -36,21 +35,22 @@ class Killed(BaseException):  # not an Exception: what is killed handles no erro
     """This rank is lost: its thread ends, as a process does by SIGKILL."""
 
 
-class ChannelEnd(Protocol):
-    """Who makes an operation: one rank's end of a channel."""
+class Member(Protocol):
+    """Who makes an operation: a rank, since it started or since it shrank."""
 
-    channel: Hashable
-    members: Sequence[int]  # ranks of the job
     job_rank: int
-    family: TransportFamily
+    era: int  # the number of the meeting at which all shrank; 0 at first
+    members: Sequence[int]  # the ranks of the job that were left then
+
+    def lost(self, reason: str) -> RankLost: ...
 
 
 class PostedMessage:
     """A send or a receive that was posted. `awaited`: the ranks of the job that it needs."""
 
-    def __init__(self, data: Bytes, sends: bool, what: str, channel: Hashable, peer: int) -> None:
+    def __init__(self, data: Bytes, sends: bool, what: str, era: int, peer: int) -> None:
         self.data, self.sends, self.what, self.done = data, sends, what, False
-        self.channel, self.awaited = channel, (peer,)
+        self.era, self.awaited = era, (peer,)
         self.error: MessageLengthError | None = None  # raised where it is waited for
 
 
@@ -59,16 +59,16 @@ class Rendezvous:
 
     error = None
 
-    def __init__(self, channel: Hashable, members: Sequence[int]) -> None:
-        self.what, self.done = f"a call of all {len(members)} ranks", False
-        self.channel, self._members = channel, members
+    def __init__(self, era: int, ranks: Sequence[int]) -> None:
+        self.what, self.done = f"a call of all {len(ranks)} ranks", False
+        self.era, self._ranks = era, ranks
         self.brought: dict[int, Any] = {}
         self.takers: list[Taker] = []
 
     @property
     def awaited(self) -> Collection[int]:
         """The ranks that have not come."""
-        return {*self._members} - self.brought.keys()
+        return {*self._ranks} - self.brought.keys()
 
 
 class Meeting:
@@ -77,7 +77,7 @@ class Meeting:
     what, error, awaited = "all ranks that are left", None, ()
 
     def __init__(self, number: int) -> None:
-        self.number, self.channel, self.done = number, ("left", number), False
+        self.era, self.done = number, False
         self.came: dict[int, bool] = {}  # whether a rank confirms that it misses nobody
         self.ranks: list[int] = []  # when it is complete
 
@@ -99,21 +99,22 @@ class Hub:
         fault_tolerant: bool = False,
         killed: Mapping[int, int] | None = None,
     ) -> None:
-        self.per_node, self.free_memory, self.fault_tolerant = per_node, free_memory, fault_tolerant
+        self.size, self.per_node, self.free_memory = size, per_node, free_memory
+        self.fault_tolerant = fault_tolerant
         self._changed = threading.Condition()
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()
         self._left = dict(killed or {})  # operations until a rank is killed, that one included
-        self._revoked = set[Hashable]()
+        self._revoked = set[int]()  # eras
         self._meeting = Meeting(1)
         self._met: dict[int, Meeting] = {}  # by a rank that was not confirmed, and has to shrink
         self._waiting: dict[int, Sequence[Posted]] = {}
         self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
-        self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
+        self._rendezvous: dict[Hashable, Rendezvous] = {}
 
     # ---- operations of a rank
 
-    def post(self, by: ChannelEnd, message: PostedMessage, key: MatchKey) -> PostedMessage:
+    def post(self, by: Member, message: PostedMessage, key: MatchKey) -> PostedMessage:
         """Copies the message if the other side was posted before, else queues it; returns it."""
         with self._changed:
             self._count(by)
@@ -135,37 +136,38 @@ class Hub:
             self._changed.notify_all()
             return message
 
-    def join(self, by: ChannelEnd, number: int, value: Any, take: Taker) -> Rendezvous:
-        """Brings this rank's value to the collective of that number on its channel."""
+    def join(
+        self, by: Member, key: Hashable, ranks: Sequence[int], value: Any, take: Taker
+    ) -> Rendezvous:
+        """Brings this rank's value to a collective of these ranks of the job."""
         with self._changed:
             self._count(by)
-            key = by.channel, number
-            found = self._rendezvous.get(key) or Rendezvous(by.channel, by.members)
+            found = self._rendezvous.get(key) or Rendezvous(by.era, ranks)
             self._check(by, (found,))
             self._rendezvous[key] = found
             found.brought[by.job_rank] = value
             found.takers.append(take)
-            if len(found.brought) == len(by.members):
+            if len(found.brought) == len(ranks):
                 for taker in found.takers:
-                    taker([found.brought[rank] for rank in by.members])
+                    taker([found.brought[rank] for rank in ranks])
                 found.done = True
                 del self._rendezvous[key]
                 self._changed.notify_all()
             return found
 
-    def wait(self, by: ChannelEnd, requests: Sequence[Posted]) -> None:
+    def wait(self, by: Member, requests: Sequence[Posted]) -> None:
         """Returns when all are complete."""
         with self._changed:
             self._count(by)
             self._wait(by, requests)
 
-    def test(self, by: ChannelEnd, requests: Sequence[Posted]) -> bool:
+    def test(self, by: Member, requests: Sequence[Posted]) -> bool:
         """Whether all are complete."""
         with self._changed:
             self._count(by)
             return self._are_done(by, requests)
 
-    def confirm(self, by: ChannelEnd) -> None:
+    def confirm(self, by: Member) -> None:
         """Returns on all ranks if all have called it and none is lost; else raises on all."""
         with self._changed:
             met = self._meet(by, confirms=True)
@@ -173,17 +175,17 @@ class Hub:
                 self._met[by.job_rank] = met
                 raise self._loss(by)
 
-    def shrink(self, by: ChannelEnd) -> Meeting:
+    def shrink(self, by: Member) -> Meeting:
         """All ranks that are left, which have called it too, or were not confirmed."""
         with self._changed:
             return self._met.pop(by.job_rank, None) or self._meet(by, confirms=False)
 
-    # ---- what happens to a rank, and to a channel
+    # ---- what happens to a rank, and to all
 
-    def revoke(self, channel: Hashable) -> None:
-        """Ends all operations on a channel that are not complete."""
+    def revoke(self, era: int) -> None:
+        """Ends all operations of an era that are not complete."""
         with self._changed:
-            self._revoked.add(channel)
+            self._revoked.add(era)
             self._changed.notify_all()
 
     def lose(self, rank: int) -> None:
@@ -211,7 +213,7 @@ class Hub:
 
     # ---- under the lock
 
-    def _count(self, by: ChannelEnd) -> None:
+    def _count(self, by: Member) -> None:
         """Counts an operation, and raises Killed where it is the rank's last one, or after it."""
         rank = by.job_rank
         if rank in self._left:
@@ -221,7 +223,7 @@ class Hub:
         if rank in self._lost:
             raise Killed(f"rank {rank} was killed")
 
-    def _wait(self, by: ChannelEnd, requests: Sequence[Posted]) -> None:
+    def _wait(self, by: Member, requests: Sequence[Posted]) -> None:
         rank = by.job_rank
         self._waiting[rank] = requests
         self._look_for_deadlock()
@@ -241,9 +243,9 @@ class Hub:
         """Whether it can never be complete: it is revoked, or a rank that it needs is lost."""
         if posted.done:
             return False
-        return posted.channel in self._revoked or not self._lost.isdisjoint(posted.awaited)
+        return posted.era in self._revoked or not self._lost.isdisjoint(posted.awaited)
 
-    def _are_done(self, by: ChannelEnd, requests: Sequence[Posted]) -> bool:
+    def _are_done(self, by: Member, requests: Sequence[Posted]) -> bool:
         """What is complete stays so, though another rank has failed since."""
         done = all(q.done for q in requests)
         if not done:
@@ -253,18 +255,18 @@ class Hub:
                 raise q.error
         return done
 
-    def _check(self, by: ChannelEnd, requests: Sequence[Posted]) -> None:
+    def _check(self, by: Member, requests: Sequence[Posted]) -> None:
         """Raises where the job has failed, or one of these cannot be complete any more."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
         if self.fault_tolerant and any(map(self._fails, requests)):
             raise self._loss(by)
 
-    def _loss(self, by: ChannelEnd) -> RankLost:
+    def _loss(self, by: Member) -> RankLost:
         lost = ", ".join(map(str, sorted(self._lost)))
-        return by.family.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
+        return by.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
 
-    def _meet(self, by: ChannelEnd, confirms: bool) -> Meeting:
+    def _meet(self, by: Member, confirms: bool) -> Meeting:
         self._count(by)
         meeting = self._meeting
         meeting.came[by.job_rank] = confirms
@@ -278,7 +280,7 @@ class Hub:
         meeting = self._meeting
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
-            self._meeting = Meeting(meeting.number + 1)
+            self._meeting = Meeting(meeting.era + 1)
             self._changed.notify_all()
 
     def _fail(self, failure: AbortedError) -> None:

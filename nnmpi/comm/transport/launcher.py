@@ -14,13 +14,18 @@ from pathlib import Path
 NAME = "prterun\n"
 
 
-def end() -> None:
-    """Ends all ranks, with status 1, by a SIGTERM to the launcher if this rank is its child.
+def runs(process: int) -> bool:
+    """Whether it is the launcher of ranks on this host."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text() == NAME
+    return False
 
-    MPI_Abort would make it print 14 lines. Returns where there is no such launcher, or if it does
-    not end.
+
+def end(launcher: int) -> None:
+    """Ends all ranks, with status 1, by a SIGTERM to the launcher if this process is one.
+
+    MPI_Abort would make it print 14 lines. Returns where it is another process, or does not end.
     """
-    launcher = os.getppid()  # once: if it ends meanwhile, the parent is another process
     with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
         if name.read() == NAME:
             with suppress(BlockingIOError):  # another rank ends it: a second signal gets a message

@@ -39,7 +39,6 @@ class MPITransport:
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
         self.family = family or TransportFamily()
-        self.family.add(self)
         self._comm = comm
         world = MPI.COMM_WORLD.Get_group()
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
@@ -130,20 +129,7 @@ class MPITransport:
 
     def free(self) -> None:
         if not self.family.abandoned:
-            self.family.remove(self)
             self._comm.Free()
-
-    def revoke(self) -> None:
-        pass  # the job ends with its first rank that is lost
-
-    def confirm(self) -> None:
-        pass
-
-    def shrink(self) -> Self:
-        raise RuntimeError(
-            "this job does not outlive its ranks: start it with mpirun --with-ft ulfm, of Open MPI "
-            "5 (python -m nnmpi.doctor tells whether it can)"
-        )
 
     def free_memory(self) -> int:
         try:

@@ -4,6 +4,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import mpi4py
 
@@ -12,24 +13,29 @@ from nnmpi.comm.transport.start_mpi import MPI
 
 
 class MPIChannel:
-    """The messages of watchdogs, on a communicator of their own; collective.
+    """The messages of watchdogs, on a communicator of their own. Ranks are those of the job.
 
     They are sent from another thread than the rank's own, so MPI has to allow several.
     """
 
-    def __init__(self) -> None:
-        self._comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
-        rank, size = rank_and_size()
-        self.peers = [r for r in range(size) if r != rank]
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm, job = comm, MPI.COMM_WORLD.Get_group()
+        self._ranks = comm.Get_group().Translate_ranks(range(comm.Get_size()), job)
+        self.peers = [r for r in self._ranks if r != job.Get_rank()]
         self._sends: list[MPI.Request] = []
-        self.processes: list[tuple[str, int]] = []  # host and number of each rank's, where known
+        self.processes: dict[int, tuple[int, int]] = {}  # node and process of each, where known
+
+    @classmethod
+    def of_job(cls) -> Self:
+        """Of all ranks; collective."""
+        return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def left(self) -> Sequence[int]:
         """The other ranks that are not known to be lost."""
         return self.peers
 
     def send(self, message: bytes, to: int) -> None:
-        self._sends.append(self._comm.Isend(message, to))
+        self._sends.append(self._comm.Isend(message, self._ranks.index(to)))
 
     def receive(self) -> tuple[int, bytes] | None:
         self._sends = [request for request in self._sends if not request.Test()]
@@ -38,7 +44,7 @@ class MPIChannel:
             return None
         message = bytearray(status.Get_count(MPI.BYTE))
         self._comm.Recv(message, status.Get_source())
-        return status.Get_source(), bytes(message)
+        return self._ranks[status.Get_source()], bytes(message)
 
     def ibarrier(self) -> Callable[[], bool]:
         return self._comm.Ibarrier().Test
@@ -53,7 +59,7 @@ def abort_job(status: int) -> None:
     """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
     time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
     if status == 1:
-        launcher.end()
+        launcher.end(os.getppid())
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
 

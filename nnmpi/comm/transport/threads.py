@@ -14,41 +14,56 @@ from nnmpi.comm.transport.hub import Hub, Killed, Posted, PostedMessage, Rendezv
 FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
 
 
+class ThreadFamily(TransportFamily):
+    """The transports of one rank of the hub, in one era."""
+
+    def __init__(self, hub: Hub, job_rank: int, members: Sequence[int], era: int = 0) -> None:
+        self.hub, self.job_rank, self.members, self.era = hub, job_rank, members, era
+        self.gone = [rank for rank in range(hub.size) if rank not in members]
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.hub.revoke(self.era)
+
+    def confirm(self) -> None:
+        self.hub.confirm(self)
+
+    def shrink(self) -> "ThreadTransport":
+        met = self.hub.shrink(self)
+        return ThreadFamily(self.hub, self.job_rank, met.ranks, met.era).first()
+
+    def first(self) -> "ThreadTransport":
+        """The transport of all of its ranks."""
+        return ThreadTransport(self, self.members, self.era)
+
+
 class ThreadTransport:
     """One rank's end of a channel of the hub."""
 
     any_thread = True
 
-    def __init__(
-        self,
-        hub: Hub,
-        ranks: Sequence[int],
-        rank: int,
-        channel: Hashable,
-        family: TransportFamily | None = None,
-    ) -> None:
-        self.rank, self.size = rank, len(ranks)
+    def __init__(self, family: ThreadFamily, ranks: Sequence[int], channel: Hashable) -> None:
+        self.rank, self.size = ranks.index(family.job_rank), len(ranks)
         self.message_limit = 1 << 62
         self.ledger = Ledger(self.size)
-        self.members, self.job_rank = ranks, ranks[rank]
-        self.fault_tolerant, self.family = hub.fault_tolerant, family or TransportFamily()
-        self._hub, self.channel = hub, channel
+        self.members, self.family = ranks, family
+        self.fault_tolerant = family.hub.fault_tolerant
+        self._hub, self._channel = family.hub, channel
         self._collectives = self._failed_tests = 0
-        self.family.add(self)
 
     def isend(self, data: Bytes, to: int, tag: int) -> PostedMessage:
         self.ledger.sent_messages[to] += 1
         self.ledger.sent_bytes[to] += data.size
         what = f"a send of {data.size} bytes to rank {to}"
-        message = PostedMessage(data, True, what, self.channel, self.members[to])
-        return self._hub.post(self, message, (self.channel, self.rank, to, tag))
+        message = PostedMessage(data, True, what, self.family.era, self.members[to])
+        return self._hub.post(self.family, message, (self._channel, self.rank, to, tag))
 
     def irecv(self, data: Bytes, source: int, tag: int) -> PostedMessage:
         self.ledger.received_messages[source] += 1
         self.ledger.received_bytes[source] += data.size
         what = f"a receive of {data.size} bytes from rank {source}"
-        message = PostedMessage(data, False, what, self.channel, self.members[source])
-        return self._hub.post(self, message, (self.channel, source, self.rank, tag))
+        message = PostedMessage(data, False, what, self.family.era, self.members[source])
+        return self._hub.post(self.family, message, (self._channel, source, self.rank, tag))
 
     def receiver(self) -> Self:
         return self  # the hub compares all lengths
@@ -61,10 +76,10 @@ class ThreadTransport:
         self.wait(requests)
 
     def wait(self, requests: Sequence[Posted]) -> None:
-        self._hub.wait(self, requests)
+        self._hub.wait(self.family, requests)
 
     def test(self, requests: Sequence[Posted]) -> bool:
-        done = self._hub.test(self, requests)
+        done = self._hub.test(self.family, requests)
         self._failed_tests = 0 if done else self._failed_tests + 1
         if self._failed_tests >= FAILED_TESTS:  # else it would keep the interpreter lock
             self._failed_tests = 0
@@ -90,8 +105,7 @@ class ThreadTransport:
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         self._collectives += 1
-        channel = (self.channel, self._collectives)
-        new = type(self)(self._hub, self.members, self.rank, channel, self.family)
+        new = type(self)(self.family, self.members, (self._channel, self._collectives))
         new.ledger = ledger or self.ledger
         return new
 
@@ -100,32 +114,21 @@ class ThreadTransport:
         if color is None:
             return None
         group = [r for _, _, r in sorted(row for row in rows if row[0] == color)]
-        channel = (self.channel, self._collectives, color)
-        ranks = [self.members[r] for r in group]
-        return type(self)(self._hub, ranks, group.index(self.rank), channel, self.family)
+        channel = (self._channel, self._collectives, color)
+        return type(self)(self.family, [self.members[r] for r in group], channel)
 
     def split_node(self) -> Self:
-        node = self.split(self.job_rank // self._hub.per_node, self.rank)
+        node = self.split(self.family.job_rank // self._hub.per_node, self.rank)
         assert node is not None
         return node
 
     def free(self) -> None:
-        self.family.remove(self)
-
-    def revoke(self) -> None:
-        self._hub.revoke(self.channel)
-
-    def confirm(self) -> None:
-        self._hub.confirm(self)
-
-    def shrink(self) -> Self:
-        left = self._hub.shrink(self)
-        return type(self)(self._hub, left.ranks, left.ranks.index(self.job_rank), left.channel)
+        pass  # nothing is held for it
 
     def die(self) -> NoReturn:
         """Kills this rank, whose thread calls it."""
-        self._hub.lose(self.job_rank)
-        raise Killed(f"rank {self.job_rank} has killed itself")
+        self._hub.lose(self.family.job_rank)
+        raise Killed(f"rank {self.family.job_rank} has killed itself")
 
     def free_memory(self) -> int:
         return self._hub.free_memory
@@ -154,7 +157,8 @@ class ThreadTransport:
 
     def _join(self, value: Any, take: Taker) -> Rendezvous:
         self._collectives += 1
-        return self._hub.join(self, self._collectives, value, take)
+        key = self._channel, self._collectives
+        return self._hub.join(self.family, key, self.members, value, take)
 
     def _gather(self, value: Any) -> list[Any]:
         """Every rank's value, in the order of the ranks."""

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.comm.transport.base import Bytes, Ledger, pieces
-from nnmpi.comm.transport.files import HAS_FILES, map_files
+from nnmpi.comm.transport.files import map_files, node_number
 from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.gathering import MessageGather, add_up
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
-from nnmpi.comm.transport.mpi_window import Segments, allocate
+from nnmpi.comm.transport.mpi_window import Segments
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
 
@@ -65,19 +65,6 @@ class UlfmTransport(MPITransport):
         first, isend, irecv = self._first_tag, self._isend, self._irecv
         self._isend = lambda data, to, tag: isend(data, ranks[to], first + tag)
         self._irecv = lambda data, source, tag: irecv(data, ranks[source], first + tag)
-
-    @classmethod
-    def world(cls) -> Self:
-        comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-        first = node.Get_group().Translate_ranks([0], comm.Get_group())[0]
-        node.Free()
-        return cls._whole(UlfmFamily(comm, comm, first))
-
-    @classmethod
-    def _whole(cls, family: UlfmFamily) -> Self:
-        family.skip(0)
-        return cls(family, range(family.comm.size), 0)
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
         try:
@@ -149,7 +136,7 @@ class UlfmTransport(MPITransport):
         return new
 
     def split(self, color: int | None, key: int) -> Self | None:
-        rows = self._gather([-1 if color is None else color, key]).tolist()
+        rows = self.gather([-1 if color is None else color, key]).tolist()
         number = self._agreed_number()
         if color is None:
             return None
@@ -157,7 +144,7 @@ class UlfmTransport(MPITransport):
         return type(self)(self.family, [self._ranks[r] for _, r in group], number)
 
     def split_node(self) -> Self:
-        node = self.split(self.family.node, self.rank)
+        node = self.split(node_number(), self.rank)
         assert node is not None
         return node
 
@@ -165,13 +152,13 @@ class UlfmTransport(MPITransport):
         """A number that is new to all ranks, which agree on it: the first that all propose."""
         least = 0
         while True:
-            proposals = self._gather([self.family.new_number(least)])
+            proposals = self.gather([self.family.new_number(least)])
             least = int(proposals.max())
             if (proposals == least).all():
                 self.family.skip(least)
                 return least
 
-    def _gather(self, values: Sequence[int]) -> NDArray[np.int64]:
+    def gather(self, values: Sequence[int]) -> NDArray[np.int64]:
         """The values of all ranks, a row each."""
         found = list[NDArray[np.int64]]()
         self.wait([self._gathering(GATHER, np.array(values, np.int64), found.append)])
@@ -189,16 +176,11 @@ class UlfmTransport(MPITransport):
 
     def free(self) -> None:
         if not self.family.abandoned:
-            self.family.remove(self)
             self.family.give_back(self._first_tag)
 
     def _allocate(self, nbytes: int) -> Segments:
-        if not HAS_FILES:
-            with self.family.noticing():
-                group = self._comm.Get_group().Incl(self._ranks)
-                return allocate(self._comm.Create_group(group), nbytes)
         try:
-            return map_files(self._gather, nbytes, self.barrier)
+            return map_files(self.gather, nbytes, self.barrier)
         except FileNotFoundError:  # a rank that dies has closed its file, which MPI finds out soon
             until = time.monotonic() + TIME_TO_NOTICE
             while time.monotonic() < until:
@@ -214,18 +196,6 @@ class UlfmTransport(MPITransport):
             self._comm.Iprobe()
         except MPI.Exception as error:
             self.family.raise_loss(error)
-
-    def revoke(self) -> None:
-        self._comm.Revoke()
-
-    def confirm(self) -> None:
-        if not self.family.meet(confirms=True):
-            raise self.family.lost("lost a rank")
-
-    def shrink(self) -> Self:
-        self.family.abandon()
-        self.family.meet(confirms=False)
-        return self._whole(self.family.shrunk())
 
 
 class UlfmGate(Gate):
@@ -252,3 +222,15 @@ class UlfmReceiver(MPIReceiver):
     def test(self, requests: Sequence[Receive]) -> bool:
         with self._noticing():
             return super().test(requests)
+
+
+def before_start() -> UlfmFamily:
+    """The family of all ranks that the launcher has started; to shrink it is their start."""
+
+    def first(family: UlfmFamily) -> UlfmTransport:
+        family.skip(0)
+        return UlfmTransport(family, range(family.comm.size), 0)
+
+    family = UlfmFamily(first, MPI.COMM_WORLD)
+    family.leave()
+    return family

@@ -4,35 +4,25 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import numpy as np
-
+from nnmpi.comm.transport.files import node_number
 from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.start_mpi import MPI
+from nnmpi.comm.transport.ulfm import UlfmTransport
+from nnmpi.comm.transport.ulfm_family import failed_ranks
 
-PROCESS = np.dtype([("host", "S64"), ("process", np.int64)])
 ENDED = b"e"  # what a rank tells the others when it has nothing left to do
-
-
-def failed_ranks(comm: MPI.Intracomm) -> list[int]:
-    """The ranks of a communicator that are known to be gone."""
-    failed = comm.Get_failed()
-    found = failed.Translate_ranks(range(failed.Get_size()), comm.Get_group())
-    failed.Free()
-    return sorted(found)
 
 
 class UlfmChannel(MPIChannel):
     """The messages of watchdogs, of which some may be gone."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, transport: UlfmTransport) -> None:
+        """`transport` is the first of its family, made just now; to confirm is next."""
+        super().__init__(transport.family.communicator())
         self._gone: set[int] = set()
         self._ended: set[int] = set()
-        own = np.zeros(1, PROCESS)
-        own[0] = MPI.Get_processor_name().encode(), os.getpid()
-        rows = np.zeros(self._comm.Get_size(), PROCESS)
-        self._comm.Allgather(own.view(np.uint8), rows.view(np.uint8))
-        self.processes = [(str(host), process) for host, process in rows.tolist()]
+        rows = transport.gather([node_number(), os.getpid()]).tolist()
+        self.processes = {r: (n, p) for r, (n, p) in zip(transport.members, rows, strict=True)}
 
     def left(self) -> Sequence[int]:
         return [r for r in self.peers if r not in self._gone]
@@ -45,7 +35,7 @@ class UlfmChannel(MPIChannel):
         try:
             received = super().receive()
         except MPI.Exception:
-            self._gone = {*failed_ranks(self._comm)}
+            self._gone = failed_ranks(self._comm)
             self._comm.Ack_failed(len(self._gone))
             return None
         if received is None or received[1] != ENDED:

@@ -1,19 +1,19 @@
 """The transports of one rank that outlive the loss of others: one communicator for all of them.
 
 A death while MPI makes a communicator may end survivors: one that is half made cannot be revoked.
-So MPI makes one where the job starts, and one where ranks shrink.
+To shrink is the exception, which leaves out whoever dies meanwhile. So that is how all are made,
+where the job starts too: the ranks that are left then shrink MPI_COMM_WORLD, which nobody revokes.
 
 tags    0 ..              SPAN ..           2 SPAN ..
         first transport   second            third ...
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from nnmpi.comm.transport.base import TAGS, TransportFamily
+from nnmpi.comm.transport.base import TAGS, Transport, TransportFamily
 from nnmpi.comm.transport.start_mpi import MPI
-from nnmpi.comm.transport.ulfm_channel import failed_ranks
 
 BARRIER, GATHER = TAGS, TAGS + 1  # tags of a context besides those of messages
 SPAN = TAGS + 2  # of which Open MPI has 65,532 times as many
@@ -31,16 +31,13 @@ class UlfmFamily(TransportFamily):
 
     def __init__(
         self,
+        first: Callable[["UlfmFamily"], Transport],
         comm: MPI.Intracomm,
-        started: MPI.Intracomm,
-        node: int,
-        lost: frozenset[int] = frozenset(),
+        gone: Sequence[int] = (),
     ) -> None:
-        super().__init__()
+        self._first = first  # makes the first transport of a family
         self.comm = comm  # of the ranks that were left when this family began
-        self.started = started  # all shrink it, again and again, so that they name the same one
-        self.node = node  # the first rank of the job that shares memory with this one
-        self._lost = lost  # before this family
+        self.gone = gone
         self._contexts = (comm.Get_attr(MPI.TAG_UB) or 0) // SPAN
         self._taken, self._next = set[int](), 0
         self._met = False
@@ -51,6 +48,10 @@ class UlfmFamily(TransportFamily):
         if not self.abandoned:
             self.abandoned = True
             self.comm.Revoke()
+
+    def leave(self) -> None:
+        """Abandons what nobody has used: there is nothing to revoke, and nobody to tell."""
+        self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:
         """The first number from `least` on that is new to this rank, and whose tags are free."""
@@ -83,7 +84,11 @@ class UlfmFamily(TransportFamily):
             self._most = max(FEWEST, 2 * len(self._posted))
         return request
 
-    def meet(self, confirms: bool) -> bool:
+    def confirm(self) -> None:
+        if not self._meet(confirms=True):
+            raise self.lost("lost a rank")
+
+    def _meet(self, confirms: bool) -> bool:
         """Whether all ranks confirm, and none is lost; the same on all.
 
         Who shrinks comes too: else those who confirm would wait for it. Once it is False it stays.
@@ -95,23 +100,34 @@ class UlfmFamily(TransportFamily):
                 self._met = True
         return not self._met
 
-    def shrunk(self) -> "UlfmFamily":
-        """The family of the ranks that are left; RankLost if another is lost meanwhile.
+    def shrink(self) -> Transport:
+        """All shrink the whole job, again and again, so that they name the same communicator.
 
-        They agree that all of them have its communicator, before any uses it: it may be revoked
-        from then on.
+        They agree that all of them have the new one, before any uses it: it may be revoked from
+        then on.
         """
-        started, left = self.started, None
+        self._meet(confirms=False)
+        job, left = MPI.COMM_WORLD, None
         with suppress(MPI.Exception):  # the others hear of it
-            left = MPI.Intracomm(started.Shrink())
-        started.Ack_failed()  # else it could not agree
+            left = MPI.Intracomm(job.Shrink())
+        job.Ack_failed()  # else it could not agree
         with self.noticing():
-            agreed = started.Agree(int(left is not None))
+            agreed = job.Agree(int(left is not None))
         if left is None or not agreed:
             raise self.lost("lost a rank")
-        there = left.Get_group().Translate_ranks(range(left.Get_size()), started.Get_group())
-        lost = frozenset(range(started.Get_size())) - {*there}
-        return UlfmFamily(left, started, self.node, lost)
+        there = left.Get_group().Translate_ranks(range(left.Get_size()), job.Get_group())
+        gone = sorted({*range(job.Get_size())} - {*there})
+        return self._first(UlfmFamily(self._first, left, gone))
+
+    def communicator(self) -> MPI.Intracomm:
+        """Another one of the same ranks, which nobody revokes. All call it when they have shrunk,
+        before anything else, and confirm that they have it.
+        """
+        with self.noticing():
+            made = MPI.Intracomm(self.comm.Shrink())
+        if made.Get_size() < self.comm.Get_size():
+            raise self.lost("lost a rank")
+        return made
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
@@ -123,8 +139,16 @@ class UlfmFamily(TransportFamily):
 
     def raise_loss(self, error: MPI.Exception) -> NoReturn:
         """Raises RankLost where a rank is gone, else the error."""
-        gone = sorted({*failed_ranks(self.started)} - self._lost)
+        gone = sorted(failed_ranks(MPI.COMM_WORLD) - {*self.gone})
         if not gone and error.Get_error_class() not in LOSSES:
             raise error
         who = f"rank {', '.join(map(str, gone))}" if gone else "a rank"
         raise self.lost(f"lost {who}") from error
+
+
+def failed_ranks(comm: MPI.Intracomm) -> set[int]:
+    """The ranks of a communicator that are known to be gone, by their numbers in the job."""
+    failed = comm.Get_failed()
+    found = failed.Translate_ranks(range(failed.Get_size()), MPI.COMM_WORLD.Get_group())
+    failed.Free()
+    return {*found}

@@ -29,12 +29,6 @@ class RanksLeft:
         self.all: Comm = comm
         self.work: Comm | None = comm
         self.spare = 0
-        self.started = tuple(comm.members)
-
-    @property
-    def lost(self) -> list[int]:
-        """The numbers of the ranks that are gone, in the job as it was started."""
-        return sorted({*self.started} - {*self.all.members})
 
     def shrink(self) -> None:
         """A new era begins, with the ranks that are left."""

@@ -274,7 +274,7 @@ class Recovery:
         return {
             "event": "recovered",
             "step": step,
-            "lost": self.survivors.lost,
+            "lost": [*self.survivors.all.lost],
             "ranks": fewer.ranks,
             "spare": fewer.spare,
             "layout": fewer.why,
