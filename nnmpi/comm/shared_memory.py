@@ -90,10 +90,12 @@ class NodeMemory:
 
     def barrier(self) -> None:
         """Returns when all ranks of the node have called it; what they wrote before is visible."""
-        self._calls.finish(self._meet(), self._calls.log("node_memory.barrier"))
+        begin = self._window.ibarrier  # raises if the memory was freed
 
-    def _meet(self) -> Steps:
-        yield self._window.ibarrier()
+        def meet() -> Steps:
+            yield begin()
+
+        self._calls.finish(meet(), self._calls.log("node_memory.barrier"))
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""

@@ -7,9 +7,14 @@ dropped.
 
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import NoReturn
 
 from nnmpi.comm import Comm
+from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.backup import Backups, NoBackups
+from nnmpi.parallel.strategy import Strategy
 
 
 class Sessions:
@@ -47,3 +52,21 @@ def close_dropped(comm: Comm) -> None:
         dropped = comm.attributes[SESSIONS].dropped
         for number in sorted(set.intersection(*gather_objects(comm, {*dropped}))):
             dropped.pop(number)()
+
+
+def release(
+    resting: ExitStack, made: Backups | NoBackups, strategy: Strategy, model: Module
+) -> None:
+    """Gives back what ranks share of a session; the model keeps what this rank has of it."""
+    resting.close()
+    made.close()
+    strategy.close()
+    if model._meet is not None:
+        model._meet = _refuse
+
+
+def _refuse() -> NoReturn:
+    raise ValueError(
+        "this Trainer is closed, and each rank has a part of the model or of samples: call predict "
+        "or save before, or load what was saved into a model of its own"
+    )

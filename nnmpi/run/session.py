@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.backup import Backups, HeldVersion, NoBackups, backups
+from nnmpi.parallel.backup import HeldVersion, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
@@ -36,9 +36,9 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import consistency
-from nnmpi.run.dropped import watch
+from nnmpi.run.dropped import release, watch
 from nnmpi.run.files import saving
 from nnmpi.run.may_change import check_batch_norm
 from nnmpi.run.run_state import RunState, VersionFacts
@@ -132,7 +132,7 @@ class Session:
             restored.sums_to_optimizer(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._resting = ExitStack()
-        self._release = partial(_release, self._resting, self.backups, self.strategy, model)
+        self._release = partial(release, self._resting, self.backups, self.strategy, model)
         self._forget = watch(comm, self, self._release)
         blas.release_memory()
 
@@ -318,21 +318,3 @@ class Session:
         if self._steps is not None:
             self._steps.close()
         self.close()
-
-
-def _release(
-    resting: ExitStack, made: Backups | NoBackups, strategy: Strategy, model: Module
-) -> None:
-    """Gives back what ranks share of a session; the model keeps what this rank has of it."""
-    resting.close()
-    made.close()
-    strategy.close()
-    if model._meet is not None:
-        model._meet = _refuse
-
-
-def _refuse() -> NoReturn:
-    raise ValueError(
-        "this Trainer is closed, and each rank has a part of the model or of samples: call predict "
-        "or save before, or load what was saved into a model of its own"
-    )

@@ -1,6 +1,7 @@
 """Starts ranks under mpirun, as a user would, and ends them all if they take too long."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,10 @@ class Ended(NamedTuple):
     status: int | None
     out: str
     err: str
+
+
+NOT_OURS = re.compile(r"^\[warn\] Epoll .*\n", re.MULTILINE)
+"""What the library of events of Open MPI says now and then where a rank was killed."""
 
 
 def run(
@@ -65,7 +70,7 @@ def run(
     ) as job:
         try:
             out, err = job.communicate(timeout=timeout)
-            return Ended(job.returncode, out, err)
+            return Ended(job.returncode, out, NOT_OURS.sub("", err))
         except subprocess.TimeoutExpired:
             kill(job)
             return Ended(None, *job.communicate())
