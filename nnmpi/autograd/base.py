@@ -25,6 +25,8 @@ class TensorBase:
 
     data: Array
     requires_grad: bool
+    is_refreshed = False
+    """Whether `refresh` does anything, so that nodes have to hold it without a gradient, too."""
     storage: Storage
     shape: Any
     reshape: Callable[..., Self]

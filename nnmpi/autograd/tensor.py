@@ -30,13 +30,14 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     value of an op without vjps has no gradient.
     """
     arrays: list[Any] = []
-    parents: list[Tensor | None] = []
+    parents: list[Any] = []
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
             arrays.append(a.operand)
-            parents.append(a)
-            needs.append(a.requires_grad)
+            needed = a.requires_grad
+            parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
+            needs.append(needed)
         else:
             arrays.append(a if a is None else constant(a, args))
             parents.append(None)
@@ -45,12 +46,15 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     value = result.value
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
-        parents[0].lend(y)
+        args[0].lend(y)
     record = recording.get()
     if record:
-        if True in needs and result.vjps:
+        vjps = result.vjps
+        if True in needs and vjps:
             y.requires_grad = True
-            y.node = TapeNode(parents, needs, result.vjps, result.prepare, tape.tick())
+            if False in needs:
+                vjps = tuple(vjp if need else None for vjp, need in zip(vjps, needs, strict=False))
+            y.node = TapeNode(y, parents, needs, vjps, result.prepare)
         if record is not True:
             record(op, args, options, y)
     return y

@@ -274,8 +274,8 @@ class Winograd:
             self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
 
     def release(self) -> None:
-        """After the last chunk of a pass: frees U."""
-        self.U = self.w[:0]
+        """After the last chunk of a pass: frees U, and the images, whose tiles are kept."""
+        self.U, self.x = self.w[:0], np.empty((0, *self.x.shape[1:]), self.x.dtype)
 
     def _tiles(self, n: int, channels: int) -> np.ndarray:
         """An uninitialised matrix (t*t, T * channels)."""

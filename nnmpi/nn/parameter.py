@@ -91,6 +91,8 @@ class Parameter(Tensor):
         "store",
     )
 
+    is_refreshed = True
+
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
         data = value.data if isinstance(value, Tensor) else value
         array = data.copy() if backend.is_array(data) else np.array(data)

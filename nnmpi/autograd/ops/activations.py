@@ -46,11 +46,12 @@ def prelu(a: Array, w: Array) -> Result:
     positive = (a > 0).astype(a.dtype)
     rest = 1 - positive
     factor = positive + rest * slopes
+    of_slopes, of_w = slopes.shape, w.shape
     return Result(
         a * factor,
         (
             lambda g, out: g * factor,
-            lambda g, out: unbroadcast(g * a * rest, slopes).reshape(w.shape),
+            lambda g, out: unbroadcast(g * a * rest, of_slopes).reshape(of_w),
         ),
     )
 

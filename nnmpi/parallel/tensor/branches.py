@@ -23,7 +23,7 @@ import numpy as np
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import TapeNode, tick
+from nnmpi.autograd.tape import TapeNode
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result
@@ -229,7 +229,7 @@ def _result_of_nothing(array: Array) -> Tensor:
     """A tensor that requires a gradient, which nothing gets."""
     t = Tensor(array)
     if recording.get():
-        t.requires_grad, t.node = True, TapeNode((), [], (), None, tick())
+        t.requires_grad, t.node = True, TapeNode(t, (), (), ())
     return t
 
 
