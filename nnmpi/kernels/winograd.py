@@ -255,10 +255,14 @@ class Winograd:
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q = x, w, q
-        self.f = transform(q.m, x.dtype.name)
         self.C, self.O = w.shape[2:]
         self.U = self.transformed()
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
+
+    @property
+    def f(self) -> Transform:
+        """The matrices of the transforms, which a process has once."""
+        return transform(self.q.m, self.w.dtype.name)
 
     def transformed(self) -> np.ndarray:
         """U; not kept for the backward pass, since it is up to four times as large as w."""

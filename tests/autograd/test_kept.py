@@ -31,6 +31,7 @@ READ_IN_VAIN = (
     "nll ",  # which labels are ignored
     "cross_entropy ",
     "upsample2d",  # places that count 0
+    "of no ",
 )
 """Ops of which the gradient may be the same whatever an array says."""
 
@@ -55,20 +56,28 @@ def gradients(name: str, spoilt: int | None = None) -> list[Array | None]:
     return [leaf.grad for leaf in leaves]
 
 
+def is_read(name: str, k: int, right: list[Array | None]) -> bool:
+    """Whether overwriting block k of what the tape keeps changes a gradient."""
+    try:
+        with np.errstate(all="ignore"):
+            found = gradients(name, k)
+    except (ValueError, IndexError):  # of a mask, and of integers
+        return True
+    pairs = zip(found, right, strict=True)
+    return not all(np.array_equal(g, r, equal_nan=True) for g, r in pairs)
+
+
 def is_compared(name: str) -> bool:
     is_known = any(words in name for words in READ_IN_VAIN)
     return CASES[name].has_gradient and not is_known and evaluated(name, single)[0].size > 0
 
 
-@pytest.mark.parametrize("name", filter(is_compared, CASES))
+@pytest.mark.parametrize("name", [*filter(is_compared, CASES)])
 def test_every_array_on_the_tape_is_read_by_a_vjp(name: str) -> None:
-    """Overwriting it changes a gradient."""
     right = gradients(name)
     for k, memory in enumerate(kept([evaluated(name, single)[0]]).values()):
-        with np.errstate(all="ignore"):
-            found = gradients(name, k)
-        same = (np.array_equal(g, r, equal_nan=True) for g, r in zip(found, right, strict=True))
-        assert not memory.size or not all(same), f"{memory.dtype} {memory.shape} is kept in vain"
+        in_vain = f"{memory.dtype} {memory.shape} is kept in vain"
+        assert not memory.size or is_read(name, k, right), in_vain
 
 
 # ---- models
@@ -99,7 +108,7 @@ SAMPLES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], np.ndarray]]] 
     "digits-cnn": (MODELS["digits-cnn"], images(1, 8, 8)),
     "gpt": (lambda: GPT(2, 4, 64, 32, 16, 0.1), tokens),
     "lstm": (Words, images(12, 24)),
-    "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64), images(16, 32)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), images(16, 32)),
 }
 
 
@@ -131,8 +140,8 @@ def test_a_forward_pass_leaves_what_vjps_read(name: str, dtype: str) -> None:
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     build, samples = SAMPLES[name]
-    measured, said = held(build(), samples(32), dtype)
-    assert measured == pytest.approx(said, rel=0.02, abs=40_000)  # and objects of Python
+    measured, said = held(build(), samples(64), dtype)
+    assert measured == pytest.approx(said, rel=0.01, abs=80_000)  # and objects of Python
 
 
 @pytest.mark.parametrize(("dtype", "numbers"), [("float32", 64), ("float16", 36)])

@@ -15,7 +15,7 @@ from nnmpi.config import Config
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
-from nnmpi.parallel.arrangement.convolutions import kept_of_sum
+from nnmpi.parallel.arrangement.convolutions import kept_of_sum, reads_otherwise
 from nnmpi.parallel.arrangement.flat_buffer import (
     DECIDED,
     piece_of,
@@ -165,7 +165,7 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
         if kept.nodes[0] not in elsewhere:
-            edges |= {*kept.edges} - {*_gathered(a, kept)}
+            edges |= _read(a, kept, at) - {*_gathered(a, kept)}
             besides += _besides(a, kept, samples, at)
     if is_last:
         besides += _of_loss(a, samples, at)
@@ -201,6 +201,17 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     elif first.inputs:
         before *= _share(a, first.inputs[0], at)
     return before + behind * share + own
+
+
+def _read(a: Arrangement, kept: Kept, at: At) -> set[int]:
+    """The edges that the vjps of nodes read; a convolution of some input channels may read its
+    input where one of all channels keeps what it has made of it, or the other way round."""
+    k = kept.nodes[0]
+    layer, node = a.sharding.layer_of(k), a.graph.nodes[k]
+    sums = layer is not None and layer.way.sums_output and node.kind == "Conv2d"
+    if sums and reads_otherwise(a, k, at):
+        return {*kept.edges} ^ {node.inputs[0]}
+    return {*kept.edges}
 
 
 def _gathered(a: Arrangement, kept: Kept) -> Iterator[int]:
