@@ -17,7 +17,8 @@ from nnmpi.autograd.arguments import axis_of, flat
 from nnmpi.autograd.base import TensorBase
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
+from nnmpi.autograd.tape import OnLeaf, Rest
+from nnmpi.autograd.tape_node import Storage, TapeNode, tick
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result, Vjp
@@ -49,7 +50,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
         args[0].lend(y)
     record = recording.get()
     if record:
-        vjps = result.vjps
+        vjps: Sequence[Any] = result.vjps
         if True in needs and vjps:
             y.requires_grad = True
             if False in needs:
@@ -188,7 +189,7 @@ class Tensor(TensorBase):
 
     def mark_written(self) -> None:
         """Record a write: graphs that have used these values can no longer be differentiated."""
-        self.storage.written = tape.tick()
+        self.storage.written = tick()
 
     __iadd__ = methods.in_place(apply, elementwise.add)
     __isub__ = methods.in_place(apply, elementwise.subtract)

@@ -260,13 +260,13 @@ class GraphRecorder:
         a result that is none."""
         results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
         given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
-        memory, edges = kept(results, given), set[int]()
-        for t in results if output is not None else ():
-            if memory.pop(id(memory_of(t.operand)), None) is not None:
-                edges.add(output)
-        edges |= {self._memory[key][0] for key in memory if key in self._memory}
-        own = {*self._memory, *(id(memory_of(t.operand)) for t in given)}
-        return Read(frozenset(edges), nbytes(m for key, m in memory.items() if key not in own))
+        memory = kept(results, given)
+        edge_of = {key: edge for key, (edge, _) in self._memory.items()}
+        if output is not None:
+            edge_of |= {id(memory_of(t.operand)): output for t in results}
+        edges = frozenset(edge_of[key] for key in memory if key in edge_of)
+        own = edge_of.keys() | {id(memory_of(t.operand)) for t in given}
+        return Read(edges, nbytes(m for key, m in memory.items() if key not in own))
 
     def _templates(self, tree: Any) -> Any:
         """Arguments or results as the graph has them."""

@@ -97,7 +97,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
-        gradients(g, dx, w, dx, None, None)  # x itself is not read for that of x
+        gradients(g, None, w, dx, None, None)
         return dx.reshape(before)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
@@ -107,7 +107,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         db = xp.empty(len(w), w.dtype) if out is None else out
-        gradients(g, rows, w, None, None, db)
+        gradients(g, None, w, None, None, db)
         return db
 
     value = y if x.ndim == 2 else y.reshape(*before[:-1], w.shape[0])

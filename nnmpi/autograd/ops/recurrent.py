@@ -188,7 +188,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
 
     def of_x(g: _Gradients) -> Array:
         of_rows, dx = xp.empty((len(g.z), w_ih.shape[1]), dtype), xp.empty(shape, dtype)
-        gradients(g.z, of_rows, w_ih, of_rows, None, None)  # x itself is not read for that of x
+        gradients(g.z, None, w_ih, of_rows, None, None)
         rows.write(of_rows, of.time_first(dx))
         return dx
 
@@ -196,7 +196,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
         if once is None:
             return of_x(g)
         found = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
-        gradients(g.sums, found, w_ih, found, None, None)
+        gradients(g.sums, None, w_ih, found, None, None)
         return TableGradient(found, once.which, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
