@@ -32,6 +32,7 @@ READ_IN_VAIN = (
     "cross_entropy ",
     "upsample2d",  # places that count 0
     "of no ",
+    "mlp ",  # the shape of a bias, which is the parameter itself
 )
 """Ops of which the gradient may be the same whatever an array says."""
 

@@ -126,11 +126,10 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         ys.append(xp.empty(shape, dtype))
     mlp_outputs(x, ws, bs, tuple(ys), relus)
     inside, last = tuple(ys[:-1]), ys[-1] if relus[-1] else None
-    shapes = [x.shape, *(() if p is None else p.shape for p in parameters)]
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
-        pairs, g = zip(shapes, needs, strict=True), xp.ascontiguousarray(g)
-        found = [xp.empty(a, dtype) if need else None for a, need in pairs]
+        pairs, g = zip((x, *parameters), needs, strict=True), xp.ascontiguousarray(g)
+        found = [xp.empty(a.shape, dtype) if need else None for a, need in pairs]
         dws, dbs = tuple(found[1::2]), tuple(found[2::2])
         values = *inside, g if last is None else last  # which is read for ReLU only
         mlp_gradients(g, x, ws, values, relus, found[0], dws, dbs)
