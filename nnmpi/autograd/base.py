@@ -11,7 +11,7 @@ from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import ElementCount, axis_of
 from nnmpi.autograd.ops import reduce, shape
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import Storage
+from nnmpi.autograd.tape_node import Storage
 from nnmpi.backend import Array
 
 
@@ -25,6 +25,8 @@ class TensorBase:
 
     data: Array
     requires_grad: bool
+    is_refreshed = False
+    """Whether `refresh` does anything, so that nodes have to hold it without a gradient, too."""
     storage: Storage
     shape: Any
     reshape: Callable[..., Self]

@@ -1,7 +1,7 @@
 """The tape: how each result was made, and the walk back through it.
 
-    TapeNode(parents, needs, vjps, prepare)   how one tensor was made
-    backward(root, seed, on_leaf, until)      the gradient of every leaf under root
+    TapeNode(y, parents, needs, vjps, prepare)   how the tensor y was made
+    backward(root, seed, on_leaf, until)         the gradient of every leaf under root
 
 There is no global list of operations: the tape is the nodes that hang from the
 root. They are visited latest first, so that the gradient of a tensor is
@@ -10,61 +10,29 @@ a leaf is final when as many contributions have arrived as nodes use it.
 
 Rules:
 
+- A node holds no tensor but leaves: so the tape keeps the arrays that vjps close over, and no
+  others. A vjp that needs only the shape of an array closes over that.
 - The order of visits is the order of additions, and so of bits: on one rank and on many, in one
   pass and in two halves. It depends on `made` alone, which no two nodes share.
 - Vjps of later arguments run first, so ops take weights behind inputs: their sums over ranks then
   start while the gradient of the input is computed.
 - `refresh` comes right before the vjps of a node. A vjp may keep the array of a parameter, whose
   memory a store fills again (ZeRO 3, PipeDream), and needs no copy of it.
-- A visited node is replaced by USED: what its vjps hold is freed in the course of the pass. Who
-  keeps a node, or a closure of one, keeps activations.
+- A visited node is cleared: what its vjps hold is freed in the course of the pass. Who keeps a
+  closure of one keeps activations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
+from nnmpi.autograd.tape_node import AnyTensor, TapeNode
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Prepare, Vjp, progress_hook
+from nnmpi.kernels import progress_hook
 
-tick = count(1).__next__
-"""Numbers operations and in-place writes in the order in which they happen."""
-
-
-AnyTensor: TypeAlias = Any
-"""A Tensor, which is made with this file. The tape asks for `data`, `requires_grad`, `node`,
-`storage`, and calls `receive` and `refresh`."""
-
-
-class Storage:
-    """When the memory of a tensor was last written in place; its views share this object.
-
-    is_copy: whether it stands for a view of other memory, which a write would not reach
-    """
-
-    __slots__ = ("is_copy", "written")
-
-    def __init__(self, is_copy: bool = False) -> None:
-        self.is_copy, self.written = is_copy, 0
-
-
-class TapeNode(NamedTuple):
-    """How a tensor was made: a parent (or None for a constant) beside each vjp."""
-
-    parents: Sequence[Any]
-    needs: Sequence[bool]
-    vjps: tuple[Vjp, ...]
-    prepare: Prepare | None
-    made: int
-
-
-USED = TapeNode((), [], (), None, 0)
-"""Takes the place of a node once a backward pass has used it."""
-
-Visit: TypeAlias = tuple[int, Any, TapeNode, Sequence[bool]]
-"""(-made, tensor, its node, which parents to go to); a heap of these gives the latest first."""
+Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
+"""(-made, node, which parents to go to); a heap of these gives the latest first."""
 
 OnLeaf: TypeAlias = Callable[[Any], None]
 """Called with each leaf whose gradient is final."""
@@ -107,25 +75,25 @@ def backward(
     lies under another.
     """
     several = until if isinstance(until, Sequence) else () if until is None else (until,)
-    ends = tuple(dict.fromkeys(several))
+    ends = {end.node or end: end for end in several}
     path = None if until is None else _path(root, ends)
     if path is not None and not isinstance(until, Sequence):
-        _check_reached(root, path, ends[0])
+        _check_reached(root, path, several[0])
     node = root.node
     if node is None:
         root.receive(_same, seed)
         if on_leaf is not None:
             on_leaf(root)
         return None if until is None else Rest([], {}, retain_graph)
-    if node is USED:
+    if node.vjps is None:
         _refuse_used()
-    visits: list[Visit] = [(-node.made, root, node, node.needs)]
+    visits: list[Visit] = [(-node.made, node, node.needs)]
     if path is None:  # nothing is computed before the rest
-        Rest(visits, {root: seed}, retain_graph).finish(on_leaf)
+        Rest(visits, {node: seed}, retain_graph).finish(on_leaf)
         return None
-    rest = _walk_path(visits, {root: seed.copy(order="K")}, {*ends}, path, retain_graph)
-    for end in ends:
-        if end in path and end.node is None and on_leaf is not None:
+    rest = _walk_path(visits, {node: seed.copy(order="K")}, ends, path, retain_graph)
+    for end in ends.values():
+        if end in path and on_leaf is not None:  # else it is no leaf: its node is there
             on_leaf(end)
     return rest
 
@@ -139,7 +107,7 @@ class Rest:
     """
 
     _visits: list[Visit] | None
-    _grads: dict[AnyTensor, Any]
+    _grads: dict[TapeNode, Any]
     _retain_graph: bool
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
@@ -154,44 +122,45 @@ class Rest:
         progress = progress_hook.get()
         while visits:
             visit = heappop(visits)
-            tensor = visit[1]
-            _pass_on(visit, grads.pop(tensor), visits, grads, contributed)
+            node = visit[1]
+            _pass_on(visit, grads.pop(node), visits, grads, contributed)
             progress()
             if not self._retain_graph:
-                tensor.node = USED
+                node.clear()
 
 
 def _walk_path(
     visits: list[Visit],
-    grads: dict[AnyTensor, Any],
-    ends: set[AnyTensor],
-    path: set[AnyTensor],
+    grads: dict[TapeNode, Any],
+    ends: Mapping[Any, AnyTensor],
+    path: set[Any],
     retain_graph: bool,
 ) -> Rest:
-    """Visit the tensors of the path alone, and keep for later the gradients of the others.
+    """Visit the nodes of the path alone, and keep for later the gradients of the others.
 
-    A tensor of the path is used by tensors of the path only, so its gradient is complete when
-    it is visited, and its contributions arrive in the order of an undivided pass.
+    A result of the path is used by nodes of the path only, so its gradient is complete when it is
+    visited, and its contributions arrive in the order of an undivided pass.
     """
     rest: list[Visit] = []
-    kept: dict[AnyTensor, Array] = {}
+    kept: dict[TapeNode, Array] = {}
     progress = progress_hook.get()
     while visits:
-        made, tensor, node, needs = heappop(visits)
-        g = grads.pop(tensor)
-        if tensor in ends:
-            tensor.receive(_same, g)
+        made, node, needs = heappop(visits)
+        g = grads.pop(node)
+        if node in ends:
+            ends[node].receive(_same, g)
             others = needs
         else:
             towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
             others = [need and not t for need, t in zip(needs, towards, strict=True)]
-            _pass_on((made, tensor, node, towards), g, visits, grads, None)
+            _pass_on((made, node, towards), g, visits, grads, None)
             progress()
         if True in others:
-            rest.append((made, tensor, node, others))
-            kept[tensor] = g
-        if not retain_graph:
-            tensor.node = USED
+            left = node if retain_graph else node.taken()
+            rest.append((made, left, others))
+            kept[left] = g
+        elif not retain_graph:
+            node.clear()
     return Rest(rest, kept, retain_graph)
 
 
@@ -199,66 +168,67 @@ def _pass_on(
     visit: Visit,
     g: Any,
     visits: list[Visit],
-    grads: dict[AnyTensor, Any],
+    grads: dict[TapeNode, Any],
     contributed: OnLeaf | None,
 ) -> None:
-    """Add to the gradients of a tensor's parents, from its own gradient g."""
-    _, tensor, node, needs = visit
-    parents, _, vjps, prepare, made = node
-    if tensor.storage.written > made:
-        _refuse_written(tensor)
-    if g.dtype != tensor.dtype:
-        g = g.astype(tensor.dtype)
+    """Add to the gradients of a result's parents, from its own gradient g."""
+    _, node, needs = visit
+    parents, vjps, made = node.parents, node.vjps, node.made
+    if vjps is None:
+        _refuse_used()
+    if node.storage.written > made:
+        _refuse_written(node)
+    if g.dtype != node.dtype:
+        g = g.astype(node.dtype)
     for parent in parents:
         if parent is not None:
             if parent.storage.written > made:
-                _refuse_written(parent)
-            if parent.node is None:
-                parent.refresh(made)
-    if prepare is not None:
-        g = prepare(g, needs)
+                _refuse_written(node)
+            parent.refresh(made)
+    if node.prepare is not None:
+        g = node.prepare(g, needs)
     for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
         parent = parents[k]
         if not needs[k]:
             continue
-        above = parent.node
-        if above is None:
+        if not isinstance(parent, TapeNode):
             parent.receive(vjps[k], g)
             if contributed is not None:
                 contributed(parent)
-        elif above is USED:
+        elif parent.vjps is None:
             _refuse_used()
         elif parent in grads:
             grads[parent] = grads[parent] + vjps[k](g, None)
         else:
             grads[parent] = vjps[k](g, None)
-            heappush(visits, (-above.made, parent, above, above.needs))
+            heappush(visits, (-parent.made, parent, parent.needs))
 
 
-def _path(root: AnyTensor, ends: Sequence[AnyTensor]) -> set[AnyTensor]:
-    """The tensors of `ends` that a gradient reaches, and those under root computed from them."""
-    inner, seen, stack, last = [], {root}, [root], {*ends}
+def _path(root: AnyTensor, ends: Mapping[Any, AnyTensor]) -> set[Any]:
+    """The ends that a gradient reaches, and the nodes under root of what is computed from them."""
+    start = root.node or root
+    inner, seen, stack = [], {start}, [start]
     while stack:
-        tensor = stack.pop()
-        if tensor.node is None or tensor in last:
+        node = stack.pop()
+        if node in ends or not isinstance(node, TapeNode):
             continue
-        if tensor.node is USED:
+        if node.vjps is None:
             _refuse_used()
-        inner.append((tensor.node, tensor))
-        for parent, need in zip(tensor.node.parents, tensor.node.needs, strict=True):
+        inner.append(node)
+        for parent, need in zip(node.parents, node.needs, strict=True):
             if need and parent not in seen:
                 seen.add(parent)
                 stack.append(parent)
-    path = seen & last
-    for node, tensor in sorted(inner, key=lambda pair: pair[0].made):
+    path = seen & ends.keys()
+    for node in sorted(inner, key=lambda node: node.made):
         if any(need and p in path for p, need in zip(node.parents, node.needs, strict=True)):
-            path.add(tensor)
+            path.add(node)
     return path
 
 
-def _check_reached(root: AnyTensor, path: set[AnyTensor], until: AnyTensor) -> None:
+def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
     """Raises ValueError if the gradient of root does not reach this tensor."""
-    if root not in path or not until.requires_grad:
+    if (root.node or root) not in path or not until.requires_grad:
         raise ValueError(
             f"backward: until is a tensor of shape {until.shape} that no gradient of this result "
             f"reaches; give one that requires a gradient and that the result (of shape "
@@ -269,16 +239,16 @@ def _check_reached(root: AnyTensor, path: set[AnyTensor], until: AnyTensor) -> N
 def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
     """What to call at each contribution to a leaf under these tensors; the last calls on_leaf."""
     left: dict[AnyTensor, int] = {}
-    seen: set[AnyTensor] = set()
-    stack = [(node, needs) for _, _, node, needs in visits]
+    seen: set[TapeNode] = set()
+    stack = [(node, needs) for _, node, needs in visits]
     while stack:
         node, needs = stack.pop()
         for parent, need in zip(node.parents, needs, strict=True):
-            if need and parent.node is None:
+            if need and not isinstance(parent, TapeNode):
                 left[parent] = left.get(parent, 0) + 1
             elif need and parent not in seen:
                 seen.add(parent)
-                stack.append((parent.node, parent.node.needs))
+                stack.append((parent, parent.needs))
 
     def contributed(leaf: AnyTensor) -> None:
         left[leaf] -= 1
@@ -299,9 +269,9 @@ def _refuse_used() -> NoReturn:
     )
 
 
-def _refuse_written(tensor: AnyTensor) -> NoReturn:
+def _refuse_written(node: TapeNode) -> NoReturn:
     raise RuntimeError(
-        f"backward: a tensor of shape {tensor.shape} was written in place after the forward pass "
-        "had used it, so the gradient would be wrong; run the forward pass again after the write, "
-        "or write to a copy"
+        f"backward: a result of shape {node.shape}, or a tensor that it was computed from, was "
+        "written in place after the forward pass had used it, so the gradient would be wrong; run "
+        "the forward pass again after the write, or write to a copy"
     )

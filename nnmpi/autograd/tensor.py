@@ -17,7 +17,8 @@ from nnmpi.autograd.arguments import axis_of, flat
 from nnmpi.autograd.base import TensorBase
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
+from nnmpi.autograd.tape import OnLeaf, Rest
+from nnmpi.autograd.tape_node import Storage, TapeNode, tick
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result, Vjp
@@ -30,13 +31,14 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     value of an op without vjps has no gradient.
     """
     arrays: list[Any] = []
-    parents: list[Tensor | None] = []
+    parents: list[Any] = []
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
             arrays.append(a.operand)
-            parents.append(a)
-            needs.append(a.requires_grad)
+            needed = a.requires_grad
+            parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
+            needs.append(needed)
         else:
             arrays.append(a if a is None else constant(a, args))
             parents.append(None)
@@ -45,12 +47,15 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     value = result.value
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
-        parents[0].lend(y)
+        args[0].lend(y)
     record = recording.get()
     if record:
-        if True in needs and result.vjps:
+        vjps: Sequence[Any] = result.vjps
+        if True in needs and vjps:
             y.requires_grad = True
-            y.node = TapeNode(parents, needs, result.vjps, result.prepare, tape.tick())
+            if False in needs:
+                vjps = [vjp if need else None for vjp, need in zip(vjps, needs, strict=False)]
+            y.node = TapeNode(y, parents, needs, vjps, result.prepare)
         if record is not True:
             record(op, args, options, y)
     return y
@@ -184,7 +189,7 @@ class Tensor(TensorBase):
 
     def mark_written(self) -> None:
         """Record a write: graphs that have used these values can no longer be differentiated."""
-        self.storage.written = tape.tick()
+        self.storage.written = tick()
 
     __iadd__ = methods.in_place(apply, elementwise.add)
     __isub__ = methods.in_place(apply, elementwise.subtract)

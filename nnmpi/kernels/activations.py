@@ -1,6 +1,6 @@
 """Activations and their gradients, one pass over arrays of any layout that they share.
 
-y = f(x)        what the gradient needs beside x is kept: y itself, s = sigmoid(...) or phi
+y = f(x)        one array is kept for the gradient: y itself, or the slope f'(x)
 dx = g f'(x)
 """
 
@@ -62,20 +62,15 @@ def sigmoid_gradient_loop(g: Array, y: Array, dx: Array) -> None:
 
 
 @kernel
-def silu_loop(x: Array, s: Array, y: Array) -> None:
-    """s = sigmoid(x), y = x s."""
+def silu_loop(x: Array, slope: Array, y: Array) -> None:
+    """y = x s, slope = s (1 + x (1 - s)) with s = sigmoid(x)."""
+    xp, s = xp_of(x), floats_like(x)
     sigmoid_loop.reference(x, s)
-    xp_of(x).multiply(x, s, out=y)
-
-
-@kernel
-def silu_gradient_loop(g: Array, x: Array, s: Array, dx: Array) -> None:
-    xp = xp_of(x)
-    xp.subtract(1, s, out=dx)
-    dx *= x
-    dx += 1
-    dx *= s
-    xp.multiply(g, dx, out=dx)
+    xp.multiply(x, s, out=y)
+    xp.subtract(1, s, out=slope)
+    slope *= x
+    slope += 1
+    slope *= s
 
 
 # log(erfc(z)) + z^2 - log(t) with t = 1 / (1 + z/2), as a Chebyshev series in 2t - 1:
@@ -126,30 +121,25 @@ def erfc(x: Array) -> Array:
 
 
 @kernel
-def gelu_loop(x: Array, phi: Array, y: Array) -> None:
-    """Phi = the distribution function of the standard normal, y = x phi."""
-    xp = xp_of(x)
+def gelu_loop(x: Array, slope: Array, y: Array) -> None:
+    """y = x phi, slope = phi + x phi' with phi the distribution function of the standard normal."""
+    xp, phi = xp_of(x), floats_like(x)
     xp.multiply(erfc(x * -math.sqrt(0.5)), 0.5, out=phi)
     xp.multiply(x, phi, out=y)
-
-
-@kernel
-def gelu_gradient_loop(g: Array, x: Array, phi: Array, dx: Array) -> None:
-    xp = xp_of(x)
     density = xp.exp(x * x * -0.5)
     density *= 1 / math.sqrt(2 * math.pi)
-    xp.multiply(x, density, out=dx)
-    dx += phi
-    xp.multiply(g, dx, out=dx)
+    xp.multiply(x, density, out=slope)
+    slope += phi
 
 
 _SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
 @kernel
-def gelu_tanh_loop(x: Array, s: Array, y: Array) -> None:
-    """s = (1 + tanh(u)) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), y = x s."""
-    xp = xp_of(x)
+def gelu_tanh_loop(x: Array, slope: Array, y: Array) -> None:
+    """y = x s, slope = s + 2 x s (1 - s) du/dx with u = sqrt(2 / pi) (x + 0.044715 x^3) and
+    s = (1 + tanh(u)) / 2 = sigmoid(2 u)."""
+    xp, s = xp_of(x), floats_like(x)
     u = x * x
     u *= _SCALE * _CUBIC
     u += _SCALE
@@ -158,19 +148,12 @@ def gelu_tanh_loop(x: Array, s: Array, y: Array) -> None:
     s += 1
     s *= 0.5
     xp.multiply(x, s, out=y)
-
-
-@kernel
-def gelu_tanh_gradient_loop(g: Array, x: Array, s: Array, dx: Array) -> None:
-    """g (s + 2 x s (1 - s) du/dx)."""
-    xp = xp_of(x)
-    slope = x * x
-    slope *= 3 * _SCALE * _CUBIC
-    slope += _SCALE
+    du = x * x
+    du *= 3 * _SCALE * _CUBIC
+    du += _SCALE
     rest = 1 - s
-    xp.multiply(x, s, out=dx)
-    dx *= rest
-    dx *= slope
-    dx *= 2
-    dx += s
-    xp.multiply(g, dx, out=dx)
+    xp.multiply(x, s, out=slope)
+    slope *= rest
+    slope *= du
+    slope *= 2
+    slope += s

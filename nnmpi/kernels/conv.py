@@ -6,7 +6,7 @@
 The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -107,7 +107,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)
-    N, O = len(x), len(w)
+    N, O, shape = len(x), len(w), xl.shape
     h, v = f.outputs(*x.shape[2:])
     y = xp_of(x).empty((N, h, v, O), x.dtype)
     chunks = _chunks_of(N, chunk)
@@ -123,7 +123,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     passed = y if f.relu else None  # y itself is kept for ReLU only
 
     def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
-        gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, xl, O, needs)
+        gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, shape, O, needs)
         method.begin_backward(needs[0])
         progress = progress_hook.get()
         for s, mask in zip(chunks, masks, strict=True):
@@ -132,7 +132,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
         method.release()
         return shared
 
-    return Result(y.transpose(0, 3, 1, 2), _vjps_of(method), prepare)
+    return Result(y.transpose(0, 3, 1, 2), _vjps(method.finish_dw), prepare)
 
 
 def conv_transpose2d(
@@ -164,7 +164,7 @@ def conv_transpose2d(
     def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
         gl = g.transpose(0, 2, 3, 1)
         inner, _ = im2col(gl, wl, f)
-        dx, dw, db = shared = _gradients(inner, xl, O, needs)
+        dx, dw, db = shared = _gradients(inner, xl.shape, O, needs)
         progress = progress_hook.get()
         for s in chunks:
             progress()
@@ -176,24 +176,26 @@ def conv_transpose2d(
                 db += column_sum(xp.ascontiguousarray(gl[s]).reshape(-1, O))
         return shared
 
-    return Result(y.transpose(0, 3, 1, 2), _vjps_of(method), prepare)
+    return Result(y.transpose(0, 3, 1, 2), _vjps(lambda dw: dw), prepare)
 
 
-def _gradients(method: ConvMethod, x: Array, O: int, needs: Sequence[bool]) -> epilogue.Gradients:
-    """Room for the gradients of x (N, H, W, C), w and b."""
-    xp = xp_of(x)
+def _gradients(
+    method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
+) -> epilogue.Gradients:
+    """Room for the gradients of x of this shape (N, H, W, C), w and b."""
+    xp, dtype = xp_of(method.x), method.x.dtype
     return epilogue.Gradients(
-        xp.empty(x.shape, x.dtype) if needs[0] else None,
+        xp.empty(shape, dtype) if needs[0] else None,
         method.new_dw() if needs[1] else None,
-        xp.zeros(O, x.dtype) if needs[2] else None,
+        xp.zeros(O, dtype) if needs[2] else None,
     )
 
 
-def _vjps_of(method: ConvMethod) -> tuple[Vjp, Vjp, Vjp]:
+def _vjps(finish_dw: Callable[[Array], Array]) -> tuple[Vjp, Vjp, Vjp]:
     """The vjps of x, w and b from `Gradients`."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
-        dw = method.finish_dw(shared.dw)
+        dw = finish_dw(shared.dw)
         if out is None:
             return xp_of(dw).ascontiguousarray(dw).transpose(3, 2, 0, 1)
         out.transpose(2, 3, 1, 0)[...] = dw

@@ -24,13 +24,18 @@ def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     return a.mean(axis=axis, keepdims=keepdims)
 
 
+def computed(a: Array) -> Array:
+    """An array as NumPy computes with it: 16 bits as a copy in float32."""
+    return a.astype(np.float32) if on_host_in_16_bits(a) else a
+
+
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """An op on copies in float32, which are kept for the backward pass.
+    """An op on copies in float32, which are kept for the backward pass where it reads them.
 
     Its value and the gradients have the type of the first array that has 16 bits.
     """
     dtype = next(a.dtype for a in arrays if on_host_in_16_bits(a))
-    result = op(*(a.astype(np.float32) if on_host_in_16_bits(a) else a for a in arrays))
+    result = op(*map(computed, arrays))
     plain = result.prepare
 
     def prepare(g: Array, needs: Sequence[bool]) -> Any:

@@ -155,7 +155,10 @@ class Im2col:
         """Before the first `backward`."""
 
     def release(self) -> None:
-        """After the last chunk of a pass."""
+        """After the last chunk of a pass: frees images whose columns are kept."""
+        if self.kept:
+            self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
+            self.padded = self._zeros(0)
 
     def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""

@@ -22,11 +22,16 @@ def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
 
 
 def gradients(
-    g: Array, x: Array, w: Array, dx: Array | None, dw: Array | None, db: Array | None
+    g: Array, x: Array | None, w: Array, dx: Array | None, dw: Array | None, db: Array | None
 ) -> None:
-    """The gradients that are not None, from that of y before ReLU, g, by the fastest way."""
+    """The gradients that are not None, from that of y before ReLU, g, by the fastest way.
+
+    Without dw, x may be None, since it is not read.
+    """
+    if x is None:  # kernels ask for its shape; these zeros take no memory before they are read
+        x = xp_of(g).zeros((len(g), w.shape[1]), g.dtype)
     most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
-    if dw is not None and len(x) <= most and takes_large(len(x), *w.shape):
+    if dw is not None and len(g) <= most and takes_large(len(g), *w.shape):
         linear_gradients(g, x, w, None, dw, None, True)
         dw = None
     linear_gradients(g, x, w, dx, dw, db, False)

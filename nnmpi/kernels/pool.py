@@ -74,19 +74,19 @@ def max_pool2d_indices(x: Array, windows: Windows) -> Array:
 
 def _max_pool_2x2(x: Array) -> Result:
     """2x2 windows with stride 2 of x (N, H, W, C): the same kernel as in a fused convolution."""
-    xp = xp_of(x)
-    n, H, W, C = x.shape
+    xp, shape, dtype = xp_of(x), x.shape, x.dtype
+    n, H, W, C = shape
     h, w = H // 2, W // 2
 
     def windows(a: Array) -> Array:
         return a[:, : 2 * h, : 2 * w].reshape(n, h, 2, w, 2, C).transpose(2, 4, 0, 1, 3, 5)
 
-    y = xp.empty((n, h, w, C), x.dtype)
+    y = xp.empty((n, h, w, C), dtype)
     masks = epilogue.masks_of(y)
     epilogue.pool_loop(windows(x), y, *masks)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.zeros(x.shape, x.dtype)
+        d = xp.zeros(shape, dtype)
         epilogue.unpool_loop(g.transpose(0, 2, 3, 1), *masks, windows(d))
         return d.transpose(0, 3, 1, 2)
 

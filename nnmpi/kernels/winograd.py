@@ -255,10 +255,14 @@ class Winograd:
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q = x, w, q
-        self.f = transform(q.m, x.dtype.name)
         self.C, self.O = w.shape[2:]
         self.U = self.transformed()
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
+
+    @property
+    def f(self) -> Transform:
+        """The matrices of the transforms, which a process has once."""
+        return transform(self.q.m, self.w.dtype.name)
 
     def transformed(self) -> np.ndarray:
         """U; not kept for the backward pass, since it is up to four times as large as w."""
@@ -274,8 +278,8 @@ class Winograd:
             self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
 
     def release(self) -> None:
-        """After the last chunk of a pass: frees U."""
-        self.U = self.w[:0]
+        """After the last chunk of a pass: frees U, and the images, whose tiles are kept."""
+        self.U, self.x = self.w[:0], np.empty((0, *self.x.shape[1:]), self.x.dtype)
 
     def _tiles(self, n: int, channels: int) -> np.ndarray:
         """An uninitialised matrix (t*t, T * channels)."""

@@ -153,7 +153,7 @@ class Node(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Bytes that nodes keep for the backward pass, besides their edges.
+    """What the vjps of nodes read, and so keep: the memory of some edges, and bytes besides.
 
     Several nodes are layers that run as one op.
     """
@@ -161,9 +161,10 @@ class Kept(NamedTuple):
     nodes: range
     constant: float
     per_sample: float
+    edges: tuple[int, ...] = ()
 
     def bytes(self, samples: int) -> float:
-        """The bytes for so many samples."""
+        """The bytes besides the edges, for so many samples."""
         return self.constant + self.per_sample * samples
 
 
@@ -199,7 +200,7 @@ class Graph(NamedTuple):
     calls      of modules with several nodes, but for Sequentials that only run their layers
     shapes     the edges whose shape a `forward` reads, so that it has to be the whole one
     kept       of each node, and of neighbours that run as one op
-    loss       what the loss keeps besides the outputs
+    loss       what the loss keeps
     """
 
     nodes: tuple[Node, ...]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
@@ -80,6 +80,13 @@ class ConflictError(Exception):
         self.path, self.note = path, note
 
 
+class Read(NamedTuple):
+    """What vjps read: edges, whose memory is theirs, and bytes besides."""
+
+    edges: frozenset[int]
+    bytes: int
+
+
 class GraphRecorder:
     """Records the layers and ops of one pass.
 
@@ -87,8 +94,8 @@ class GraphRecorder:
     bytes that the pass holds so far, whenever a node has been added.
 
     edges  for the samples of the pass, once its arrays are freed
-    kept   the bytes that nodes keep, each alone and those that run as one op
-    loss   the bytes that the loss keeps
+    kept   what the vjps of nodes read, each alone and of those that run as one op
+    loss   what that of the loss reads
     held   the bytes of the edges, and those that nodes keep besides
     """
 
@@ -101,9 +108,9 @@ class GraphRecorder:
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
         self.calls, self.shapes = list[Call](), set[int]()
-        self.kept, self.loss = list[tuple[range, int]](), 0
+        self.kept, self.loss = list[tuple[range, Read]](), Read(frozenset(), 0)
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
-        self._memory: dict[int, Array] = {}  # of all edges, by its id
+        self._memory: dict[int, tuple[int, Array]] = {}  # of edges, by its id, with the first edge
         self._within: list[str] = []  # the paths of the modules that are looked into
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
@@ -117,7 +124,7 @@ class GraphRecorder:
         self.outputs = self._templates(self.returned)
         if loss is not None:
             self._unit = {}
-            self.loss = _besides(loss(self.returned, n), self.returned)
+            self.loss = self._read(loss(self.returned, n), self.returned)
 
     def free(self) -> None:
         """Frees the arrays of the pass; `edges` says what they were."""
@@ -197,7 +204,8 @@ class GraphRecorder:
             if len(group) > 1:
                 self._unit, stop = {}, len(self.nodes)
                 (step,) = steps_of(list(group))
-                self.kept.append((range(stop - len(group), stop), _besides(step(*before), before)))
+                nodes, y = range(stop - len(group), stop), step(*before)
+                self.kept.append((nodes, self._read(y, before, self._edges[id(args[0])])))
                 self._unit = None
         return args[0]
 
@@ -226,11 +234,11 @@ class GraphRecorder:
     def _add(self, node: Node, arguments: Any, result: Any) -> Any:
         """Adds a node with its results, each of which becomes an edge, and with what it keeps."""
         one = range(len(self.nodes), len(self.nodes) + 1)
-        besides = _besides(result, arguments)
-        self.kept.append((one, besides))
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
+        read = self._read(result, arguments)
+        self.kept.append((one, read))
         self.nodes.append(node._replace(result=self._templates(returned)))
-        self.held += besides
+        self.held += read.bytes
         self._grown(self.held)
         return returned
 
@@ -243,9 +251,22 @@ class GraphRecorder:
         self._tensors.append(t)
         memory = memory_of(t.operand)
         if id(memory) not in self._memory:
-            self._memory[id(memory)] = memory
+            self._memory[id(memory)] = self._edges[id(t)], memory
             self.held += int(memory.nbytes)
         return t
+
+    def _read(self, result: Any, arguments: Any, output: int | None = None) -> Read:
+        """What the vjps between arguments and a result read; `output` is the edge that stands for
+        a result that is none."""
+        results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
+        given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
+        memory = kept(results, given)
+        edge_of = {key: edge for key, (edge, _) in self._memory.items()}
+        if output is not None:
+            edge_of |= {id(memory_of(t.operand)): output for t in results}
+        edges = frozenset(edge_of[key] for key in memory if key in edge_of)
+        own = edge_of.keys() | {id(memory_of(t.operand)) for t in given}
+        return Read(edges, nbytes(m for key, m in memory.items() if key not in own))
 
     def _templates(self, tree: Any) -> Any:
         """Arguments or results as the graph has them."""
@@ -294,16 +315,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def _besides(result: Any, arguments: Any) -> int:
-    """The bytes that a result keeps for its backward pass besides its arguments and itself."""
-    results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
-    given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
-    memory = kept(results, given)
-    for t in (*results, *given):
-        memory.pop(id(memory_of(t.operand)), None)
-    return nbytes(memory.values())
 
 
 def order_of(array: Array) -> tuple[int, ...]:

@@ -1,17 +1,17 @@
 """Kept: the memory that a result holds for its backward pass, found from the tape itself.
 
-A node holds its parents, and the vjps what they close over; both are walked, and each block of
-memory counts once.
+A node holds what its vjps close over; that is walked, and each block of memory counts once.
 """
 
 import gc
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
+from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 
@@ -23,38 +23,30 @@ def memory_of(array: Array) -> Array:
     return array
 
 
-def kept(results: Iterable[Tensor], until: Collection[Tensor] = ()) -> dict[int, Array]:
+def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
     """The memory that results hold for a backward pass down to these tensors, by id; without that
     of parameters."""
-    stop, found, seen = {id(t) for t in until}, dict[int, Array](), set[int]()
-    tensors = list(results)
-    weights: set[int] = set()
-    while tensors:
-        t = tensors.pop()
-        if id(t) in seen:
+    seen, found, weights = {id(t.node) for t in until}, dict[int, Array](), set[int]()
+    nodes = [t.node for t in results if t.node is not None]
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
             continue
-        seen.add(id(t))
-        if isinstance(t, Parameter):
-            weights.add(id(memory_of(t.operand)))
-            continue
-        _add(found, t.operand)
-        node = t.node
-        if id(t) in stop or node is None:
-            continue
-        tensors.extend(p for p in node.parents if isinstance(p, Tensor))
-        for array in _arrays([*node.vjps, node.prepare], set()):
-            _add(found, array)
+        seen.add(id(node))
+        for parent in node.parents:
+            if isinstance(parent, TapeNode):
+                nodes.append(parent)
+            elif isinstance(parent, Parameter):
+                weights.add(id(memory_of(parent.operand)))
+        for array in _arrays([node.vjps, node.prepare], set()):
+            memory = memory_of(array)
+            found[id(memory)] = memory
     return {key: array for key, array in found.items() if key not in weights}
 
 
 def nbytes(arrays: Iterable[Array]) -> int:
     """The bytes of all arrays."""
     return sum(int(array.nbytes) for array in arrays)
-
-
-def _add(found: dict[int, Array], array: Array) -> None:
-    memory = memory_of(array)
-    found[id(memory)] = memory
 
 
 def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, array_of
-from nnmpi.autograd.tape import Storage
+from nnmpi.autograd.tape_node import Storage
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
 from nnmpi.kernels import Vjp
@@ -90,6 +90,8 @@ class Parameter(Tensor):
         "seed",
         "store",
     )
+
+    is_refreshed = True
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
         data = value.data if isinstance(value, Tensor) else value

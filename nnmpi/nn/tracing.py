@@ -31,7 +31,7 @@ from nnmpi.nn.graph import (
     edges_of,
     mapped,
 )
-from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, Read, tell
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -206,10 +206,11 @@ def merged(
     )
 
 
-def _affine(nodes: range, more: int, most: int) -> Kept:
+def _affine(nodes: range, more: Read, most: Read) -> Kept:
     """What is kept for any number of samples, from what is kept for two of them."""
-    slope = (most - more) / (MOST - MORE)
-    return Kept(nodes, more - slope * MORE, slope)
+    slope = (most.bytes - more.bytes) / (MOST - MORE)
+    edges = tuple(sorted(more.edges | most.edges))
+    return Kept(nodes, more.bytes - slope * MORE, slope, edges)
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Iterator[Edge]:

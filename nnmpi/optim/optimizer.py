@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import tape
+from nnmpi.autograd.tape_node import tick
 from nnmpi.backend import Array
 from nnmpi.kernels.undo import blocks
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
@@ -177,7 +177,7 @@ class Optimizer:
 
     def _move(self, lr_factor: float, steps: int) -> None:
         """Update all ranges, of which this is so many steps more."""
-        written = tape.tick()
+        written = tick()
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + steps, self._running.starts[i]

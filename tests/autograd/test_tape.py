@@ -222,7 +222,7 @@ def test_a_graph_is_freed_with_its_root():
     try:
         a = leaf(1)
         middle = a * 2
-        ref = weakref.ref(middle)
+        ref = weakref.ref(middle.node.vjps[0])
         root = middle.sum()
         del middle
         assert ref() is not None

@@ -171,7 +171,7 @@ def test_a_write_between_forward_and_backward_is_detected(write):
         y = nnmpi.exp(a * constant)
         with no_grad():
             write({"a leaf": a, "a constant": constant, "a value": y}[written])
-        with pytest.raises(RuntimeError, match=r"tensor of shape \(2,\) was written in place"):
+        with pytest.raises(RuntimeError, match=r"result of shape \(2,\).* written in place"):
             y.backward(np.ones(2))
 
 
@@ -281,7 +281,7 @@ def test_a_write_through_a_view_is_detected(view):
         y = (h * h).sum()
         with no_grad():
             view(h)[...] = 5.0
-        with pytest.raises(RuntimeError, match="was written in place"):
+        with pytest.raises(RuntimeError, match="written in place"):
             y.backward()
 
 

@@ -9,22 +9,16 @@ from nnmpi.kernels import activations as kernels
 from nnmpi.native.table import Kernel
 
 
-def _smooth(a: Array, loop: Kernel, gradient_loop: Kernel) -> Result:
-    """An op whose gradient is computed from a, and from what the forward pass has kept."""
-    y, kept = kernels.floats_like(a), kernels.floats_like(a)
-    loop(a, kept, y)
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        dx = kernels.floats_like(kept)
-        gradient_loop(g, a, kept, dx)
-        return dx
-
-    return Result(y, (vjp,))
+def _smooth(a: Array, loop: Kernel) -> Result:
+    """An op whose slope the forward pass has computed: that alone is kept."""
+    y, slope = kernels.floats_like(a), kernels.floats_like(a)
+    loop(a, slope, y)
+    return Result(y, (lambda g, out: g * slope,))
 
 
 def silu(a: Array) -> Result:
     """a * sigmoid(a)."""
-    return _smooth(a, kernels.silu_loop, kernels.silu_gradient_loop)
+    return _smooth(a, kernels.silu_loop)
 
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
@@ -46,11 +40,12 @@ def prelu(a: Array, w: Array) -> Result:
     positive = (a > 0).astype(a.dtype)
     rest = 1 - positive
     factor = positive + rest * slopes
+    of_slopes, of_w = slopes.shape, w.shape
     return Result(
         a * factor,
         (
             lambda g, out: g * factor,
-            lambda g, out: unbroadcast(g * a * rest, slopes).reshape(w.shape),
+            lambda g, out: unbroadcast(g * a * rest, of_slopes).reshape(of_w),
         ),
     )
 
@@ -77,12 +72,12 @@ def softplus(a: Array, *, beta: float, threshold: float) -> Result:
 
 def gelu(a: Array) -> Result:
     """a * Phi(a), with Phi the distribution function of the standard normal."""
-    return _smooth(a, kernels.gelu_loop, kernels.gelu_gradient_loop)
+    return _smooth(a, kernels.gelu_loop)
 
 
 def gelu_tanh(a: Array) -> Result:
     """a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715 a^3): about gelu(a)."""
-    return _smooth(a, kernels.gelu_tanh_loop, kernels.gelu_tanh_gradient_loop)
+    return _smooth(a, kernels.gelu_tanh_loop)
 
 
 GELUS = {"none": gelu, "tanh": gelu_tanh}

@@ -28,8 +28,8 @@ def einsum(*arrays: Array, equation: str) -> Result:
         return xp.einsum(f"{','.join(terms)}->{to}", *factors, optimize=True)
 
     def vjp_of(k: int) -> Callable[[Array, Array | None], Array]:
-        a, term = arrays[k], inputs[k]
-        length = dict(zip(term, a.shape, strict=True))  # of each letter once
+        shape, term = arrays[k].shape, inputs[k]
+        length = dict(zip(term, shape, strict=True))  # of each letter once
         others, terms = [*arrays[:k], *arrays[k + 1 :]], [*inputs[:k], *inputs[k + 1 :]]
 
         def vjp(g: Array, out: Array | None) -> Array:
@@ -42,7 +42,7 @@ def einsum(*arrays: Array, equation: str) -> Result:
             d = xp.broadcast_to(d, tuple(length.values()))
             if len(length) == len(term):
                 return d
-            whole = xp.zeros(a.shape, g.dtype)
+            whole = xp.zeros(shape, g.dtype)
             summed([term], "".join(length), whole)[...] = d  # a view of the diagonal
             return whole
 

@@ -2,7 +2,8 @@
 
 Every op of this folder is a function from arrays to a `Result`: a value, called
 `y` where a formula needs it, and one vjp per argument. An argument may be a
-Python number, which has no gradient.
+Python number, which has no gradient. The tape keeps each array that a vjp names,
+and nothing else: a vjp that needs no more than a shape names that.
 """
 
 import operator
@@ -19,9 +20,8 @@ from nnmpi.kernels.halves import summed
 Gradient = Callable[[Array], Array]
 
 
-def unbroadcast(g: Array, like: Array) -> Array:
-    """Sum g over the axes along which `like` was broadcast to g's shape."""
-    shape = like.shape
+def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
+    """Sum g over the axes along which an array of this shape was broadcast to g's."""
     if g.shape == shape:
         return g
     if g.ndim > len(shape):
@@ -51,7 +51,8 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
 
 def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
     """The vjps of an op of a and b, from what it makes of a gradient before it is unbroadcast."""
-    return lambda g, out: unbroadcast(da(g), a), lambda g, out: unbroadcast(db(g), b)
+    of_a, of_b = getattr(a, "shape", ()), getattr(b, "shape", ())
+    return lambda g, out: unbroadcast(da(g), of_a), lambda g, out: unbroadcast(db(g), of_b)
 
 
 def add(a: Array, b: Array) -> Result:
@@ -90,10 +91,11 @@ def power(a: Array, b: Array) -> Result:
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
     y = broadcasting(name, a, b)
+    dtype = y.dtype
 
     def share(u: Array, v: Array) -> Array:
         """1 where u is taken, 1/2 where both are equal, 0 elsewhere."""
-        return wins(u, v).astype(y.dtype) + (a == b).astype(y.dtype) * 0.5
+        return wins(u, v).astype(dtype) + (a == b).astype(dtype) * 0.5
 
     return Result(y, _vjps(a, b, lambda g: g * share(a, b), lambda g: g * share(b, a)))
 
@@ -194,4 +196,5 @@ def clip(a: Array, *, low: float | None, high: float | None) -> Result:
 
 def astype(a: Array, *, dtype: Any) -> Result:
     """a in another floating-point type."""
-    return Result(a.astype(dtype), (lambda g, out: g.astype(a.dtype),))
+    before = a.dtype
+    return Result(a.astype(dtype), (lambda g, out: g.astype(before),))

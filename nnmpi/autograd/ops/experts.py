@@ -92,27 +92,29 @@ def route(
     p = probabilities(x, w)
     chosen = choices(p, top_k)
     before, in_all = counted(chosen.sum(axis=1, keepdims=True))
-    share = in_all.astype(p.dtype) / max(T * top_k, 1)
     total = (p * chosen).sum(axis=-1, keepdims=True) if top_k > 1 else xp.ones_like(p[..., :1])
     gates = p * chosen / total
     taken = chosen & (before + xp.cumsum(chosen, axis=1) <= slots_of(T, E, top_k, factor))
+    y = (gates * taken).reshape(*x.shape[:-1], E)
+    of_load = auxiliary * E / (T * max(samples, 1)) if auxiliary else 0.0
+    share = in_all.astype(p.dtype) / max(T * top_k, 1) * of_load if auxiliary else 0.0
+    shape, normal = x.shape, gates if top_k > 1 else 0.0
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         """The gradient of the logits, (N, T, E)."""
         d = g.reshape(p.shape) * taken
         if top_k > 1:
-            d = d - (d * gates).sum(axis=-1, keepdims=True)
+            d = d - (d * normal).sum(axis=-1, keepdims=True)
         dp = d * chosen / total
         if auxiliary:
-            dp += share * (auxiliary * E / (T * max(samples, 1)))
+            dp += share
         dz: Array = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
         return dz
 
     def vjp_w(dz: Array, out: Array | None) -> Array:
         return xp.matmul(dz.reshape(-1, E).T, x.reshape(-1, x.shape[-1]), out=out)
 
-    y = (gates * taken).reshape(*x.shape[:-1], E)
-    return Result(y, (lambda dz, out: (dz @ w).reshape(x.shape), vjp_w), prepare)
+    return Result(y, (lambda dz, out: (dz @ w).reshape(shape), vjp_w), prepare)
 
 
 def experts(

@@ -3,8 +3,9 @@
 Weights come behind inputs, since the tape visits later arguments first: their sums over ranks start
 before the gradient of the input is computed. Their vjps write into `out`, the gradient buffer.
 
-A node keeps what its vjps name until they have run: so y is kept for ReLU only. `mlp` has to give
-the bits of `linear` layer by layer, as users may see either (hooks, recording, parts on ranks).
+A node keeps what its vjps name until they have run: so y is kept for ReLU only, and x for the
+gradient of w. `mlp` has to give the bits of `linear` layer by layer, as users may see either
+(hooks, recording, parts on ranks).
 """
 
 from collections.abc import Sequence
@@ -88,16 +89,16 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     y = xp.empty((len(rows), len(w)), x.dtype)
     outputs(rows, w, b, y, relu)
 
-    shape, passed = y.shape, y if relu else None  # y itself is kept for ReLU only
+    before, shape, passed = x.shape, y.shape, y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         g = g.reshape(shape)
         return xp.ascontiguousarray(g) if passed is None else relu_gradient(g, passed)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
-        dx = xp.empty(rows.shape, rows.dtype)
-        gradients(g, rows, w, dx, None, None)
-        return dx.reshape(x.shape)
+        dx = xp.empty((len(g), w.shape[1]), w.dtype)
+        gradients(g, None, w, dx, None, None)
+        return dx.reshape(before)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
@@ -106,10 +107,10 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         db = xp.empty(len(w), w.dtype) if out is None else out
-        gradients(g, rows, w, None, None, db)
+        gradients(g, None, w, None, None, db)
         return db
 
-    value = y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0])
+    value = y if x.ndim == 2 else y.reshape(*before[:-1], w.shape[0])
     return Result(value, (vjp_x, vjp_w, vjp_b), prepare)
 
 
@@ -123,14 +124,15 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         _check_linear(shape, dtype, w)
         shape = shape[0], len(w)
         ys.append(xp.empty(shape, dtype))
-    values = tuple(ys)
-    mlp_outputs(x, ws, bs, values, relus)
+    mlp_outputs(x, ws, bs, tuple(ys), relus)
+    inside, last = tuple(ys[:-1]), ys[-1] if relus[-1] else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
-        pairs = zip((x, *parameters), needs, strict=True)
+        pairs, g = zip((x, *parameters), needs, strict=True), xp.ascontiguousarray(g)
         found = [xp.empty(a.shape, dtype) if need else None for a, need in pairs]
         dws, dbs = tuple(found[1::2]), tuple(found[2::2])
-        mlp_gradients(xp.ascontiguousarray(g), x, ws, values, relus, found[0], dws, dbs)
+        values = *inside, g if last is None else last  # which is read for ReLU only
+        mlp_gradients(g, x, ws, values, relus, found[0], dws, dbs)
         return found
 
-    return Result(values[-1], picks(1 + len(parameters)), prepare)
+    return Result(ys[-1], picks(1 + len(parameters)), prepare)

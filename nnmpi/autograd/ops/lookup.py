@@ -47,11 +47,11 @@ def whole(g: Any) -> Array:
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
     """w[index]; row `padding` of w gets no gradient."""
-    xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
+    xp, shape, kept = xp_of(w), w.shape, index.copy()  # the backward pass reads it again
 
     def vjp(g: Any, out: Array | None) -> Array:
         rows, at = (g.rows, g.index) if isinstance(g, TableGradient) else (g, kept)
-        dw = xp.zeros(w.shape, g.dtype)
+        dw = xp.zeros(shape, g.dtype)
         embedding_gradient_loop(xp.ascontiguousarray(rows), at, dw)  # NumPy's own is slow
         if padding is not None:
             dw[padding] = 0

@@ -94,7 +94,7 @@ def weighted_cross_entropy(
 ) -> Result:
     """The loss of logp = log_softmax(z)."""
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
-    n = len(target.classes)
+    n, shape = len(target.classes), z.shape
     at = target.classes * n + xp.arange(n)  # flat indices into s
     s = _transposed(z).copy()
     s -= s.max(axis=0)
@@ -111,7 +111,7 @@ def weighted_cross_entropy(
 
     def vjp(g: Array, out: Array | None) -> Array:
         g = (g.reshape(-1) if reduction == "none" else g) * scale
-        return _back(gradient(e / total, at, slice(None), target, soft, g), z.shape)
+        return _back(gradient(e / total, at, slice(None), target, soft, g), shape)
 
     return Result(y, (vjp,))
 
@@ -126,16 +126,16 @@ def nll(
 ) -> Result:
     """The loss of log-probabilities, without smoothing."""
     xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
-    s = _transposed(logp)
-    rows = xp.arange(len(target.classes))
+    s, shape, dtype = _transposed(logp), logp.shape, logp.dtype
+    of_s, rows = s.shape, xp.arange(len(target.classes))
     losses = _kept(-s[target.classes, rows] * target.counts, target, labels.shape, logp.dtype)
     y, scale = target.reduced(losses, reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
         g = (g.reshape(-1) if reduction == "none" else g) * scale
-        d = xp.zeros(s.shape, logp.dtype)
+        d = xp.zeros(of_s, dtype)
         d[target.classes, rows] = -g * target.counts
-        return _back(d, logp.shape)
+        return _back(d, shape)
 
     return Result(y, (vjp,))
 

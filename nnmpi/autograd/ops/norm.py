@@ -100,7 +100,7 @@ def batch_norm(
     computes this gradient, which is the same one on every rank. The gradients of w and b are those
     of this x alone.
     """
-    xp, rows = xp_of(x), _rows(x)[None]
+    xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center, r = mean[None].copy(), 1 / xp.sqrt(var + eps)  # running statistics change
     y, scale = xp.empty_like(rows), _scaled(r, w)
     kernels.normalise_loop(rows, center, scale[None], b, y)
@@ -116,15 +116,15 @@ def batch_norm(
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
         if s.whole is None:
-            return _unrows(s.g[0] * scale, x.shape)
+            return _unrows(s.g[0] * scale, shape)
         C, dx = len(r), xp.empty_like(rows)
         of_g, of_xhat = s.whole[:C] * scale / n, s.whole[C:] * scale / n
         of_channels = scale, of_xhat * r, of_g
         kernels.norm_gradient_loop(s.g, rows, center, *(c[None] for c in of_channels), dx)
-        return _unrows(dx[0], x.shape)
+        return _unrows(dx[0], shape)
 
     return Result(
-        _unrows(y[0], x.shape),
+        _unrows(y[0], shape),
         (vjp_x, lambda s, out: s.dot, lambda s, out: s.total),
         prepare,
     )
@@ -141,7 +141,7 @@ def layer_norm(
     x: Array, w: Array | None, b: Array | None, *, shape: Sequence[int], eps: float
 ) -> Result:
     """x normalised over its last axes, those of `shape`, * w + b of this shape."""
-    xp, rows = xp_of(x), _rows_of("layer_norm", x, shape)
+    xp, rows, whole = xp_of(x), _rows_of("layer_norm", x, shape), x.shape
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
     mean, r = (xp.empty(len(rows), wide(x.dtype)) for _ in range(2))
     y = xp.empty(rows.shape, x.dtype)
@@ -156,12 +156,12 @@ def layer_norm(
         return g, dw, db
 
     def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
-        dx = xp.empty(rows.shape, x.dtype)
+        dx = xp.empty(rows.shape, rows.dtype)
         kernels.layer_norm_gradient_loop(s[0], rows, flat_w, mean, r, dx)
-        return dx.reshape(x.shape)
+        return dx.reshape(whole)
 
     return Result(
-        y.reshape(x.shape),
+        y.reshape(whole),
         (vjp_x, lambda s, out: s[1].reshape(shape), lambda s, out: s[2].reshape(shape)),
         prepare,
     )
@@ -169,22 +169,22 @@ def layer_norm(
 
 def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> Result:
     """x / sqrt(mean(x^2) + eps) over its last axes, those of `shape`, * w of this shape."""
-    xp, rows = xp_of(x), _rows_of("rms_norm", x, shape)
+    xp, rows, whole = xp_of(x), _rows_of("rms_norm", x, shape), x.shape
     flat_w = None if w is None else w.reshape(-1)
     r, y = xp.empty(len(rows), wide(x.dtype)), xp.empty(rows.shape, x.dtype)
     kernels.rms_norm_loop(rows, flat_w, eps, r, y)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
-        dx = xp.empty(rows.shape, x.dtype)
+        dx = xp.empty(rows.shape, rows.dtype)
         kernels.rms_norm_gradient_loop(g.reshape(rows.shape), rows, flat_w, r, dx)
-        return dx.reshape(x.shape)
+        return dx.reshape(whole)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(rows.shape[1], wide(g.dtype))
         kernels.rms_norm_sum_loop(g.reshape(rows.shape), rows, r, dw)
         return dw.reshape(shape)
 
-    return Result(y.reshape(x.shape), (vjp_x, vjp_w))
+    return Result(y.reshape(whole), (vjp_x, vjp_w))
 
 
 def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:
@@ -192,8 +192,8 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
 
     All but the passes over x and g is done on numbers of a sample and a channel, (N, C).
     """
-    xp, (N, C) = xp_of(x), x.shape[:2]
-    rows = _by_sample(x)
+    xp, rows, shape = xp_of(x), _by_sample(x), x.shape
+    N, C = shape[:2]
     positions = rows.shape[1]
 
     def of_groups(a: Array) -> Array:
@@ -221,10 +221,10 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
         e, ed = (of_groups(_scaled(sums, w)) / max(positions, 1) for sums in (total, dot))
         dx = xp.empty_like(rows)
         kernels.norm_gradient_loop(g, rows, mean, _scaled(r, w), ed * r * r * r, e * r, dx)
-        return _unrows(dx.reshape(-1, C), x.shape)
+        return _unrows(dx.reshape(-1, C), shape)
 
     return Result(
-        _unrows(y.reshape(-1, C), x.shape),
+        _unrows(y.reshape(-1, C), shape),
         (
             vjp_x,
             lambda s, out: (s[2] * r).sum(axis=0),

@@ -164,8 +164,9 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     rows = packed(T, N, of.lengths, of.reverse, xp)
     once = None if of.words is None else distinct(rows.of(of.time_first(of.words)[..., None])[:, 0])
     P = sum(n for _, n in rows.steps)
-    z, before = xp.empty((P, cell.gates * H), x.dtype), xp.empty((P, H), x.dtype)
-    kept = [xp.empty((P, H), x.dtype) for _ in range(cell.kept)]
+    shape, dtype = x.shape, x.dtype
+    z, before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
+    kept = [xp.empty((P, H), dtype) for _ in range(cell.kept)]
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
     value = xp.empty((T + cell.states, N, H), x.dtype)
     y = value[:T].reshape(P, H) if of.lengths is None else xp.empty((P, H), x.dtype)
@@ -186,26 +187,25 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
         return _Gradients(d[0], d[-1], found, of_biases, sums)
 
     def of_x(g: _Gradients) -> Array:
-        each = inputs if once is None else rows.of(given)
-        of_rows, dx = xp.empty(each.shape, x.dtype), xp.empty(x.shape, x.dtype)
-        gradients(g.z, each, w_ih, of_rows, None, None)
+        of_rows, dx = xp.empty((len(g.z), w_ih.shape[1]), dtype), xp.empty(shape, dtype)
+        gradients(g.z, None, w_ih, of_rows, None, None)
         rows.write(of_rows, of.time_first(dx))
         return dx
 
     def vjp_x(g: _Gradients, out: Array | None) -> Any:
         if once is None:
             return of_x(g)
-        found = xp.empty(inputs.shape, x.dtype)
-        gradients(g.sums, inputs, w_ih, found, None, None)
+        found = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
+        gradients(g.sums, None, w_ih, found, None, None)
         return TableGradient(found, once.which, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
-        dw = xp.empty(w_ih.shape, x.dtype) if out is None else out
+        dw = xp.empty(w_ih.shape, dtype) if out is None else out
         gradients(g.sums, inputs, w_ih, None, dw, None)
         return dw
 
     def vjp_w_hh(g: _Gradients, out: Array | None) -> Array:
-        dw = xp.empty(w_hh.shape, x.dtype) if out is None else out
+        dw = xp.empty(w_hh.shape, dtype) if out is None else out
         gradients(g.u, before, w_hh, None, dw, None)
         return dw
 

@@ -36,9 +36,10 @@ def existing(axis: Any, a: Array) -> Any:
 def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
+    kept, before = _kept(a, axis), a.shape
     return Result(
         summed(a, axis, keepdims),
-        (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)), a.shape),),
+        (lambda g, out: xp.broadcast_to(g.reshape(kept), before),),
     )
 
 
@@ -46,8 +47,8 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
-    share = y.size / a.size if a.size else 0.0
-    return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)) * share, a.shape),))
+    share, kept, before = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
+    return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(kept) * share, before),))
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
@@ -61,19 +62,19 @@ def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, 
 def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
-    d, total, divisor = _squares(a, axis, ddof, keepdims)
-    return Result(total / divisor, (lambda g, out: d * (g.reshape(_kept(a, axis)) * 2 / divisor),))
+    kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
+    return Result(total / divisor, (lambda g, out: d * (g.reshape(kept) * 2 / divisor),))
 
 
 def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The square root of the variance; its gradient is 0 where it is 0."""
     xp, axis = xp_of(a), existing(axis, a)
-    d, total, divisor = _squares(a, axis, ddof, keepdims)
+    kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
     y = xp.sqrt(total / divisor)
 
     def vjp(g: Array, out: Array | None) -> Array:
         per_element = xp.where(y == 0, 0, g / xp.where(y == 0, 1, y))
-        return d * (per_element.reshape(_kept(a, axis)) / divisor)
+        return d * (per_element.reshape(kept) / divisor)
 
     return Result(y, (vjp,))
 

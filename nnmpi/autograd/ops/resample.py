@@ -37,10 +37,10 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
         return _along(a, [(k, [Tap(_index(mode, *end))], end[0]) for k, end in padded])
     inside = tuple(slice(max(b, 0), n + b + c - max(c, 0)) for n, b, c in ends)
     y = xp_of(a).full(tuple(n + b + c for n, b, c in ends), value, a.dtype)
-    y[inside] = x[taken]
+    y[inside], before = x[taken], x.shape
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp_of(g).zeros(x.shape, g.dtype)
+        d = xp_of(g).zeros(before, g.dtype)
         d[taken] = _in_memory(g)[inside]
         return _in_memory(d, back=True)
 

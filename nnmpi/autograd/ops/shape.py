@@ -29,7 +29,8 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
         raise ValueError(
             f"reshape: {a.size} elements of shape {a.shape} do not fit {shape}"
         ) from None
-    return Result(y, (lambda g, out: g.reshape(a.shape),), is_view=True)
+    before = a.shape
+    return Result(y, (lambda g, out: g.reshape(before),), is_view=True)
 
 
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,17 +104,17 @@ def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
 
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
     """`a` broadcast to `shape`."""
-    y = xp_of(a).broadcast_to(a, shape)
-    return Result(y, (lambda g, out: unbroadcast(g, a),), is_view=True)
+    y, before = xp_of(a).broadcast_to(a, shape), a.shape
+    return Result(y, (lambda g, out: unbroadcast(g, before),), is_view=True)
 
 
 def getitem(a: Array, *, index: Any) -> Result:
     """a[index] for slices, integers, integer arrays and masks; a mask makes the host wait."""
-    xp, basic = xp_of(a), _basic(index)
+    xp, basic, before = xp_of(a), _basic(index), a.shape
     kept = _copied(index) if basic is None else basic
 
     def vjp(g: Array, out: Array | None) -> Array:
-        da = xp.zeros(a.shape, g.dtype)
+        da = xp.zeros(before, g.dtype)
         if basic is None:
             xp.add.at(da, kept, g)
         else:
@@ -148,10 +149,10 @@ def _copied(index: Any) -> Any:
 
 def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
     """The elements of `a` at these places along an axis, none of which comes twice."""
-    xp = xp_of(a)
+    xp, before = xp_of(a), a.shape
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.zeros(a.shape, g.dtype)
+        d = xp.zeros(before, g.dtype)
         xp.put_along_axis(d, index, g, axis=axis)
         return d
 
@@ -172,8 +173,10 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise ValueError(f"concatenate: shapes {shapes} do not fit along axis {axis}") from None
 
+    ndim = y.ndim
+
     def part(start: int, n: int) -> Any:
-        index = [slice(None)] * y.ndim
+        index = [slice(None)] * ndim
         index[axis] = slice(start, start + n)
         return lambda g, out: g[tuple(index)]
 

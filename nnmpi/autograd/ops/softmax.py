@@ -53,10 +53,11 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
 
 
 def _of_positions(z: Array, labels: Array, reduction: str) -> Result:
+    shape = z.shape
     loss, (vjp_rows,), *_ = cross_entropy(rows_of(z), labels.reshape(-1), reduction=reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        return like_rows(vjp_rows(g.reshape(-1) if g.ndim else g, None), z.shape)
+        return like_rows(vjp_rows(g.reshape(-1) if g.ndim else g, None), shape)
 
     return Result(loss.reshape(labels.shape) if loss.ndim else loss, (vjp,))
 

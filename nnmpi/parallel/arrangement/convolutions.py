@@ -14,20 +14,29 @@ def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[
     """What a convolution of some input channels keeps, if it keeps so much of all of them.
 
     It may take another algorithm than that of all channels: one of few channels keeps the columns
-    that it gathers, and the padded images.
+    that it gathers, and another one its input.
     """
     node, graph = a.graph.nodes[k], a.graph
-    channels = a.local_shape(node.inputs[0], 1, at)[1]
-    of_all = graph.edges[node.inputs[0]].sample[0]
-    if _algorithm(a, k, channels) == _algorithm(a, k, of_all):
+    channels, of_all = _channels(a, k, at)
+    if not reads_otherwise(a, k, at):
         return whole * channels / of_all
     if channels > NARROW:
         return 0.0
     weight = next(graph.variables[v] for v in node.variables if len(graph.variables[v].shape) == 4)
-    kernel = weight.shape[2:]
-    columns = np.prod(kernel) * np.prod(graph.edges[node.outputs[0]].sample[1:])
-    padded = np.prod(np.add(graph.edges[node.inputs[0]].sample[1:], kernel) - 1)
-    return float((columns + padded) * channels * samples * a.updated_dtype.itemsize)
+    columns = np.prod(weight.shape[2:]) * np.prod(graph.edges[node.outputs[0]].sample[1:])
+    return float(columns * channels * samples * a.updated_dtype.itemsize)
+
+
+def reads_otherwise(a: Arrangement, k: int, at: Mapping[str, int]) -> bool:
+    """Whether it takes another algorithm of the channels that are here than of all of them."""
+    channels, of_all = _channels(a, k, at)
+    return _algorithm(a, k, channels) != _algorithm(a, k, of_all)
+
+
+def _channels(a: Arrangement, k: int, at: Mapping[str, int]) -> tuple[int, int]:
+    """The input channels here, and all of them."""
+    (x, *_), graph = a.graph.nodes[k].inputs, a.graph
+    return int(a.local_shape(x, 1, at)[1]), graph.edges[x].sample[0]
 
 
 def _algorithm(a: Arrangement, k: int, channels: int) -> tuple[bool, bool]:

@@ -15,7 +15,7 @@ from nnmpi.config import Config
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
-from nnmpi.parallel.arrangement.convolutions import kept_of_sum
+from nnmpi.parallel.arrangement.convolutions import kept_of_sum, reads_otherwise
 from nnmpi.parallel.arrangement.flat_buffer import (
     DECIDED,
     piece_of,
@@ -159,15 +159,13 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What a stage keeps of a micro-batch: what comes into it, each edge in memory of its own; the
-    edges that its nodes take and return, each memory once; and what nodes keep besides."""
+    edges that vjps read or that go out of it, each memory once; and what nodes keep besides."""
     graph, at, is_last = a.graph, a.mesh.coordinates(rank), stage == len(a.stages) - 1
-    edges, besides = set[int](), 0.0
+    edges, besides = {*(graph.loss.edges if is_last else a.division.stages[stage + 1].takes)}, 0.0
     elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
-        inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
-        last = set(graph.nodes[kept.nodes[-1]].outputs)
-        if kept.nodes[0] not in elsewhere and any(graph.edges[e].requires_grad for e in last):
-            edges |= {e for k in kept.nodes for e in graph.nodes[k].inputs} - inside | last
+        if kept.nodes[0] not in elsewhere:
+            edges |= _read(a, kept, at) - {*_gathered(a, kept)}
             besides += _besides(a, kept, samples, at)
     if is_last:
         besides += _of_loss(a, samples, at)
@@ -183,7 +181,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
 
     Products keep what they have made of their input; what runs with them keeps masks of the output.
     A column keeps its own positions of an input that is cut along them, and gathers it again.
-    A product that gathers its output keeps its own part of it, too.
+    A product that gathers its output keeps no more of it than its own part.
     """
     k = kept.nodes[0]
     first, last = a.graph.nodes[k], a.graph.nodes[kept.nodes[-1]]
@@ -194,7 +192,8 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     share, own = _share(a, last.outputs[0], at), 0.0
     if layer is not None and layer.gathers:
         part = layer.part(at["tp"])
-        share, own = share * part, part * a.local_bytes(last.outputs[0], samples, at)
+        own = sum(part * a.local_bytes(e, samples, at) for e in _gathered(a, kept))
+        share *= part
     if first.kind == "Conv2d" and layer is not None and layer.way.sums_output:
         before = kept_of_sum(a, k, before, samples, at)
     elif first.kind == "Experts":  # on the slots of its own, wherever tokens come from
@@ -202,6 +201,24 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     elif first.inputs:
         before *= _share(a, first.inputs[0], at)
     return before + behind * share + own
+
+
+def _read(a: Arrangement, kept: Kept, at: At) -> set[int]:
+    """The edges that the vjps of nodes read; a convolution of some input channels may read its
+    input where one of all channels keeps what it has made of it, or the other way round."""
+    k = kept.nodes[0]
+    layer, node = a.sharding.layer_of(k), a.graph.nodes[k]
+    sums = layer is not None and layer.way.sums_output and node.kind == "Conv2d"
+    if sums and reads_otherwise(a, k, at):
+        return {*kept.edges} ^ {node.inputs[0]}
+    return {*kept.edges}
+
+
+def _gathered(a: Arrangement, kept: Kept) -> Iterator[int]:
+    """The outputs that the vjps of nodes read of which they have a part."""
+    layer = a.sharding.layer_of(kept.nodes[0])
+    if layer is not None and layer.gathers:
+        yield from {*kept.edges} & {*a.graph.nodes[kept.nodes[-1]].outputs}
 
 
 def _of_loss(a: Arrangement, samples: int, at: At) -> float:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.dtypes import on_host_in_16_bits, wide
+from nnmpi.dtypes import wide
 from nnmpi.kernels import Result, progress_hook
 from nnmpi.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
-from nnmpi.kernels.halves import in_float32
+from nnmpi.kernels.halves import computed
 from nnmpi.parallel.sequence_cut import Seen, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
@@ -91,9 +91,7 @@ def ring_attention(
 ) -> Result:
     """`self_attention` of qkv (N, t, H, 3, D), the part of t positions of sequences that the ranks
     of the ring have together; its value (N, t, H, D)."""
-    if on_host_in_16_bits(qkv):
-        op = partial(ring_attention, scale=scale, causal=causal, keep_of=keep_of, ring=ring)
-        return in_float32(op, qkv)
+    given, qkv = qkv, computed(qkv)
     xp, (N, t, H, _, D), me = xp_of(qkv), qkv.shape, ring.comm.rank
     q = _by_head(qkv[:, :, :, 0])
     kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
@@ -110,9 +108,10 @@ def ring_attention(
         join(here, lse_here, *found)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.empty(qkv.shape, qkv.dtype)
+        qkv = computed(given)
+        q, d = _by_head(qkv[:, :, :, 0]), xp.empty(qkv.shape, qkv.dtype)
         d[:, :, :, 0] = 0
-        dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
+        dq, dy = _by_head(d[:, :, :, 0]), _by_head(computed(g))
         mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
         total, under_way = xp.empty_like(mine), list[Callable[[], None]]()
         for s, (r, there) in enumerate(ring.travelling(mine)):
@@ -131,9 +130,9 @@ def ring_attention(
         for add in under_way:
             add()
         d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)
-        return d
+        return d.astype(given.dtype, copy=False)
 
-    return Result(y, (vjp,))
+    return Result(y.astype(given.dtype, copy=False), (vjp,))
 
 
 def _part(

@@ -250,13 +250,13 @@ def pool2d(
     else:
         rows = xp.full((n, halo.height, columns.padded(W), C), padding, x.dtype)
         halo.fetch(xl, rows[:, :, within])
-    inner = kernel(rows.transpose(0, 3, 1, 2), _without_padding(windows))
+    y, (of_rows,), *_ = kernel(rows.transpose(0, 3, 1, 2), _without_padding(windows))
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = inner.vjps[0](g, None).transpose(0, 2, 3, 1)
+        d = of_rows(g, None).transpose(0, 2, 3, 1)
         return halo.give_back(d[:, :, within]).transpose(0, 3, 1, 2)
 
-    return Result(inner.value, (vjp,))
+    return Result(y, (vjp,))
 
 
 def _without_padding(windows: Windows) -> Windows:

@@ -23,7 +23,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import TapeNode, tick
+from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
@@ -78,7 +78,7 @@ class Joined(Tensor):
         if True in needs and recording.get():
             vjps = tuple(partial(self._gradient, k) for k in range(len(parts)))
             self.requires_grad = True
-            self.node = TapeNode(parts, needs, vjps, None, tick())
+            self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
         """What a backward pass starts from; gradients of parts that require none are not read."""

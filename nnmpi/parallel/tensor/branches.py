@@ -23,7 +23,7 @@ import numpy as np
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import TapeNode, tick
+from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result
@@ -229,7 +229,7 @@ def _result_of_nothing(array: Array) -> Tensor:
     """A tensor that requires a gradient, which nothing gets."""
     t = Tensor(array)
     if recording.get():
-        t.requires_grad, t.node = True, TapeNode((), [], (), None, tick())
+        t.requires_grad, t.node = True, TapeNode(t, (), (), ())
     return t
 
 
@@ -242,7 +242,7 @@ def joined_on_ranks(
     """
     here = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
     parts, ends = own[: len(here)], own[len(here) :]
-    none = [lambda g, out, x=x: xp.zeros_like(x) for x in ends]
+    none = [lambda g, out, like=(x.shape, x.dtype): xp.zeros(*like) for x in ends]
     if join in PUT_TOGETHER:
         arrays = _all_gathered(parts, call, comm, samples, xp)
         shapes = [array.shape for array in arrays]

@@ -250,15 +250,16 @@ def row(
         channels_last += b
     if relu:
         xp.maximum(y, 0, out=y)
+    passed, outputs = y if relu else None, len(w)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
         """The gradient before ReLU, and what the vjps of x and w share."""
-        if relu:
-            g = g * (y > 0)
+        if passed is not None:
+            g = g * (passed > 0)
         return g, plain(side.whole(g), (*needs[:2], False)) if True in needs[:2] else None
 
     def of_b(shared: tuple[Array, Any], out: Array | None) -> Array:
-        return column_sum(xp.moveaxis(shared[0], axis, -1).reshape(-1, len(w)), out)
+        return column_sum(xp.moveaxis(shared[0], axis, -1).reshape(-1, outputs), out)
 
     return Result(
         y,

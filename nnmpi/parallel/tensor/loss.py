@@ -84,12 +84,13 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
     """The loss of logits z of which this rank has some columns; the backward pass is local."""
+    shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:
         y = y.reshape(len(z), *z.shape[2:])
 
     def vjp(g: Array, out: Array | None) -> Array:
-        return like_rows(softmax.gradient((g.reshape(-1) if g.ndim else g) * scale).T, z.shape)
+        return like_rows(softmax.gradient((g.reshape(-1) if g.ndim else g) * scale).T, shape)
 
     return Result(y, (vjp,))
 

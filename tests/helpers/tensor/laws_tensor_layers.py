@@ -398,4 +398,4 @@ def both_layers_of_a_pair_run_as_one_op_with_relu(comm: Comm) -> None:
     parallelize(model, comm, x)
     y = model(Tensor(x))
     flat = y.node.parents[0]
-    assert flat.node.parents[0].node.parents[1] is model[0].weight
+    assert flat.parents[0].parents[1] is model[0].weight

@@ -99,7 +99,7 @@ def test_activations_are_divided_by_the_ranks(tp: int) -> None:
         activations(a, 0, 8) for a in (arranged(1, False), arranged(tp, False), arranged(tp, True))
     )
     assert tp * cut == pytest.approx(one, rel=0.04)  # the table of the loss is on every rank
-    assert tp * whole > 1.4 * one
+    assert tp * whole > 1.35 * one
 
 
 def test_it_sends_as_much_and_gathers_the_input_of_columns_again() -> None:
