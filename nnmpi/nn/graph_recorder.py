@@ -80,7 +80,7 @@ class ConflictError(Exception):
         self.path, self.note = path, note
 
 
-class Read(NamedTuple):
+class ReadMemory(NamedTuple):
     """What vjps read: edges, whose memory is theirs, and bytes besides."""
 
     edges: frozenset[int]
@@ -108,7 +108,7 @@ class GraphRecorder:
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
         self.calls, self.shapes = list[Call](), set[int]()
-        self.kept, self.loss = list[tuple[range, Read]](), Read(frozenset(), 0)
+        self.kept, self.loss = list[tuple[range, ReadMemory]](), ReadMemory(frozenset(), 0)
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
         self._memory: dict[int, tuple[int, Array]] = {}  # of edges, by its id, with the first edge
         self._within: list[str] = []  # the paths of the modules that are looked into
@@ -255,7 +255,7 @@ class GraphRecorder:
             self.held += int(memory.nbytes)
         return t
 
-    def _read(self, result: Any, arguments: Any, output: int | None = None) -> Read:
+    def _read(self, result: Any, arguments: Any, output: int | None = None) -> ReadMemory:
         """What the vjps between arguments and a result read; `output` is the edge that stands for
         a result that is none."""
         results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
@@ -266,7 +266,7 @@ class GraphRecorder:
             edge_of |= {id(memory_of(t.operand)): output for t in results}
         edges = frozenset(edge_of[key] for key in memory if key in edge_of)
         own = edge_of.keys() | {id(memory_of(t.operand)) for t in given}
-        return Read(edges, nbytes(m for key, m in memory.items() if key not in own))
+        return ReadMemory(edges, nbytes(m for key, m in memory.items() if key not in own))
 
     def _templates(self, tree: Any) -> Any:
         """Arguments or results as the graph has them."""

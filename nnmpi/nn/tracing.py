@@ -31,7 +31,7 @@ from nnmpi.nn.graph import (
     edges_of,
     mapped,
 )
-from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, Read, tell
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, ReadMemory, tell
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -206,7 +206,7 @@ def merged(
     )
 
 
-def _affine(nodes: range, more: Read, most: Read) -> Kept:
+def _affine(nodes: range, more: ReadMemory, most: ReadMemory) -> Kept:
     """What is kept for any number of samples, from what is kept for two of them."""
     slope = (most.bytes - more.bytes) / (MOST - MORE)
     edges = tuple(sorted(more.edges | most.edges))
