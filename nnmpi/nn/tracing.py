@@ -10,6 +10,7 @@ A module that is taken whole may need numbers: all passes then run again on zero
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -195,7 +196,7 @@ def merged(
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
     nodes = (
-        one._replace(arguments=_common(one.arguments, other.arguments, one.within))
+        replace(one, arguments=_common(one.arguments, other.arguments, one.within))
         for one, other in zip(few.nodes, more.nodes, strict=True)
     )
     kept = zip(more.kept, most.kept, strict=True)

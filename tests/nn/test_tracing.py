@@ -149,7 +149,7 @@ class Branching(nn.Module):
     """Its control flow depends on numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.exp() if x.data.max() < 1 else x
+        return nnmpi.exp(x) if x.data.max() < 1 else x
 
 
 def test_a_module_that_branches_on_numbers_gets_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
