@@ -308,6 +308,12 @@ def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
+@remembered
+def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
+    """The ranks along pp that have each variable."""
+    return a.division.ranks()
+
+
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
     """The stages of the rank that use any of these."""
     return frozenset[int]().union(*(held.users for held in variables))

@@ -10,6 +10,7 @@ go to all experts, a step sends what is said here. It sends less where experts a
 (p - 1) / p of the tokens leave their rank.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
@@ -37,9 +38,9 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
-    for n in sums_of(a, rank, micro):
+    for n, times in Counter(sums_of(a, rank, micro)).items():
         name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
+        yield all_reduced(a, name, group, rank, n, a.dtype).times(times)
     for layer, message, n in _messages(a, rank, passes):
         if message.row.by is not Collective.ALL_REDUCE:
             yield from PRICES[message.row.by](a, rank, layer, message, n)
