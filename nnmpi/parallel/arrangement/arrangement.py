@@ -201,7 +201,7 @@ class Arrangement:
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
         """The paths of trained parameters of several stages, with their ranks along pp."""
-        return self.division.tied(self.graph)
+        return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
         """What a rank has of the model; servers have what workers have."""
@@ -231,7 +231,7 @@ class Arrangement:
 
     def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
         """The ranks along these axes in the stages that have the tied parameter of a bucket."""
-        stages = self.division.ranks()[self.model_on(rank).trained[bucket.tied].variable]
+        stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
 
@@ -306,6 +306,12 @@ def remembered(
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
     """What is said of nodes that are divided, or have parameters: of several, the first."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
+
+
+@remembered
+def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
+    """The paths of trained parameters of several stages, with their ranks along pp."""
+    return a.division.tied(a.graph)
 
 
 @remembered
