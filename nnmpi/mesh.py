@@ -99,6 +99,11 @@ class Mesh:
             rank, found[axis] = divmod(rank, n)
         return {axis: found[axis] for axis in self.axes}
 
+    def coordinates_of_all(self) -> dict[str, np.ndarray]:
+        """The positions of all ranks along each axis."""
+        places = np.indices(self._grid.shape).reshape(len(self.axes), -1)
+        return dict(zip(self.axes, places, strict=True))
+
     def groups(self, *axes: str) -> list[tuple[int, ...]]:
         """All groups of ranks along these axes, each once."""
         rest = [i for i, axis in enumerate(self.axes) if axis not in axes]

@@ -37,7 +37,7 @@ HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
 
-MOST_RANKS = 1 << 16
+MOST_RANKS = 1 << 20
 MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 

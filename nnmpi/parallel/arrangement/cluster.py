@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Self
 
+import numpy as np
+
 PLENTY = 1 << 62
 """Bytes of shared memory where there is no telling."""
 
@@ -30,10 +32,16 @@ class Cluster(NamedTuple):
 
         With device "cuda", each has a GPU of its own.
         """
-        there = tuple(r * nodes // ranks for r in range(ranks))
-        gpus = tuple(r - there.index(node) for r, node in enumerate(there))
-        devices = gpus if device == "cuda" else (None,) * ranks
-        return cls(there, (PLENTY,) * ranks, (0,) * ranks, any_thread=False, devices=devices)
+        there = np.arange(ranks) * nodes // ranks
+        gpus = np.arange(ranks) - np.searchsorted(there, there)
+        devices = tuple(gpus.tolist()) if device == "cuda" else (None,) * ranks
+        return cls(
+            tuple(there.tolist()),
+            (PLENTY,) * ranks,
+            (0,) * ranks,
+            any_thread=False,
+            devices=devices,
+        )
 
     @property
     def size(self) -> int:
