@@ -76,12 +76,13 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     the memory that it shares, and so are those that measure the model, and those that keep larger
     backups for others."""
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
-    keys = [i for axis, i in at.items() if axis not in BATCH]
-    keys.append(sum(at[axis] for axis in (*BATCH, "pp")) > 0)
+    own = {axis: i for axis, i in at.items() if axis not in BATCH}
+    keys = [*own.values(), sum(at[axis] for axis in (*BATCH, "pp")) > 0]
     nodes = np.array(a.cluster.nodes[: a.mesh.size])
     for axes in (REPLICAS, ("tp",)):
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
-        keys.append(ranks != np.unique(group, return_index=True)[1][group])
+        first = np.unique(group, return_index=True)[1]
+        keys.append(~np.isin(ranks, first))
     if a.config.reproducible:  # each has another place in the tree
         keys.append(ranks)
     if needs_backups(a):
@@ -94,19 +95,23 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
         yield tuple(range(a.mesh.size, a.ranks))
 
 
-def _numbered(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """A number for each column of these rows, counted from 0; the same for equal columns."""
-    found = np.zeros(keys[0].shape, int)
-    for key in keys:
-        values, index = np.unique(key, return_inverse=True)
-        found = np.unique(found * len(values) + index, return_inverse=True)[1]
+def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """A number for each column; the same for equal columns."""
+    found, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
+    for row in rows[1:]:
+        length = int(row.max(initial=0)) + 1
+        if most * length > 1 << 62:
+            found = np.unique(found, return_inverse=True)[1]
+            most = found.size
+        found, most = found * length + row, most * length
     return found
 
 
 def numbers_of(ranks: tuple[int, ...]) -> str:
     """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
-    if len(ranks) > 2 and ranks[1] - ranks[0] > 1 and len({*np.diff(ranks).tolist()}) == 1:
-        return f"{ranks[0]} to {ranks[-1]} in steps of {ranks[1] - ranks[0]}"
+    step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
+    if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
+        return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
     runs = [
         f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1))) for a, b in _runs(ranks)
     ]
@@ -136,7 +141,9 @@ def _blocks(numbers: Iterable[int]) -> str:
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """The first and the last of each run of numbers that follow each other."""
-    there = np.unique(np.fromiter(numbers, int))
+    there = np.fromiter(numbers, int)
+    if (np.diff(there) < 1).any():
+        there = np.unique(there)
     ends = np.flatnonzero(np.diff(there) > 1)
     starts, stops = [0, *(ends + 1).tolist()], [*ends.tolist(), len(there) - 1]
     return [*zip(there[starts].tolist(), there[stops].tolist(), strict=True)] if there.size else []

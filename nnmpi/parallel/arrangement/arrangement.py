@@ -237,7 +237,7 @@ class Arrangement:
 
     def near_replicas(self, rank: int) -> tuple[int, ...]:
         """The replicas on the node of a rank, itself included."""
-        return self.cluster.beside(self.replicas(rank))[self.cluster.nodes[rank]]
+        return self.cluster.near(rank, self.replicas(rank))
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """What a rank updates of its flat buffer: (start, stop) in each bucket."""
@@ -306,6 +306,14 @@ def remembered(
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
     """What is said of nodes that are divided, or have parameters: of several, the first."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
+
+
+@remembered
+def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
+    """The first of these ranks on each node, by its node."""
+    nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
+    there = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
+    return {a.cluster.nodes[r]: r for r in there}
 
 
 @remembered

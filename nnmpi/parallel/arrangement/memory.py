@@ -19,6 +19,7 @@ from nnmpi.parallel.arrangement.arrangement import (
     LOCAL_SHAPES,
     Arrangement,
     HeldVariable,
+    firsts,
     layers,
     remembered,
 )
@@ -123,9 +124,9 @@ def sum_windows(
     by_length = {(group, power_of_two(n)) for group, n in sums}
     found = 0
     for group, n in by_length:
-        near = a.cluster.beside(group)
-        if len(group) > 1 and (name == "shared" or (name == "hierarchical" and len(near) > 1)):
-            found += window(n, a.dtype, near[a.cluster.nodes[rank]][0] == rank)
+        first = firsts(a, group)
+        if len(group) > 1 and (name == "shared" or (name == "hierarchical" and len(first) > 1)):
+            found += window(n, a.dtype, first[a.cluster.nodes[rank]] == rank)
     return found
 
 

@@ -1,5 +1,6 @@
 """How gradients are summed over replicas, the ranks along dp and cp: the rules of `auto`."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -57,7 +58,7 @@ def algorithm(
         return "ring" if config.zero or config.tp > 1 else MEASURED
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
-    crowded = any(len(there) > 1 for group in groups for there in cluster.beside(group).values())
+    crowded = any(max(cluster.count(group).values()) > 1 for group in groups)
     longest = {at: 1 << (n - 1).bit_length() for at, n in lengths.items()}
     if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
@@ -90,7 +91,7 @@ def _refuse_shared_gpus(cluster: Cluster) -> None:
     found: dict[tuple[int, int | None], int] = {}
     for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
         if found.setdefault(gpu, r) != r:
-            per_node = max(len(there) for there in cluster.beside((*range(cluster.size),)).values())
+            per_node = max(Counter(cluster.nodes).values())
             raise ValueError(
                 f"allreduce nccl: ranks {found[gpu]} and {r} share GPU {gpu[1]} of a node with "
                 f"{per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks on a "
@@ -124,18 +125,18 @@ def _lack(
     for group in mesh.groups(*REPLICAS):
         at = mesh.coordinates(group[0])
         n = lengths[at["pp"], at["tp"]]
-        for node, ranks in cluster.beside(group).items():
-            memory = memory_of_sums(n, dtype, len(ranks)) + n * dtype.itemsize
+        for node, ranks in cluster.count(group).items():
+            memory = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
             if cluster.survives:
                 updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)
                 memory += sums * n * updated.itemsize
-                memory += len(ranks) * noted(config, 0, updated)
+                memory += ranks * noted(config, 0, updated)
             needed[node] = needed.get(node, 0) + memory
-    free_on: dict[int, int] = {}
-    for node, free in zip(cluster.nodes, cluster.free_memory, strict=True):
-        free_on[node] = min(free, free_on.get(node, free))
+    if max(needed.values()) <= USABLE * min(cluster.free_memory):
+        return ""
     for node, nbytes in needed.items():
-        free = free_on[node]
+        here = cluster.near(cluster.nodes.index(node), range(cluster.size))
+        free = min(cluster.free_memory[r] for r in here)
         if nbytes > USABLE * free:
             return (
                 f"a sum through shared memory takes {nbytes:,} bytes, and {free:,} are free in "

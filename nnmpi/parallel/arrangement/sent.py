@@ -12,7 +12,7 @@ from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.arguments import accumulator
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 
 
 class Sent(NamedTuple):
@@ -103,9 +103,8 @@ def all_reduced(
     """What a rank sends in an all-reduce by name."""
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
         return Sent()
-    nodes = a.cluster.beside(tuple(group))
-    if name in ("shared", "hierarchical") and len(nodes) > 1:
-        first = [ranks[0] for ranks in nodes.values()]
+    first = [*firsts(a, tuple(group)).values()]
+    if name in ("shared", "hierarchical") and len(first) > 1:
         return carried_out(RING, first, rank, n, dtype) if rank in first else Sent()
     if name == "shared":
         return Sent()
