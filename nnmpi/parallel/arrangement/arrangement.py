@@ -29,7 +29,8 @@ from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 if TYPE_CHECKING:
     from nnmpi.parallel.arrangement.store_kinds import StoreKind
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NOT_TIED = -1
 
@@ -292,7 +293,7 @@ def remembered(
     on the kind of a rank and on what it computes, and many ranks have the same."""
 
     @wraps(function)
-    def found(a: Arrangement, *args: P.args, **named: P.kwargs) -> R:
+    def found(a: Arrangement, /, *args: P.args, **named: P.kwargs) -> R:
         key = function, args
         if key not in a.prices:
             a.prices[key] = function(a, *args, **named)
