@@ -8,7 +8,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 class Priced(Protocol):
     """An arrangement, which keeps prices."""
 
-    prices: dict[Any, Any]
+    @property
+    def prices(self) -> dict[Any, Any]:
+        """By function and arguments."""
 
 
 A = TypeVar("A", bound=Priced)
