@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
+from nnmpi.meta.layout import order_of
 from nnmpi.nn.fusion import groups, steps_of
 from nnmpi.nn.graph import (
     Arguments,
@@ -237,7 +239,7 @@ class GraphRecorder:
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         read = self._read(result, arguments)
         self.kept.append((one, read))
-        self.nodes.append(node._replace(result=self._templates(returned)))
+        self.nodes.append(replace(node, result=self._templates(returned)))
         self.held += read.bytes
         self._grown(self.held)
         return returned
@@ -317,6 +319,3 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def order_of(array: Array) -> tuple[int, ...]:
-    """The axes of an array in the order in which they lie in memory, that of long strides first."""
-    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

@@ -16,7 +16,6 @@ from math import prod
 from typing import TypeAlias
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
-from nnmpi.collectives.step import bounds
 from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -51,7 +50,7 @@ def _statistics(a: Arrangement, rank: int) -> Iterator[Sent]:
     if p == 1 or a.config.reproducible:
         return
     for node, row in moments(a, rank):
-        yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64, bounds(p * row, p))
+        yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64)
         if a.graph.edges[node.inputs[0]].requires_grad:
             doubling = ALGORITHMS["doubling"]
             yield carried_out(doubling, group, rank, row - 1, a.updated_dtype)

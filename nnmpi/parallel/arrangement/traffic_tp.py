@@ -10,6 +10,7 @@ go to all experts, a step sends what is said here. It sends less where experts a
 (p - 1) / p of the tokens leave their rank.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
@@ -37,12 +38,13 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
-    for n in sums_of(a, rank, micro):
+    for n, times in sums_of(a, rank, micro).items():
         name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
-    for layer, message, n in _messages(a, rank, passes):
+        yield all_reduced(a, name, group, rank, n, a.dtype).times(times)
+    for layer, message, n, times in _messages(a, rank, passes):
         if message.row.by is not Collective.ALL_REDUCE:
-            yield from PRICES[message.row.by](a, rank, layer, message, n)
+            for sent in PRICES[message.row.by](a, rank, layer, message, n):
+                yield sent.times(times)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
         for n in forward(passes, last):
@@ -56,12 +58,15 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
     return n * prod(positions)
 
 
-def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[int]:
-    """How many numbers each sum of a rank adds up in a step."""
-    for _, message, samples in _messages(a, rank, passes_of(a, rank, micro)):
+def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Counter[int]:
+    """How many sums of a rank add up so many numbers in a step."""
+    found: Counter[int] = Counter()
+    for _, message, samples, times in _messages(a, rank, passes_of(a, rank, micro)):
         if message.row.by is Collective.ALL_REDUCE:
-            yield _numbers(a, rank, message, samples)
-    yield from filter(None, [_terms(a, rank)])
+            found[_numbers(a, rank, message, samples)] += times
+    if terms := _terms(a, rank):
+        found[terms] += 1
+    return found
 
 
 def is_short(a: Arrangement, n: int) -> bool:
@@ -89,8 +94,9 @@ OPERATIONS: Mapping[Kind, frozenset[Kind]] = {
 
 def _messages(
     a: Arrangement, rank: int, passes: Passes
-) -> Iterator[tuple[ShardedLayer, LayerMessage, int]]:
-    """The messages of a step, each with its layer and the samples of the pass that sends it.
+) -> Iterator[tuple[ShardedLayer, LayerMessage, int, int]]:
+    """The messages of a step, each with its layer, the samples of the passes that send it, and how
+    many passes of so many samples there are.
 
     In the first stage all of a backward pass in two halves is done in the second one.
     """
@@ -100,7 +106,8 @@ def _messages(
             for message in layer.sends if a.runs(layer.node, rank) else ():
                 kinds = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
                 for kind in kinds if s else {Kind.W if k is Kind.I else k for k in kinds}:
-                    yield from ((layer, message, n) for n in passes[s, kind])
+                    for n, times in Counter(passes[s, kind]).items():
+                        yield layer, message, n, times
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
