@@ -81,6 +81,8 @@ def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
         (b'"rank-00000.safetensors"', b'"../secret"', "the file ../secret, which is not that of a"),
         (b'["float64",', b'["object",', "numbers of type object"),
         (b'["float64",', b'["float64",-', "of type float64 at byte -"),
+        (b",[3]]", b",[-3]]", r"an array of shape \(-3,\) is where it is not"),
+        (b",[3]]", b",[3000000000000]]", "an array of shape .* is where it is not"),
         (b'"steps"', b'"stepz"', "unexpected|not an option"),
         (b'"ranks":1', b'"ranks":"1"', "1 is not of type int"),
         (b'"about":{', b'"about":1,"x":{', "1 is not of type dict"),
