@@ -21,7 +21,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import options
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.checkpoints import keep
+from nnmpi.run.checkpoints import keep, rank_file
 from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, warnings
@@ -188,6 +188,21 @@ def test_the_best_one_is_kept(tmp_path: Path) -> None:
     losses = [e["test_loss"] for e in lines(tmp_path / "log") if e["event"] == "epoch"]
     assert int(np.argmin(losses)) == 0
     assert steps_in(tmp_path) == [5, 20]
+
+
+def test_the_best_one_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next epoch is written, though it is worse."""
+    real = rank_file.write_file
+
+    def full(path: Path, *arguments: Any) -> list[str]:
+        if "00000005" in str(path):
+            raise OSError(28, "No space left on device")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(rank_file, "write_file", full)
+    served = {"ranks": 3, "servers": 1, "allreduce": "auto"}  # they hear of it at once
+    run(tmp_path, Breaks(), keep_best="test_loss", keep=9, **served)
+    assert steps_in(tmp_path)[0] == 10
 
 
 def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
