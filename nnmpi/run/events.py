@@ -7,10 +7,8 @@ from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
 
-import numpy as np
-
 from nnmpi import blas, native
-from nnmpi.comm import Comm, mpi_versions
+from nnmpi.comm import Comm
 from nnmpi.data.buckets import padding
 from nnmpi.mesh import CUTS, REPLICAS
 from nnmpi.nn import Module
@@ -26,7 +24,7 @@ from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.setup import Setup
-from nnmpi.version import __version__
+from nnmpi.run.versions import versions
 
 
 def layout_event(a: Arrangement) -> Event:
@@ -183,12 +181,7 @@ def environment(session: Session) -> Event:
     found = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
     return {
         "options": asdict(session.config),
-        "versions": {
-            "nnmpi": __version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            **mpi_versions(),
-        },
+        "versions": versions(),
         "blas": found,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),

@@ -1,6 +1,7 @@
 """Resumed: what a run goes on from, read from a directory of checkpoints and compared with it; and
 the layout of --elastic."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,13 +13,14 @@ from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.checkpoints.keep import check_empty
+from nnmpi.run.checkpoints.manifest import MALFORMED, NAME, DamagedError
 from nnmpi.run.checkpoints.read import Found, use_newest
-from nnmpi.run.checkpoints.write import versions
 from nnmpi.run.files.logs import LogMark
 from nnmpi.run.may_change import check_may_change, warnings
 from nnmpi.run.report.pace import PaceCounts
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
+from nnmpi.run.versions import with_kernels
 
 
 class Resumed(NamedTuple):
@@ -31,7 +33,6 @@ class Resumed(NamedTuple):
     total_steps   that it had
     mark       of its log
     pace       its time so far
-    best       what --keep-best has found so far
     callbacks  their names and states
     """
 
@@ -42,7 +43,6 @@ class Resumed(NamedTuple):
     total_steps: int
     mark: LogMark | None
     pace: PaceCounts
-    best: float | None
     callbacks: tuple[tuple[str, Any], ...]
 
 
@@ -73,7 +73,8 @@ def goes_on(
                 "directory, or begin without --resume"
             )
             comm.agree(ValueError(message))
-    if own and not (found and own == directory):
+    is_its_own = found and own and os.path.realpath(own) == os.path.realpath(directory or "")
+    if own and not is_its_own:
         all_or_none(comm, lambda: check_empty(own))
     return found is not None
 
@@ -81,24 +82,21 @@ def goes_on(
 def resumed_from(found: Found, setup: Setup) -> Resumed:
     """What a run goes on from; raises ValueError if it is of a run that this one cannot be."""
     about, snapshot = found.about(), found.snapshot()
-    before = {**vars(snapshot.config), **about["facts"]}
+    try:
+        before = {**vars(snapshot.config), **about["facts"]}
+        log, pace = about["log"] and LogMark(*about["log"]), PaceCounts(*about["pace"])
+        rest = about["complete"], about["total_steps"], log, pace, tuple(about["callbacks"])
+    except MALFORMED as error:
+        raise DamagedError(f"{NAME} is not that of a Trainer: {shown(error)}") from None
     now = {**vars(setup.config), **facts_of(setup)}
     check_may_change(before, now, f"the checkpoint {shown(found.folder)}")
-    return Resumed(
-        str(found.folder),
-        (*found.passed_over, *warnings(before, now), *_software(found)),
-        snapshot,
-        *(about["complete"], about["total_steps"]),
-        about["log"] and LogMark(*about["log"]),
-        PaceCounts(*about["pace"]),
-        about["best"],
-        tuple(about["callbacks"]),
-    )
+    lines = *found.passed_over, *warnings(before, now), *_software(found)
+    return Resumed(str(found.folder), lines, snapshot, *rest)
 
 
 def _software(found: Found) -> Iterator[str]:
     """One line on versions and kernels that are others now."""
-    before, now = found.manifest.versions, versions()
+    before, now = found.manifest.versions, with_kernels()
     others = [f"{k} {now.get(k)} (was {v})" for k, v in before.items() if now.get(k) != v]
     if others:
         yield f"sums may be added in another order than before, with {', '.join(others)}"

@@ -14,17 +14,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from nnmpi import terms
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.config import Config
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.checkpoints.export import model_facts
-from nnmpi.run.checkpoints.keep import BETTER
+from nnmpi.run.checkpoints.keep import BETTER, best_of, whole_ones
 from nnmpi.run.checkpoints.write import Writer, WriteResult
 from nnmpi.run.files.atomic import NotSavedError
 from nnmpi.run.report import Event
@@ -42,16 +44,23 @@ class UnusableDirectoryError(AgreedError, ValueError):
 class SaveTimes:
     """When checkpoints are due, by steps, epochs or a clock; and when the time is over.
 
+    began     when the run did, by the clock
     longest   the seconds between two questions whether the time is over, at most so far
     """
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: Config, began: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         spec = config.save_every
         self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
         limit = terms.duration(config.time_limit) if config.time_limit else math.inf
         self._clock = clock
         self._saved = self._asked = clock()
-        self._end, self._longest, self._write = self._saved + limit, 0.0, 0.0
+        self._end, self._longest, self._write = began + limit, 0.0, 0.0
+
+    def begin(self) -> None:
+        """Steps begin, or go on: until now nobody could ask."""
+        self._asked = self._clock()
 
     def after_steps(self, before: int, now: int) -> bool:
         """Whether a checkpoint is due after one of the steps since that of the last question."""
@@ -121,6 +130,7 @@ class NoSaves:
 class Saves(NoSaves):
     """The checkpoints of a run; every rank calls its methods, between the same steps.
 
+    began       when the run did, by time.monotonic
     facts       returns what is compared when the run is resumed, besides options
     callbacks   which may have states
     """
@@ -132,11 +142,13 @@ class Saves(NoSaves):
         self,
         config: Config,
         run: RunState,
+        began: float,
         facts: Callable[[], Mapping[str, Any]],
         callbacks: Sequence[object],
     ) -> None:
         self._config, self._run = config, run
-        self._facts, self._callbacks, self._times = cache(facts), callbacks, SaveTimes(config)
+        self._facts, self._callbacks = cache(facts), callbacks
+        self._times = SaveTimes(config, began)
         self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
@@ -145,9 +157,18 @@ class Saves(NoSaves):
             self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
         except (ValueError, OtherRankError) as error:
             raise UnusableDirectoryError(str(error)) from None
-        self._best = self._run.resumed.best if self._run.resumed else None
-        self._at, self._count = self._run.state.step, 0
         self._is_open = True
+        if config.keep_best:
+            self._best = gather_objects(comm, all_or_none(comm, self._best_so_far))[0]
+        self._at, self._count = self._run.state.step, 0
+        self._times.begin()
+
+    def _best_so_far(self) -> float | None:
+        """That of the checkpoints up to now: a run goes on, or makes steps again."""
+        if not self._is_first:
+            return None
+        directory = Path(self._config.checkpoint_dir or "")
+        return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best)
 
     def after_step(self, session: Session, result: StepResult) -> None:
         run, times, step = self._run, self._times, result.state.step
@@ -170,7 +191,8 @@ class Saves(NoSaves):
         if is_due or times.after_steps(self._at, run.state.step):
             self._start(session, metrics)
         self._at = run.state.step
-        self._tell(self._writer.poll())
+        served = session.strategy.layout.servers  # servers do not poll in between
+        self._tell(self._writer.finish() if served else self._writer.poll())
 
     def _is_best(self, metrics: Event) -> bool:
         """Whether no epoch before was as good, in what --keep-best names."""
@@ -207,7 +229,6 @@ class Saves(NoSaves):
             "log": None if mark is None else tuple(mark),
             "pace": tuple(run.pace.counts),
             "metrics": {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
-            "best": self._best,
             "callbacks": states_of(self._callbacks),
             **model_facts(session.model, session.metadata),
         }
@@ -219,6 +240,7 @@ class Saves(NoSaves):
         self._times.written(result.seconds)
         about: Event = {"event": "checkpoint", "step": result.step, "path": str(result.folder)}
         if result.problem:
+            self._best = None  # what was to be the best one is not there
             self._run.report.event({**about, "problem": result.problem})
             return
         self._count += 1
@@ -266,11 +288,14 @@ class Saves(NoSaves):
     def write_to(self, directory: str | os.PathLike[str], session: Session) -> str:
         """Writes a checkpoint of now to a directory, and waits for it; returns its path."""
         own = self._config.checkpoint_dir
-        if self._is_open and own and os.path.abspath(own) == os.path.abspath(directory):
+        if self._is_open and own and os.path.realpath(own) == os.path.realpath(directory):
             return self._last(session, None, complete=False)
         writer = Writer(directory, session.comm, keep=ALL)
-        writer.start(session.snapshot(copies=False), self.about(session))
-        return path_of(writer.close())
+        try:
+            writer.start(session.snapshot(copies=False), self.about(session))
+            return path_of(writer.close())
+        finally:  # also where a callback has a state that no file can hold
+            writer.abandon()
 
 
 def path_of(result: WriteResult | None) -> str:

@@ -7,6 +7,7 @@ Config, Given ─► set_up ─► Setup, RunState, Saves ─► arrange ─► 
 
 import gc
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,7 +75,7 @@ class Training:
 
     def __init__(self, config: Config, given: Given) -> None:
         self.config = self.asked = config
-        self._given = given
+        self._given, self._began = given, time.monotonic()
 
     def set_up(self, config: Config, comm: Comm, ranks: int) -> None:
         """Loads data, and makes what no arrangement of so many ranks changes; every rank calls
@@ -89,7 +90,8 @@ class Training:
         self.comm = self._tracer_comm = comm
         self.tracer = Tracer(setup.config, comm)
         self.asked = replace(self.asked, model=setup.config.model)
-        self.saves = Saves(setup.config, self.run, partial(facts_of, setup), self.callbacks)
+        facts = partial(facts_of, setup)
+        self.saves = Saves(setup.config, self.run, self._began, facts, self.callbacks)
         close_dropped(comm)
 
     # ---- sessions

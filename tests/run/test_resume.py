@@ -11,7 +11,9 @@ import pytest
 from helpers.datafiles import refused
 from helpers.mpijob import ROOT
 from helpers.options import another
+from helpers.training.acts import KillsAt
 from helpers.training.laws_checkpoints import Stopper, facts_of
+from helpers.training.made_checkpoints import written
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
@@ -19,6 +21,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import options
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.checkpoints import keep, rank_file
 from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, warnings
@@ -83,7 +86,8 @@ class Clock:
 
 def test_times_by_a_clock() -> None:
     clock = Clock()
-    times = SaveTimes(Config(save_every="10s", checkpoint_dir="c", time_limit="95s"), clock)
+    config = Config(save_every="10s", checkpoint_dir="c", time_limit="95s")
+    times = SaveTimes(config, clock.now, clock)
     clock.now = 9.5
     assert not times.is_due()
     clock.now = 10
@@ -98,12 +102,26 @@ def test_times_by_a_clock() -> None:
     assert not times.is_over()
     clock.now = 49  # and 2 * 20 + 2 * 3 + 1
     assert times.is_over()
-    assert not SaveTimes(Config(), clock).is_over()
+    assert not SaveTimes(Config(), clock.now, clock).is_over()
+
+
+def test_the_time_of_a_run_counts_from_its_begin() -> None:
+    """Not what passes before the first step, nor between two runs, is the longest step."""
+    clock, config = Clock(), Config(checkpoint_dir="c", time_limit="100s")
+    clock.now = 30  # data were loaded
+    times = SaveTimes(config, 0.0, clock)
+    clock.now = 60  # and ranks arranged
+    times.begin()
+    clock.now = 61
+    assert not times.is_over()
+    clock.now = 98
+    times.begin()
+    assert times.is_over()
 
 
 def test_times_by_steps_and_epochs() -> None:
     steps, epochs = (
-        SaveTimes(Config(save_every=every, checkpoint_dir="c")) for every in ("4", "2 epochs")
+        SaveTimes(Config(save_every=every, checkpoint_dir="c"), 0.0) for every in ("4", "2 epochs")
     )
     assert [n for n in range(1, 10) if steps.after_steps(n - 1, n)] == [4, 8]
     assert steps.after_steps(3, 9)
@@ -141,18 +159,74 @@ def test_servers_write_at_ends_of_epochs(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == [5, 10, 15, 20]
 
 
+def test_a_checkpoint_of_servers_is_whole_before_the_next_epoch(tmp_path: Path) -> None:
+    """They poll at ends of epochs only."""
+    seen = list[list[int]]()
+
+    class Looks:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 7:
+                seen.append(steps_in(tmp_path))
+
+    run(tmp_path, Looks(), save_every="5", ranks=3, servers=1, allreduce="auto")
+    assert seen
+    assert all(steps == [5] for steps in seen)
+
+
+class Breaks:
+    """After the first epoch all others are worse."""
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        if event["epoch"] == 1:
+            for group in trainer.optimizer.param_groups:
+                group["lr"] = 2.0
+
+
 def test_the_best_one_is_kept(tmp_path: Path) -> None:
     """However long ago it was."""
-
-    class Breaks:
-        def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            if event["epoch"] == 1:
-                for group in trainer.optimizer.param_groups:
-                    group["lr"] = 2.0
-
     run(tmp_path, Breaks(), keep_best="test_loss", keep=1, log=str(tmp_path / "log"))
     losses = [e["test_loss"] for e in lines(tmp_path / "log") if e["event"] == "epoch"]
     assert int(np.argmin(losses)) == 0
+    assert steps_in(tmp_path) == [5, 20]
+
+
+def test_the_best_one_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next epoch is written, though it is worse."""
+    real = rank_file.write_file
+
+    def full(path: Path, *arguments: Any) -> list[str]:
+        if "00000005" in str(path):
+            raise OSError(28, "No space left on device")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(rank_file, "write_file", full)
+    served = {"ranks": 3, "servers": 1, "allreduce": "auto"}  # they hear of it at once
+    run(tmp_path, Breaks(), keep_best="test_loss", keep=9, **served)
+    assert steps_in(tmp_path)[0] == 10
+
+
+def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
+    """And after a run that was suspended at the end of its best epoch."""
+
+    def fit(comm: Comm) -> Event:
+        how = {"keep_best": "test_loss", "keep": 9, "quiet": True}
+        return fitted(comm, tmp_path, Breaks(), KillsAt(1, 12), **how)
+
+    left = threads.run(2, fit, fault_tolerant=True)
+    assert left[1] is None
+    assert left[0]["event"] == "done"
+    assert steps_in(tmp_path) == [5, 20]
+
+
+def test_the_best_epoch_may_be_the_one_that_suspends(tmp_path: Path) -> None:
+    class BreaksAndSuspends(Breaks):
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            super().on_epoch(trainer, event)
+            if event["epoch"] == 1:
+                trainer.suspend()
+
+    for resume in (False, True):
+        run(tmp_path, BreaksAndSuspends(), keep_best="test_loss", keep=9, resume=resume)
     assert steps_in(tmp_path) == [5, 20]
 
 
@@ -311,7 +385,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_run_goes_on(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nnmpi.run.checkpoints.write.write_file", full)
+    monkeypatch.setattr("nnmpi.run.checkpoints.rank_file.write_file", full)
     log = tmp_path / "log"
     with pytest.raises((AgreedError, OtherRankError), match="No space left"):
         run(tmp_path, save_every="8", ranks=2, log=str(log))
@@ -340,6 +414,59 @@ def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
         trainer.close()
 
     threads.run(2, rank)
+
+
+def test_one_directory_has_several_spellings(tmp_path: Path) -> None:
+    """In the callback of a run that writes there, and in one that is resumed."""
+    (tmp_path / "link").symlink_to("c")
+
+    class Writes:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 2:
+                trainer.save_checkpoint(tmp_path / "link")
+
+    run(tmp_path, Writes(), Stopper(3))
+    config = Config(**COMMON, checkpoint_dir=str(tmp_path / "c"))
+
+    def rank(comm: Comm) -> int:
+        resume = f"{tmp_path}/link/"
+        how: dict[str, Any] = {"callbacks": [Stopper(0)], "resume": resume}
+        with Trainer(config, model, digits(), comm, **how) as trainer:
+            return trainer.step
+
+    assert threads.run(2, rank) == [4, 4]
+
+
+def test_a_checkpoint_that_a_user_could_not_write_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep, "PATIENCE", 0.01)
+    stopper = Stopper(0)
+
+    def rank(comm: Comm) -> str:
+        with Trainer(Config(**COMMON), model, digits(), comm, callbacks=[stopper]) as trainer:
+            stopper.steps = object()  # type: ignore[assignment]
+            with pytest.raises(ValueError, match="a checkpoint cannot hold"):
+                trainer.save_checkpoint(tmp_path)
+            stopper.steps = 0
+            return trainer.save_checkpoint(tmp_path)
+
+    assert threads.run(1, rank) == [str(tmp_path / "step-00000000")]
+
+
+def test_a_checkpoint_of_no_trainer_is_passed_over(tmp_path: Path) -> None:
+    run(tmp_path, Stopper(7))
+    threads.run(1, written, tmp_path / "c", [11])
+    config = Config(**COMMON, checkpoint_dir=str(tmp_path / "c"), resume=True)
+
+    def rank(comm: Comm) -> tuple[int, tuple[str, ...]]:
+        with Trainer(config, model, digits(), comm, callbacks=[Stopper(0)]) as trainer:
+            assert trainer.resumed is not None
+            return trainer.step, trainer.resumed.lines
+
+    ((step, (line,)),) = threads.run(1, rank)
+    assert step == 8
+    assert "step-00000011 is passed over: manifest.json is not that of a Trainer" in line
 
 
 # ---- what is refused

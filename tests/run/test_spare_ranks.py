@@ -55,7 +55,7 @@ def test_a_spare_rank_knows_from_what_the_run_goes_on(tmp_path: Path) -> None:
         assert trainer.fitted.startswith("dp 2 x tp 2 on 4 ranks; 1 spare rank")
         assert trainer.is_spare == (comm.rank == 4)
         done = trainer.fit(NullReport())
-        return done, stopper.state_dict(), trainer.resumed and trainer.resumed.best
+        return done, stopper.state_dict(), trainer._training.saves._best
 
     for done, *_ in threads.run(5, fit, 3, False, fault_tolerant=True):
         assert done["event"] == "suspended"

@@ -46,15 +46,15 @@ def part_of(directory: Path, step: int) -> Path:
 def folders(directory: Path) -> dict[int, Path]:
     """The checkpoints by step, the newest first, whether they are whole or not.
 
-    One that is whole but has not got its name, since its writer was killed, is one of them.
+    One that is whole but has not got its name, since its writer was killed, is one of them, and not
+    the one that it replaces.
     """
     found: dict[int, Path] = {}
-    names = sorted(os.listdir(directory))  # parts before checkpoints
-    for name in names:
-        if (part := PART.fullmatch(name)) and part[2] and _is_whole(directory / name):
-            found[int(part[2])] = directory / name
-        elif step := STEP.fullmatch(name):
+    for name in sorted(os.listdir(directory), reverse=True):  # checkpoints before parts
+        if step := STEP.fullmatch(name):
             found[int(step[1])] = directory / name
+        elif (part := PART.fullmatch(name)) and part[2] and _is_whole(directory / name):
+            found[int(part[2])] = directory / name
     return {step: found[step] for step in sorted(found, reverse=True)}
 
 
@@ -69,23 +69,35 @@ def _is_whole(folder: Path) -> bool:
 # ---- what is kept
 
 
-def remove_old(directory: Path, keep: int, best: str | None) -> None:
-    """Removes checkpoints, but the newest `keep` whole ones, and the best one.
+def whole_ones(directory: Path, step: int) -> dict[int, Manifest]:
+    """The checkpoints up to a step whose manifests verify, the newest first."""
+    found: dict[int, Manifest] = {}
+    for there, folder in folders(directory).items():
+        if there <= step:
+            with suppress(DamagedError):
+                found[there] = read_manifest(folder)
+    return found
 
-    What is damaged and newer than these is left: somebody may want to look at it.
+
+def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
+    """Removes checkpoints older than the one of this step, which was just written, but the newest
+    `keep` whole ones, and the best one.
+
+    What is newer is left, and does not count: it is damaged, else the run had gone on from there.
     """
-    whole: dict[int, Manifest] = {}
-    for step, folder in folders(directory).items():
-        with suppress(DamagedError):
-            whole[step] = read_manifest(folder)
+    whole = whole_ones(directory, step)
     kept = {*[*whole][:keep]}
-    measured = {step: m for step, one in whole.items() if (m := measure(one, best)) is not None}
-    if best and measured:
-        value = BETTER[best]([*measured.values()])
-        kept.add(min(step for step, m in measured.items() if m == value))
-    for step, folder in folders(directory).items():
-        if step not in kept and step < max(kept, default=0):
+    if (value := best_of(whole, best)) is not None:
+        kept.add(min(k for k, one in whole.items() if measure(one, best) == value))
+    for there, folder in folders(directory).items():
+        if there not in kept and there < step:
             remove(folder)
+
+
+def best_of(whole: Mapping[int, Manifest], name: str | None) -> float | None:
+    """The best of a measure; None where no checkpoint has it."""
+    found = [m for one in whole.values() if (m := measure(one, name)) is not None]
+    return BETTER[name](found) if name and found else None
 
 
 def measure(manifest: Manifest, name: str | None) -> float | None:
@@ -138,16 +150,14 @@ def clean(directory: Path, is_locked: bool) -> None:
     """
     for name in sorted(os.listdir(directory)):
         if (part := PART.fullmatch(name)) and (is_locked or _age(directory / name) > ELSEWHERE):
-            with suppress(OSError):  # a thread of this job has just given it its name
+            with suppress(OSError):  # it is in nobody's way
                 _clean(directory / name, part[2])
 
 
 def _clean(path: Path, step: str | None) -> None:
     """Removes what was left behind, or completes the checkpoint of a step."""
-    folder = folder_of(path.parent, int(step or 0))
-    if step and _is_whole(path) and not folder.exists():
-        os.rename(path, folder)
-        sync(path.parent)
+    if step and _is_whole(path):
+        replace(path, folder_of(path.parent, int(step)))
     elif path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -237,7 +247,8 @@ def check_shared(directory: Path, comm: Comm) -> None:
     all_or_none(comm, make)
     is_seen = gather_objects(comm, _seen(path))
     if comm.rank == 0:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the next Writer removes it
+            path.unlink()
     others = [rank for rank, seen in enumerate(is_seen) if not seen]
     if others:
         ranks = ", ".join(map(str, others[:8])) + ", ..." * (len(others) > 8)
@@ -250,7 +261,7 @@ def check_shared(directory: Path, comm: Comm) -> None:
 
 def _seen(path: Path) -> bool:
     end = time.monotonic() + PATIENCE
-    while not path.exists():
+    while not os.path.exists(path):  # False too where this rank may not look
         if time.monotonic() > end:
             return False
         time.sleep(PATIENCE / 20)

@@ -7,6 +7,7 @@ Any byte of it that is another one is found: there is one way to write it.
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -147,7 +148,7 @@ def _from_json(body: str | bytes) -> Manifest:
         raise DamagedError(
             f"{NAME} has version {shown(whole['format'])} of the format, and nnmpi reads {FORMAT}"
         )
-    return Manifest(
+    found = Manifest(
         _run_from_json(whole["run"]),
         tuple(map(_file_from_json, whole["files"])),
         tuple(ArrayInFile(*_in_file(row[:2]), _ints(row[2])) for row in whole["arrays"]),
@@ -155,6 +156,11 @@ def _from_json(body: str | bytes) -> Manifest:
         _is(dict, whole["versions"]),
         _is(float, whole["time"]),
     )
+    for one in found.arrays:
+        end = one.at + math.prod(one.shape) * named(one.dtype).itemsize
+        if min(one.shape, default=0) < 0 or end > found.files[0].size:
+            raise DamagedError(f"{NAME} says that an array of shape {one.shape} is where it is not")
+    return found
 
 
 def _is(kind: type[T], value: Any) -> T:

@@ -23,8 +23,9 @@ import numpy as np
 from nnmpi.dtypes import named
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.model.snapshot import SavedRange
-from nnmpi.run.checkpoints.divide import RangeType
+from nnmpi.run.checkpoints.divide import RangeType, divided
 from nnmpi.run.checkpoints.manifest import ArrayInFile, FileRange, InFile
+from nnmpi.run.files.atomic import sync
 from nnmpi.run.files.saving import Info, header_of
 
 T = TypeVar("T")
@@ -116,6 +117,34 @@ def content_of(
     for there, array in zip(file.arrays, arrays, strict=True):
         put(there.at, array)
     return found.data
+
+
+def prepared(
+    folder: Path,
+    rank: int,
+    owned: Sequence[SavedRange],
+    has: Sequence[Sequence[RangeType]],
+    arrays: Sequence[np.ndarray],
+    stop: threading.Event,
+) -> Callable[[], FileWritten]:
+    """What writes the file of a rank: a copy of its part of what the ranks have."""
+    try:
+        file = laid_out(rank, divided(has)[rank], arrays)
+        return partial(_written, folder, file, content_of(file, owned, arrays), stop)
+    except MemoryError as error:
+        return partial(FileWritten, reason_of(error))
+
+
+def _written(
+    folder: Path, file: RankFile, content: memoryview, stop: threading.Event
+) -> FileWritten:
+    """Writes the file of a rank."""
+    try:
+        blocks = write_file(folder / file.name, content, stop)
+        sync(folder)
+    except (OSError, MemoryError) as error:
+        return FileWritten(reason_of(error))
+    return FileWritten("", file.size, blocks)
 
 
 def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:

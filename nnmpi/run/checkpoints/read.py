@@ -196,7 +196,7 @@ def newest(
 
     found = gather_objects(comm, all_or_none(comm, look))[0]
     if found is not None:
-        there = gather_objects(comm, found.folder.is_dir())
+        there = gather_objects(comm, os.path.isdir(found.folder))  # False where it may not look
         if not all(there):
             ranks = [rank for rank, is_there in enumerate(there) if not is_there]
             message = (

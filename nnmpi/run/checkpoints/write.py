@@ -11,21 +11,18 @@ between steps; so does the first rank at the end.
 
 import json
 import os
-import platform
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi import blas, native
-from nnmpi.comm import Comm, mpi_versions
+from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.run.checkpoints.divide import RangeType, divided
 from nnmpi.run.checkpoints.keep import (
@@ -42,18 +39,17 @@ from nnmpi.run.checkpoints.keep import (
 )
 from nnmpi.run.checkpoints.manifest import Manifest, SavedFile, write_manifest
 from nnmpi.run.checkpoints.rank_file import (
+    CancelledError,
     FileWritten,
-    RankFile,
-    content_of,
     in_thread,
     laid_out,
+    prepared,
     reason_of,
-    write_file,
 )
 from nnmpi.run.checkpoints.values import as_json
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.version import __version__
+from nnmpi.run.versions import with_kernels
 
 T = TypeVar("T")
 PAUSE = 1e-4  # seconds between two polls of a rank that waits
@@ -104,7 +100,7 @@ class Writer:
         self.waited = 0.0
         self._directory, self._keep, self._best = Path(directory), keep, best
         self._writing: Generator[None, None, WriteResult] | None = None
-        self._stop = threading.Event()
+        self._stop, self._naming = threading.Event(), threading.Lock()
         self._lock: DirectoryLock | None = None
         self._comm = comm
         try:
@@ -175,9 +171,10 @@ class Writer:
         return result
 
     def abandon(self) -> None:
-        """Gives up what is under way, after a rank was lost; it never waits. The next Writer of the
-        directory removes it."""
-        self._stop.set()
+        """Gives up what is under way, after a rank was lost; it waits for no other rank. The next
+        Writer of the directory removes it."""
+        with self._naming:
+            self._stop.set()
         self._writing = None
         if self._lock is not None:
             self._lock.release()
@@ -212,7 +209,7 @@ class Writer:
             yield
         else:
             folder, rank = part_of(self._directory, step), self._comm.rank
-            write = _prepared(folder, rank, snapshot.owned, has, told.arrays, self._stop)
+            write = prepared(folder, rank, snapshot.owned, has, told.arrays, self._stop)
             del snapshot  # it is of this step
             own = yield from _result(write)
             del write  # it has the copy
@@ -252,32 +249,51 @@ class Writer:
         problem: str,
     ) -> FileWritten:
         """On the first rank: gives the checkpoint its manifest and its name, or removes it."""
-        step, size = snapshot.state.step, sum(file.size for file in files)
+        step = snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
         try:
-            if problem:
+            if not problem:
+                manifest = _manifest(snapshot, told, has, files)
+                if told.log:
+                    sync(Path(told.log))
+                write_manifest(part, manifest)
+                with self._not_abandoned():
+                    replace(part, folder)
+        except (OSError, MemoryError) as error:
+            problem = reason_of(error)
+        if problem:
+            with self._not_abandoned():
                 remove(part)
-                return FileWritten(problem)
-            layouts = [
-                laid_out(rank, ranges, told.arrays * (rank == 0))
-                for rank, ranges in enumerate(divided(has))
-            ]
-            saved = tuple(
-                SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)
-                for one, file in zip(layouts, files, strict=True)
-            )
-            about = snapshot, saved, layouts[0].arrays, told.about, versions(), time.time()
-            if told.log:
-                sync(Path(told.log))
-            write_manifest(part, Manifest(*about))
-            replace(part, folder)
-        except OSError as error:
-            if not self._stop.is_set():  # else the next Writer has the directory
-                remove(part)
-            return FileWritten(reason_of(error))
+            return FileWritten(problem)
         with suppress(OSError):
-            remove_old(self._directory, self._keep, self._best)
-        return FileWritten("", size)
+            remove_old(self._directory, step, self._keep, self._best)
+        return FileWritten("", manifest.size)
+
+    @contextmanager
+    def _not_abandoned(self) -> Iterator[None]:
+        """Within it the directory is not another Writer's; raises CancelledError if it may be."""
+        with self._naming:
+            if self._stop.is_set():
+                raise CancelledError
+            yield
+
+
+def _manifest(
+    snapshot: Snapshot,
+    told: AboutRun,
+    has: Sequence[Sequence[RangeType]],
+    files: Sequence[FileWritten],
+) -> Manifest:
+    """That of a checkpoint whose files are written."""
+    layouts = [
+        laid_out(rank, ranges, told.arrays * (rank == 0))
+        for rank, ranges in enumerate(divided(has))
+    ]
+    saved = tuple(
+        SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)
+        for one, file in zip(layouts, files, strict=True)
+    )
+    return Manifest(snapshot, saved, layouts[0].arrays, told.about, with_kernels(), time.time())
 
 
 def _result(f: Callable[[], T]) -> Generator[None, None, T]:
@@ -287,43 +303,3 @@ def _result(f: Callable[[], T]) -> Generator[None, None, T]:
     while not future.done():
         yield
     return future.result()
-
-
-def _prepared(
-    folder: Path,
-    rank: int,
-    owned: Sequence[SavedRange],
-    has: Sequence[Sequence[RangeType]],
-    arrays: Sequence[np.ndarray],
-    stop: threading.Event,
-) -> Callable[[], FileWritten]:
-    """What writes the file of a rank: a copy of its part of what the ranks have."""
-    try:
-        file = laid_out(rank, divided(has)[rank], arrays)
-        return partial(_written, folder, file, content_of(file, owned, arrays), stop)
-    except MemoryError as error:
-        return partial(FileWritten, reason_of(error))
-
-
-def _written(
-    folder: Path, file: RankFile, content: memoryview, stop: threading.Event
-) -> FileWritten:
-    """Writes the file of a rank."""
-    try:
-        blocks = write_file(folder / file.name, content, stop)
-        sync(folder)
-    except (OSError, MemoryError) as error:
-        return FileWritten(reason_of(error))
-    return FileWritten("", file.size, blocks)
-
-
-def versions() -> dict[str, str]:
-    """What computes here: other versions and kernels may round otherwise."""
-    return {
-        "nnmpi": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        **mpi_versions(),
-        "blas": blas.core(),
-        "native": native.INSTRUCTIONS,
-    }

@@ -12,6 +12,7 @@ from helpers.training.made_checkpoints import made, read, written, written_by_su
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints import rank_file, write
+from nnmpi.run.checkpoints.manifest import Manifest
 from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.snapshot import Snapshot
 
@@ -25,7 +26,7 @@ def test_no_rank_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert slow.wait(60)
         return real(path, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(write, "write_file", slowly)
+    monkeypatch.setattr(rank_file, "write_file", slowly)
 
     def rank(comm: Comm) -> float:
         writer = Writer(tmp_path, comm)
@@ -59,7 +60,7 @@ def test_later_steps_do_not_change_what_is_written(
         assert changed.wait(60)
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(write, "write_file", late)
+    monkeypatch.setattr(rank_file, "write_file", late)
     writer, now = Writer(tmp_path, comm_self()), made(comm_self(), 1)
     writer.start(now, {})
     for row in (row for one in now.owned for row in (one.values, *one.sums.values())):
@@ -86,6 +87,36 @@ def test_ranks_hear_of_it_when_they_poll(tmp_path: Path) -> None:
         writer.close()
 
     threads.run(3, rank)
+
+
+def test_a_writer_that_was_abandoned_leaves_the_directory_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has written the manifest, and does not give the checkpoint its name once more."""
+    is_written, goes_on = threading.Event(), threading.Event()
+    real, named = write.write_manifest, list[Path]()
+
+    def slowly(folder: Path, manifest: Manifest) -> None:
+        real(folder, manifest)
+        is_written.set()
+        assert goes_on.wait(60)
+
+    monkeypatch.setattr(write, "write_manifest", slowly)
+    monkeypatch.setattr(write, "replace", lambda part, folder: named.append(part))
+    writer = Writer(tmp_path, comm_self())
+    writer.start(made(comm_self(), 1), {})
+    while not is_written.is_set():
+        writer.poll()
+    (thread,) = (one for one in threading.enumerate() if one.name == "nnmpi checkpoint")
+    writer.abandon()
+    other = Writer(tmp_path, comm_self())
+    goes_on.set()
+    thread.join(60)
+    assert not named
+    other.close()
+    found, _ = read(comm_self(), tmp_path)
+    assert found is not None
+    assert found.step == 1
 
 
 LONG = [pytest.param(calls, marks=pytest.mark.long) for calls in (20, 80, 160, 320)]

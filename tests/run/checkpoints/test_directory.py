@@ -81,6 +81,8 @@ def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
         (b'"rank-00000.safetensors"', b'"../secret"', "the file ../secret, which is not that of a"),
         (b'["float64",', b'["object",', "numbers of type object"),
         (b'["float64",', b'["float64",-', "of type float64 at byte -"),
+        (b",[3]]", b",[-3]]", r"an array of shape \(-3,\) is where it is not"),
+        (b",[3]]", b",[3000000000000]]", "an array of shape .* is where it is not"),
         (b'"steps"', b'"stepz"', "unexpected|not an option"),
         (b'"ranks":1', b'"ranks":"1"', "1 is not of type int"),
         (b'"about":{', b'"about":1,"x":{', "1 is not of type dict"),
@@ -116,6 +118,18 @@ def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     check_empty(tmp_path / "other")
 
 
+def test_what_is_newer_is_not_counted(tmp_path: Path) -> None:
+    """A run could not go on from it, as a block is damaged, and writes others before that step."""
+    threads.run(1, written, tmp_path, [1, 9])
+    flip(folder_of(tmp_path, 9) / "rank-00000.safetensors", -1)
+    for step in (2, 3):
+        threads.run(1, written, tmp_path, [step], 1000, 1)
+        found, passed_over = read_by(1, tmp_path)
+        assert found == step
+        assert "step-00000009 is passed over" in passed_over[0]
+    assert sorted(os.listdir(tmp_path)) == ["step-00000003", "step-00000009"]
+
+
 def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     threads.run(1, written, tmp_path, [1, 2])
     flip(folder_of(tmp_path, 2) / NAME, 100)
@@ -139,6 +153,17 @@ def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 7
     Writer(tmp_path, comm_self()).close()
     assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
+
+
+def test_a_whole_one_without_its_name_replaces_the_damaged_one(tmp_path: Path) -> None:
+    """Its writer was killed before it could do so."""
+    threads.run(1, written, tmp_path, [1, 2])
+    shutil.copytree(folder_of(tmp_path, 2), part_of(tmp_path, 2))
+    flip(folder_of(tmp_path, 2) / NAME, 100)
+    assert read_by(1, tmp_path) == (2, ())
+    Writer(tmp_path, comm_self()).close()
+    assert read_by(1, tmp_path) == (2, ())
+    assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
 
 
 def test_a_checkpoint_is_begun_again_where_there_are_no_locks(
@@ -209,6 +234,63 @@ def test_a_directory_that_ranks_do_not_share(
 
     threads.run(4, rank)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_directory_in_which_a_rank_may_not_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host whose root is nobody; no rank is left to wait."""
+    monkeypatch.setattr(keep, "PATIENCE", 0.01)
+    threads.run(1, written, tmp_path, [1])
+    stat, hidden = os.stat, threading.local()
+
+    def refused(path: object, *arguments: object, **options: object) -> os.stat_result:
+        if hasattr(hidden, "on") and str(path).startswith(str(tmp_path)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", refused)
+
+    def rank(comm: Comm) -> None:
+        if comm.rank:
+            hidden.on = True
+        for act in (check_shared, newest):
+            with pytest.raises((ValueError, OtherRankError), match="is not shared: rank 0"):
+                act(tmp_path, comm)
+
+    threads.run(2, rank)
+
+
+def test_a_file_that_cannot_be_removed_is_left_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*_: object, **__: object) -> None:
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", stale)
+        threads.run(2, lambda comm: check_shared(tmp_path, comm))
+    Writer(tmp_path, comm_self()).close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_memory_that_ends_with_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("nnmpi.run.checkpoints.write.write_manifest", full)
+
+    def rank(comm: Comm) -> str:
+        writer = Writer(tmp_path, comm)
+        writer.start(made(comm, 1), {})
+        result = writer.close()
+        assert result is not None
+        return result.problem
+
+    assert all(problem.endswith("out of memory") for problem in threads.run(2, rank))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("failing", ["fsync", "rename", "mkdir"])
