@@ -107,7 +107,8 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                run.told.is_in_log(config.log if lost else None)
+                if lost and config.log:
+                    run.told.is_in_log(config.log)
             run.opened = found
         run.report = found
         begun = resumed_event if resumed else start_event
