@@ -7,7 +7,6 @@ there all find what comes next (`standing.py`), and the ranks that work make a n
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 
@@ -78,6 +77,8 @@ class Recovery:
         """What f returns on the ranks that work; after a loss they call it again, and it goes on
         from where the run is."""
         while True:
+            if self.survivors.work is None:  # it may be the only one that knows of the run
+                self.stage = RunStage.RUNNING
             with suppress(RankLost):
                 return self.survivors.end(f)
             self._recover()  # after the block, as the traceback has the old session
