@@ -56,8 +56,8 @@ class ToldBefore:
     def is_in_log(self, log: str) -> None:
         """The first rank is lost, and the log shows what it has told; what it had in hand, it may
         have told or not."""
-        for kind in KINDS.values():
-            self.last.pop(kind, None)
+        for told in KINDS.values():
+            self.last.pop(told, None)
         for event in _last_run(log):
             kind = KINDS.get(event.get("event", ""))
             if kind is not None:
