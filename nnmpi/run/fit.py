@@ -100,20 +100,22 @@ class Fit:
 
     def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
         """Opens what this rank writes; tells how the run starts, and what was lost since then."""
+        start = "start", self._run.first
         run, comm, config, recovery = self._run, self._comm, self._session.config, self._recovery
-        resumed, lost = run.resumed if run.runs == 1 else None, bool(recovery.survivors.all.lost)
-        mark = resumed.mark if resumed and not lost else None
-        found = open_report(config, comm, report or run.opened, run.runs > 1 or lost, mark)
+        resumed, is_told = run.resumed if run.runs == 1 else None, not run.told.is_new(*start)
+        mark = resumed.mark if resumed and not is_told else None
+        found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                run.told.is_in_log(config.log if lost else None)
+                if is_told and config.log:
+                    run.told.is_in_log(config.log)
             run.opened = found
         run.report = found
         begun = resumed_event if resumed else start_event
-        start = {**begun(self._session, run), **environment(self._session)}
-        if run.told.once("start", run.first):
-            run.report.event(start)
+        event = {**begun(self._session, run), **environment(self._session)}
+        if run.told.once(*start):
+            run.report.event(event)
         for event in recovery.news:
             run.report.event(event)
         recovery.news.clear()

@@ -190,6 +190,7 @@ class RunState:
         """Steps are made again from a checkpoint on, which was told before."""
         now = self.counters_of(resumed.snapshot)
         self.take(now._replace(pace=resumed.pace, stopping=False), None)
+        self.told.note("start", self.first)
 
     @property
     def epochs(self) -> int:

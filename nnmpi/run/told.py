@@ -53,10 +53,12 @@ class ToldBefore:
         for one in [*self.last] if what is None else [what]:
             self.last[one] = min(step, self.last.get(one, -1))
 
-    def is_in_log(self, log: str | None) -> None:
+    def is_in_log(self, log: str) -> None:
         """The first rank is lost, and the log shows what it has told; what it had in hand, it may
         have told or not."""
-        for event in _last_run(log) if log else ():
+        for told in KINDS.values():
+            self.last.pop(told, None)
+        for event in _last_run(log):
             kind = KINDS.get(event.get("event", ""))
             if kind is not None:
                 self.note(kind, event["step" if "step" in event else "steps"])

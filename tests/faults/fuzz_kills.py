@@ -28,6 +28,7 @@ LIMIT = 150.0  # seconds of a job
 LATE = 3.0  # seconds before the end in which a death may be noticed by nobody
 SILENT = ("recovered", "progress")
 NOTHING_LEFT = "left to go on from"
+ONLY_SPARE = "no rank that is left has a part of the model"
 SHARED_MEMORY = Path("/dev/shm")
 PATH = os.pathsep.join((str(mpijob.ROOT), str(mpijob.ROOT / "tests")))
 Options = tuple[str, ...]
@@ -131,7 +132,8 @@ def killed(row: Row, kills: Mapping[int, float], folder: Path) -> tuple[str, Out
         return "", Outcome(Fault.HUNG, f"{text}; left: {left}")
     if memory := _memory_left(began):
         return "", Outcome(Fault.LOST, f"left in {SHARED_MEMORY}: {memory}; {text}")
-    if ended.status == 1 and NOTHING_LEFT in ended.err and row.ranks - len(dead) < row.needs:
+    is_too_few = row.ranks - len(dead) < row.needs or ONLY_SPARE in ended.err
+    if ended.status == 1 and NOTHING_LEFT in ended.err and is_too_few:
         return f"{len(dead)} dead, nothing left", GOOD
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     noticed = {rank for one in events if one["event"] == "recovered" for rank in one["lost"]}

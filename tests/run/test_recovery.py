@@ -20,7 +20,7 @@ from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
 from nnmpi.parallel.pipeline import stages
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.setup import objectives
 from nnmpi.run.training import Training
 
@@ -137,6 +137,35 @@ def test_a_callback_that_was_interrupted_is_called_again() -> None:
     assert (len(first), first, lost) == (6, second, None)
 
 
+def test_a_slice_is_read_again_though_some_have_the_next_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second loss is when one rank has opened a session, and another one not yet."""
+    opened = Training._open
+
+    def open_or_hear(training: Training, config: Config, comm: Comm, snapshot: Any) -> None:
+        opened(training, config, comm, snapshot)
+        if snapshot is not None and comm.size == 3:
+            comm.barrier()
+            if comm.rank == 1:
+                threads.kill(comm)
+            if comm.rank == 2:
+                training.wait(comm)
+            comm.barrier()
+
+    def fit(comm: Comm) -> list[float]:
+        config = Config(**{**recovered.COMMON, "allreduce": "shared"})
+        told = recovered.Told()
+        Trainer(config, None, digits(), comm, callbacks=[told, KillsAt(3, 2)]).fit(NullReport())
+        return [loss for _, loss in told.steps]
+
+    monkeypatch.setattr(Training, "_open", open_or_hear)
+    first, second, third, fourth = threads.run(4, fit, fault_tolerant=True)
+    (alone,) = threads.run(1, fit)
+    assert (second, fourth) == (None, None)
+    assert first == third == pytest.approx(alone)
+
+
 @pytest.mark.parametrize("second", [0, 1, 2])
 def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhile(
     second: int, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +225,38 @@ def test_an_optimizer_of_the_user_and_a_trace_go_on(tmp_path: Path) -> None:
 
     found = threads.run(3, fit, fault_tolerant=True, killed={1: 400})
     assert found == [6, None, 6]
+
+
+def test_the_next_rank_tells_what_the_log_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rank is lost before it has written of an epoch, and the next one has noted it."""
+    log, tell = tmp_path / "log", Report.event
+
+    def dies(report: Report, event: Event) -> None:
+        if event["event"] == "epoch" and len(job) == 1:
+            ranks[0].barrier()
+            threads.kill(job.pop())
+        tell(report, event)
+
+    class Waits:
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            if trainer.comm.size == 3:
+                trainer.comm.barrier()
+
+    job, ranks = list[Comm](), list[Comm]()
+
+    def fit(comm: Comm) -> None:
+        if comm.rank == 0:
+            job.append(comm)
+            ranks.append(comm)
+        config = Config(**{**recovered.COMMON, **recovered.RING, "log": str(log), "quiet": True})
+        Trainer(config, None, digits(), comm, callbacks=[Waits()]).fit()
+
+    monkeypatch.setattr(Report, "event", dies)
+    threads.run(3, fit, fault_tolerant=True)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1, 2]
 
 
 def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Where ranks that are left go back to a checkpoint, where they cannot go on, and after a run."""
 
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
+from nnmpi.run.session import Session
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3}
 
@@ -114,3 +117,58 @@ def test_outside_of_fit_a_loss_is_raised(what: str, tmp_path: Path) -> None:
         return steps
 
     assert threads.run(3, fit, fault_tolerant=True) == [11, None, 11]
+
+
+def test_a_run_that_some_ranks_have_begun_has_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    wake = Session.wake
+
+    def dies(session: Session) -> None:
+        if session.comm.size == 3 and not session.run.runs:
+            if session.comm.rank == 2:
+                threads.kill(session.comm)
+            if session.comm.rank == 0:
+                session.comm.barrier()
+        wake(session)
+
+    def fit(comm: Comm) -> int:
+        config = Config(**{**COMMON, **RING})
+        steps: int = Trainer(config, None, digits(), comm).fit(NullReport(), epochs=2)["steps"]
+        return steps
+
+    monkeypatch.setattr(Session, "wake", dies)
+    assert threads.run(3, fit, fault_tolerant=True) == [10, 10, None]
+
+
+def test_a_spare_rank_alone_goes_back_and_makes_the_epochs_that_were_asked_for(
+    tmp_path: Path,
+) -> None:
+    class Dies:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if trainer.comm.size == 4 and event["step"] == 8:
+                threads.kill(trainer.comm)
+
+    def fit(comm: Comm) -> int:
+        options = {**COMMON, **RING, "dp": 2, "tp": 2, "log": str(log), "quiet": True}
+        saves = {"checkpoint_dir": str(tmp_path / "c"), "save_every": "2", "elastic": True}
+        trainer = Trainer(Config(**options, **saves), None, digits(), comm, callbacks=[Dies()])
+        return int(trainer.fit(epochs=2)["steps"])
+
+    log = tmp_path / "log"
+    assert threads.run(5, fit, fault_tolerant=True) == [None] * 4 + [10]
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = Counter(event["event"] for event in events)
+    assert (kinds["start"], kinds["epoch"], kinds["done"]) == (1, 2, 1)
+
+
+def test_a_log_of_another_run_is_not_that_of_a_run_whose_first_rank_is_lost(tmp_path: Path) -> None:
+    def fit(comm: Comm, dies: bool) -> None:
+        options = {**COMMON, **RING, "log": str(tmp_path / "log"), "append": True}
+        trainer = Trainer(Config(**options), None, digits(), comm)
+        if dies and comm.rank == 0:
+            threads.kill(comm)
+        trainer.fit()
+
+    for dies in (False, True):
+        threads.run(3, fit, dies, fault_tolerant=True)
+    events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(events[4:]) == ["done", "epoch", "epoch", "recovered", "start"]

@@ -7,7 +7,6 @@ there all find what comes next (`standing.py`), and the ranks that work make a n
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 
@@ -44,14 +43,6 @@ class NothingLeftError(AgreedError):
     checkpoint: str | None = None
 
 
-class TornSession(NamedTuple):
-    """The session in which a rank was lost, and the version and session of what it has: it is read
-    again where another rank is lost before there is a new one."""
-
-    key: tuple[int, int]
-    session: Session
-
-
 class Recovery:
     """That of one rank.
 
@@ -68,7 +59,7 @@ class Recovery:
         self._seen: SeenStep | None = None  # what ranks know of the step in which one was lost
         self._finished: StepResult | None = None  # that step, if it was finished here
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
-        self._torn: TornSession | None = None  # until there is another one
+        self._torn: dict[tuple[int, int], Session] = {}  # in which ranks were lost, as `_kept`
 
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
@@ -86,6 +77,8 @@ class Recovery:
         """What f returns on the ranks that work; after a loss they call it again, and it goes on
         from where the run is."""
         while True:
+            if self.survivors.work is None:  # it may be the only one that knows of the run
+                self.stage = RunStage.RUNNING
             with suppress(RankLost):
                 return self.survivors.end(f)
             self._recover()  # after the block, as the traceback has the old session
@@ -142,18 +135,18 @@ class Recovery:
         if is_open and self._seen is not None:
             self._finished = finished(session, self._seen, everyone.members) or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
-        if is_open:
-            for one in held(session, self._finished, everyone.members):
-                self._kept[one.version, self._number] = one
-                self._torn = TornSession((one.version, self._number), session)
-            self._tensors = tensors_of(session.model)
-            session.leave()
-        elif self._torn is not None:  # the memory of a node has what others have not kept
-            key, left = self._torn
+        for key, left in self._torn.items():  # memory of a node has what those now lost have kept
             kept = self._kept[key]
             ranges = [*kept.ranges, *of_lost(left, everyone.members)]
             once = {OwnedRange.of(one): one for one in ranges}
             self._kept[key] = kept._replace(ranges=[*once.values()])
+        if is_open:
+            for one in held(session, self._finished, everyone.members):
+                key = one.version, self._number
+                self._kept[key] = one
+            self._torn[key] = session  # the last one is what it has now
+            self._tensors = tensors_of(session.model)
+            session.leave()
         del session, torn
         self._training.wait(everyone)
 
@@ -182,7 +175,8 @@ class Recovery:
         if snapshot is None and not course.lacks:
             training.load_callbacks(survivors.all, survivors.spare)
         self._kept.clear()
-        self._seen = self._finished = self._torn = None
+        self._torn.clear()
+        self._seen = self._finished = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
 

@@ -87,22 +87,24 @@ def agreed(standings: Sequence[Standing]) -> Course:
         return Course(RunStage.SETTING_UP)
     if not workers:
         return Course(max(stages), lacks="no rank that is left has a part of the model")
+    stage = max(one.stage for one in workers)
     furthest = max(one.step for one in workers)
     try:
         source = newest(chain.from_iterable(one.holds for one in workers))
     except ValueError as error:
-        first, is_new = workers[0], not furthest and all(one.number == 0 for one in workers)
-        lacks = "" if is_new else str(error)
-        return Course(
-            max(stages), None, first.counters, None, first.told, first.callbacks, lacks=lacks
+        first, is_new = (
+            min(workers, key=_progress),
+            not furthest and all(one.number == 0 for one in workers),
         )
+        lacks = "" if is_new else str(error)
+        return Course(stage, None, first.counters, None, first.told, first.callbacks, lacks=lacks)
     version = source.version
     again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
     at = [one for one in workers if one.step == version]
     first = min(at or workers, key=_progress)
     assert first.counters is not None
     has_told = first.told, first.callbacks
-    course = Course(max(stages), source, first.counters, None, *has_told, again)
+    course = Course(stage, source, first.counters, None, *has_told, again)
     if at:
         follows = first.follows or len(at) < len(workers)
         return course._replace(unfinished=first.result if follows else None)
@@ -113,7 +115,8 @@ def agreed(standings: Sequence[Standing]) -> Course:
     return course._replace(counters=counters)
 
 
-def _progress(one: Standing) -> tuple[bool, bool]:
-    """How far it is after its last step: the end of an epoch clears its sums."""
+def _progress(one: Standing) -> tuple[int, bool, bool]:
+    """How far it is after its last step, of those that have begun the run: the end of an epoch
+    clears its sums."""
     assert one.counters is not None
-    return not one.follows, one.counters.sums.samples == 0
+    return -one.stage, not one.follows, one.counters.sums.samples == 0
