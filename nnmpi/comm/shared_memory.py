@@ -84,10 +84,6 @@ class NodeMemory:
             memory[...] = 0  # takes the memory now, while there is room
         self.array: Array = memory.view(dtype)
 
-    def sync(self) -> None:
-        """Needed between writing and a message that tells of it, and between that and reading."""
-        self._window.sync()
-
     def barrier(self) -> None:
         """Returns when all ranks of the node have called it; what they wrote before is visible."""
         self._calls.finish(self._meet(), self._calls.log("node_memory.barrier"))

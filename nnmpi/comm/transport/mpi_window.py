@@ -77,7 +77,7 @@ def make_window(
         return any(view() is not None for view in views)
 
     moves = made.barrier, made.arrive, made.exchange
-    return SharedWindow(segments, memory.sync, *moves, memory.free, is_viewed)
+    return SharedWindow(segments, *moves, memory.free, is_viewed)
 
 
 def has_room(segment: Bytes) -> bool:
