@@ -94,6 +94,14 @@ class TransportFamily:
         )
 
 
+class Segments(NamedTuple):
+    """The memory of all ranks of a node, as buffers."""
+
+    buffers: Sequence[Any]
+    sync: Callable[[], None]  # makes writes visible
+    free: Callable[[], None]  # collective
+
+
 class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
