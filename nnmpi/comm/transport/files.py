@@ -45,8 +45,9 @@ def map_segments(
     try:
         pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         rows = gather([os.getpid(), own, nbytes, pages]).tolist()
+        process, number, *_ = rows[0]
         ends = [*accumulate(row[3] for row in rows)]
-        whole = memoryview(_mapped(*rows[0][:2], ends[-1]))
+        whole = memoryview(_mapped(process, number, ends[-1]))
         barrier()  # else the first rank could close its file before others have opened it
     finally:
         if is_first:
