@@ -145,7 +145,7 @@ def _joined(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPICha
             channel = ulfm_channel.UlfmChannel(left)
             _agree_on_settings(left, progress.log, error)
             comm = Comm(left, progress=progress)
-            comm.confirm()
+            left.family.confirm()  # not by the Comm: the start goes on, and has its own limit
             if comm.lost:
                 comm.abandon()
             return comm, channel

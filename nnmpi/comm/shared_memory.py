@@ -1,6 +1,7 @@
 """Memory that the ranks of a node share: for sums, and for any other use."""
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Work
 from nnmpi.comm.steps import Steps
-from nnmpi.comm.transport.base import TAGS, SharedWindow
+from nnmpi.comm.transport.base import TAGS, Request, SharedWindow
 
 
 class SharedBuffer:
@@ -84,18 +85,10 @@ class NodeMemory:
             memory[...] = 0  # takes the memory now, while there is room
         self.array: Array = memory.view(dtype)
 
-    def sync(self) -> None:
-        """Needed between writing and a message that tells of it, and between that and reading."""
-        self._window.sync()
-
     def barrier(self) -> None:
         """Returns when all ranks of the node have called it; what they wrote before is visible."""
-        begin = self._window.ibarrier  # raises if the memory was freed
-
-        def meet() -> Steps:
-            yield begin()
-
-        self._calls.finish(meet(), self._calls.log("node_memory.barrier"))
+        arrive = self._window.ibarrier  # raises if the memory was freed
+        self._calls.finish(_meet(arrive), self._calls.log("node_memory.barrier"))
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""
@@ -104,6 +97,10 @@ class NodeMemory:
         self._window = self.array = freed
         _free(memory, self._calls, "node_memory.free", what, check)
         self._calls.free()
+
+
+def _meet(arrive: Callable[[], Request]) -> Steps:
+    yield arrive()
 
 
 def _free(

@@ -14,6 +14,7 @@ from nnmpi.comm import AbortedError, Comm, MismatchError
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, DebugSettings, LoggedCall
 from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
+from nnmpi.comm.debug.verdict import Judge
 from nnmpi.comm.debug.watchdog import Left, report
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.thread_ranks import run
@@ -324,6 +325,26 @@ def test_a_rank_that_has_left_joins_only_what_it_has_completed() -> None:
     assert not left.joins(call(4))
     assert left._replace(incomplete=[]).joins(call(4))
     assert not left.joins(call(-1, "irecv", 1))
+
+
+def test_a_fault_tolerant_job_that_waits_too_long_for_its_start_ends(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No rank has heard of another, so none can have one killed that is silent."""
+    monkeypatch.setattr(watchdog, "TIME_TO_REPORT", 0.0)
+    progress, statuses = Progress(CallLog(DebugSettings(timeout=0.1))), list[int]()
+    ended = threading.Event()
+
+    def end_job(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    with progress.log.during(record()):
+        watched = watchdog.Watchdog(0, progress, Judge(end_job, fault_tolerant=True))
+        assert ended.wait(20)
+    watched.leave()
+    assert statuses[0] == 1
+    assert "rank 0 has waited for longer than NNMPI_TIMEOUT=0.1 s in all_" in capfd.readouterr().err
 
 
 def test_only_the_last_calls_are_kept() -> None:

@@ -236,7 +236,9 @@ def dies_while_others_join() -> None:
 
 
 def dies_before_all_have_joined() -> None:
-    Comm.confirm = die  # type: ignore[assignment,method-assign]
+    from nnmpi.comm.transport.ulfm_family import UlfmFamily
+
+    UlfmFamily.confirm = die  # type: ignore[assignment,method-assign]
 
 
 STARTS = {

@@ -25,6 +25,9 @@ MPIS = [
 ]
 """The Pythons of the MPI libraries that are here, as parameters of a test."""
 
+NOT_STARTED = "PMIx server's listener thread failed to start"
+"""What the launcher of Open MPI prints where a machine has no time for it; no rank runs then."""
+
 
 class Ended(NamedTuple):
     """How a job ended and what its ranks printed. `status` is None if it had to be killed."""
@@ -51,21 +54,26 @@ def run(
     If it is to be fault tolerant, the test is skipped where the launcher cannot do that.
 
     After `timeout` seconds everything that was started is killed, and `status` is None.
+
+    A job that the launcher could not start, as happens under heavy load, is started once more.
     """
+    own = ulfm(python) if fault_tolerant else []
+    ranked = [*launcher(python), *own, "-n", str(ranks), python, *map(os.fspath, arguments)]
+    ended = outcome_of(ranked, environment(env or {}), timeout)
+    if NOT_STARTED in ended.err:
+        print(f"started once more: the launcher said\n{ended.err}", file=sys.stderr)
+        ended = outcome_of(ranked, environment(env or {}), timeout)
+    return ended
+
+
+def outcome_of(command: list[str], env: Mapping[str, str], timeout: float) -> Ended:
     with subprocess.Popen(
-        [
-            *launcher(python),
-            *(ulfm(python) if fault_tolerant else ()),
-            "-n",
-            str(ranks),
-            python,
-            *map(os.fspath, arguments),
-        ],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env=environment(env or {}),
+        env=env,
         start_new_session=True,
     ) as job:
         try:

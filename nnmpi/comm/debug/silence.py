@@ -5,7 +5,7 @@ rank 1   waits ........ answer                                          │
 rank 2   stopped                                                        ▼  SIGKILL
 rank 3   waits ........ answer ◄── on the host of rank 2: end it ───────┘
 
-A rank is silent if it does not answer for a second, or if it has only computed for longer than the
+A rank is silent if it does not answer in time, or if it has only computed for longer than the
 limit: it has made no call, and waits in none. Of those that wait, the first one has it killed. A
 rank that has come to its end waits for the others.
 """
@@ -25,7 +25,8 @@ from nnmpi.comm.stderr import print_error
 if TYPE_CHECKING:  # an import starts MPI
     from nnmpi.comm.transport.mpi_job import MPIChannel
 
-TIME_TO_ANSWER = 1.0  # seconds
+TIME_TO_ANSWER = 1.0  # seconds, at least
+PART_TO_ANSWER = 0.1  # of the limit: a call outside Python may keep a watchdog from answering
 TIME_TO_VANISH = 10.0  # seconds in which MPI notices that a rank was killed
 ASK, ANSWER, END = "ask", "answer", "end"
 
@@ -40,7 +41,7 @@ class Silence:
         self.at_end = False  # of this rank
         self._sign: object = None
         self._last = time.monotonic()  # when this rank last gave a sign of life
-        self._asked = math.inf  # when, if there is a question to the others
+        self._asked = -math.inf  # when this rank asked the others
         self._computed: dict[int, float] = {}  # seconds for which others say that they compute
         self._killed: dict[int, float] = {}  # when
 
@@ -71,15 +72,16 @@ class Silence:
         To be called again and again while this rank waits for longer than the limit.
         """
         now, others = time.monotonic(), channel.left()
-        if self._asked == math.inf:
+        patience = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
+        if now - self._asked > 2 * patience:  # never, or for an earlier wait, which has ended
             self._asked = now
             self._computed.clear()
             for r in others:
                 self._tell([ASK, None], r)
             return True
-        if not self._computed.keys() >= {*others} and now - self._asked < TIME_TO_ANSWER:
+        if not self._computed.keys() >= {*others} and now - self._asked < patience:
             return True
-        self._asked = math.inf
+        self._asked = -math.inf
         silent = [r for r in others if self._computed.get(r, math.inf) > limit]
         waiting = [r for r in others if self._computed.get(r) == 0.0]
         if not silent:

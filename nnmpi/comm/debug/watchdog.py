@@ -153,8 +153,8 @@ class Watchdog:
 
     def _time_out(self, what: str, call: LoggedCall, limit: float) -> None:
         channel, trouble = self.channel, Trouble.SILENT
-        if channel is not None and self._judge.verdict(trouble).remedy is Remedy.END_SILENT:
-            if self._silence.is_ended(channel, what, limit):
+        if self._judge.verdict(trouble).remedy is Remedy.END_SILENT:
+            if channel is not None and self._silence.is_ended(channel, what, limit):
                 return
             trouble = Trouble.STUCK
         print_error(

@@ -94,11 +94,18 @@ class TransportFamily:
         )
 
 
+class Segments(NamedTuple):
+    """The memory of all ranks of a node, as buffers."""
+
+    buffers: Sequence[Any]
+    sync: Callable[[], None]  # makes writes visible
+    free: Callable[[], None]  # collective
+
+
 class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
     segments: list[Bytes]
-    sync: Callable[[], None]  # makes writes visible; call it on each side of a message
     barrier: Callable[[], None]  # of the node; what all ranks wrote before is visible after it
     ibarrier: Callable[[], Any]  # the same as what `wait` and `test` of its transport take
     # a barrier, before which an array is copied to this rank's part, and after which it is the sum

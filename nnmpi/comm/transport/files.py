@@ -1,7 +1,7 @@
 """Memory that ranks of a node share, without a call of MPI that a death could interrupt.
 
-rank 0   file without a name ──► /proc/PID/fd/N ──► mapped by all ranks
-rank 1   file without a name ──► ...                 the memory is free when nobody maps it
+rank 0   file without a name ──► /proc/PID/fd/N ──► mapped by all ranks of the node
+         [ segment 0 | segment 1 | ... ]             the memory is free when nobody maps it
 
 MPI's own (`Win.Allocate_shared`) ends all ranks of a node where one of them dies meanwhile, and is
 never free again after a loss.
@@ -12,12 +12,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.mpi_window import Segments
+from nnmpi.comm.transport.base import Segments
 
 FOLDER = "/dev/shm"
 KERNEL = Path("/proc/sys/kernel/random/boot_id")
@@ -30,17 +31,28 @@ def node_number() -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
-def map_files(
-    gather: Callable[[Sequence[int]], NDArray[np.int64]], nbytes: int, barrier: Callable[[], None]
+def map_segments(
+    gather: Callable[[Sequence[int]], NDArray[np.int64]],
+    is_first: bool,
+    nbytes: int,
+    barrier: Callable[[], None],
 ) -> Segments:
-    """A segment of so many bytes on this rank; collective. `gather` returns a row of each rank."""
-    own = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
+    """A segment of so many bytes on this rank; collective. `gather` returns a row of each rank.
+
+    All are in one file, of the first rank: a process may have few files open, and as many ranks.
+    """
+    own = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if is_first else -1
     try:
-        os.ftruncate(own, nbytes)
-        buffers = [_mapped(*file) for file in gather([os.getpid(), own, nbytes]).tolist()]
-        barrier()  # else a rank could close its file before others have opened it
+        pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        rows = gather([os.getpid(), own, nbytes, pages]).tolist()
+        process, number, *_ = rows[0]
+        ends = [*accumulate(row[3] for row in rows)]
+        whole = memoryview(_mapped(process, number, ends[-1]))
+        barrier()  # else the first rank could close its file before others have opened it
     finally:
-        os.close(own)
+        if is_first:
+            os.close(own)
+    buffers = [whole[end - row[3] :][: row[2]] for row, end in zip(rows, ends, strict=True)]
     lock = threading.Lock()
     lock.acquire()
 
@@ -55,6 +67,7 @@ def map_files(
 def _mapped(process: int, number: int, nbytes: int) -> mmap.mmap:
     file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
     try:
+        os.ftruncate(file, nbytes)  # by all ranks: only the first one changes anything
         return mmap.mmap(file, nbytes)
     finally:
         os.close(file)

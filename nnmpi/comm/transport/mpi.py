@@ -11,13 +11,14 @@ from nnmpi.comm.transport.base import (
     Bytes,
     Ledger,
     MessageLengthError,
+    Segments,
     SharedWindow,
     TransportFamily,
     pieces,
 )
 from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.mpi_job import abort_job
-from nnmpi.comm.transport.mpi_window import LacksRoomError, Segments, allocate, length, make_window
+from nnmpi.comm.transport.mpi_window import LacksRoomError, allocate, length, make_window
 from nnmpi.comm.transport.start_mpi import MPI
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most

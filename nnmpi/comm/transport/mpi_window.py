@@ -11,25 +11,17 @@ import mmap
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from nnmpi.comm.transport.base import Bytes, SharedWindow
+from nnmpi.comm.transport.base import Bytes, Segments, SharedWindow
 from nnmpi.comm.transport.gate import LINE, Counts, Gate
 from nnmpi.comm.transport.start_mpi import MPI
 
 
 class LacksRoomError(Exception):
     """A segment has no memory behind it, though there was room for it a moment ago."""
-
-
-class Segments(NamedTuple):
-    """The memory of all ranks of a node, as buffers."""
-
-    buffers: Sequence[Any]
-    sync: Callable[[], None]  # makes writes visible
-    free: Callable[[], None]  # collective
 
 
 def allocate(comm: MPI.Intracomm, nbytes: int) -> Segments:
@@ -77,7 +69,7 @@ def make_window(
         return any(view() is not None for view in views)
 
     moves = made.barrier, made.arrive, made.exchange
-    return SharedWindow(segments, memory.sync, *moves, memory.free, is_viewed)
+    return SharedWindow(segments, *moves, memory.free, is_viewed)
 
 
 def has_room(segment: Bytes) -> bool:

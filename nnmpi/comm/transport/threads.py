@@ -143,7 +143,6 @@ class ThreadTransport:
 
         return SharedWindow(
             segments,
-            sync=lambda: None,
             barrier=own.barrier,
             ibarrier=lambda: [own.ibarrier()],
             exchange=exchange,

@@ -23,12 +23,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import Bytes, Ledger, pieces
-from nnmpi.comm.transport.files import map_files, node_number
+from nnmpi.comm.transport.base import Bytes, Ledger, Segments, pieces
+from nnmpi.comm.transport.files import map_segments, node_number
 from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.gathering import MessageGather, add_up
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
-from nnmpi.comm.transport.mpi_window import Segments
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
 
@@ -180,7 +179,7 @@ class UlfmTransport(MPITransport):
 
     def _allocate(self, nbytes: int) -> Segments:
         try:
-            return map_files(self.gather, nbytes, self.barrier)
+            return map_segments(self.gather, self.rank == 0, nbytes, self.barrier)
         except FileNotFoundError:  # a rank that dies has closed its file, which MPI finds out soon
             until = time.monotonic() + TIME_TO_NOTICE
             while time.monotonic() < until:
