@@ -87,14 +87,15 @@ def verified(options: argparse.Namespace) -> Printed:
     there = _folders(options.directory)
     if options.step is not None:
         there = {options.step: _chosen(options)}
+    if not there:
+        raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     values = [_facts(step, folder, _check_blocks) for step, folder in there.items()]
     lines = [
         f"step {one['step']}: {one['problem'] or 'whole, ' + amount(one['bytes'])}"
         for one in values
     ]
     damaged = any(one["problem"] for one in values)
-    text = "\n".join(lines) or f"no checkpoints in {shown(options.directory)}"
-    return Printed(values, text, int(damaged))
+    return Printed(values, "\n".join(lines), int(damaged))
 
 
 def exported(options: argparse.Namespace) -> Printed:

@@ -97,7 +97,11 @@ def resumed_from(found: Found, setup: Setup) -> Resumed:
 def _software(found: Found) -> Iterator[str]:
     """One line on versions and kernels that are others now."""
     before, now = found.manifest.versions, with_kernels()
-    others = [f"{k} {now.get(k)} (was {v})" for k, v in before.items() if now.get(k) != v]
+    others = [
+        f"{k} {now.get(k) or 'none'} (was {v or 'none'})"
+        for k, v in before.items()
+        if now.get(k) != v
+    ]
     if others:
         yield f"sums may be added in another order than before, with {', '.join(others)}"
 

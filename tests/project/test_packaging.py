@@ -146,6 +146,10 @@ def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
     assert started.startswith("1 python -m nnmpi.train --checkpoint-dir nnmpi-7.checkpoints ")
     assert started.endswith("--save nnmpi-7.safetensors --model mnist-cnn")
     assert queued == "requeue 7"
+    trap = next(line for line in script.read_text().splitlines() if line.startswith("trap "))
+    early = f"set -euo pipefail\n{trap}\nkill -USR1 $$\necho goes on"  # before there is an mpirun
+    before = subprocess.run(["bash", "-c", early], capture_output=True, text=True, check=True)
+    assert before.stdout == "goes on\n"
     asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
     assert {"--nodes=2", "--cpus-per-task=1", "--signal=B:USR1@120", "--requeue"} <= {*asked}
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import options
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run import resume
 from nnmpi.run.checkpoints import keep, rank_file
 from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.files.logs import LogMark, opened_log
@@ -225,8 +227,8 @@ def test_the_best_epoch_may_be_the_one_that_suspends(tmp_path: Path) -> None:
             if event["epoch"] == 1:
                 trainer.suspend()
 
-    for resume in (False, True):
-        run(tmp_path, BreaksAndSuspends(), keep_best="test_loss", keep=9, resume=resume)
+    for resumes in (False, True):
+        run(tmp_path, BreaksAndSuspends(), keep_best="test_loss", keep=9, resume=resumes)
     assert steps_in(tmp_path) == [5, 20]
 
 
@@ -592,3 +594,10 @@ def test_a_run_whose_last_checkpoint_is_interrupted_unlocks_the_directory(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     assert not (tmp_path / "c" / ".lock").exists()
+
+
+def test_what_is_missing_now_is_called_none(monkeypatch):
+    found = SimpleNamespace(manifest=SimpleNamespace(versions={"mpi": "Open MPI", "numpy": "2"}))
+    monkeypatch.setattr(resume, "with_kernels", lambda: {"mpi": None, "numpy": "2"})
+    (line,) = resume._software(found)
+    assert line.endswith("with mpi none (was Open MPI)")

@@ -64,8 +64,8 @@ def _suspended(e: Event) -> str:
 def _waited(e: Event, which: str = "") -> str:
     """What checkpoints have cost."""
     return (
-        f"{plural(e['written'], 'checkpoint')}{which} written to {e['directory']}, for which "
-        f"training waited {e['waited']:.2f} s"
+        f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
+        f"training waited {e['waited']:.2f} s in all"
     )
 
 

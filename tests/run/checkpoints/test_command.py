@@ -104,6 +104,8 @@ def test_a_list_of_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "empty").mkdir()
     assert checkpoint.main(["list", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out.startswith("no checkpoints in")
+    assert checkpoint.main(["verify", str(tmp_path / "empty")]) == 2
+    assert "there are no checkpoints in" in capsys.readouterr().err
 
 
 def test_all_blocks_are_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
