@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -210,9 +211,16 @@ def test_the_best_one_could_not_be_written(tmp_path: Path, monkeypatch: pytest.M
 def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
     """And after a run that was suspended at the end of its best epoch."""
 
+    class Waits:
+        """Polls go on, until the checkpoint of the best epoch is there."""
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] > 5 and not steps_in(tmp_path):
+                time.sleep(0.3)
+
     def fit(comm: Comm) -> Event:
         how = {"keep_best": "test_loss", "keep": 9, "quiet": True}
-        return fitted(comm, tmp_path, Breaks(), KillsAt(1, 12), **how)
+        return fitted(comm, tmp_path, Breaks(), Waits(), KillsAt(1, 12), **how)
 
     left = threads.run(2, fit, fault_tolerant=True)
     assert left[1] is None
