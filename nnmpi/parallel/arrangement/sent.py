@@ -27,9 +27,6 @@ class Sent(NamedTuple):
         return Sent(self.bytes * n, self.messages * n)
 
 
-FLOAT64 = np.dtype(np.float64)
-
-
 def carried_out(
     algorithm: Algorithm,
     group: Sequence[int],
@@ -60,8 +57,3 @@ def all_reduced(
         return Sent()
     algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
     return carried_out(algorithm, group, rank, n, dtype)
-
-
-def doubled(group: Sequence[int], rank: int, n: int) -> Sent:
-    """What a rank sends in the all-reduce of a short row of float64."""
-    return carried_out(ALGORITHMS["doubling"], group, rank, n, FLOAT64)
