@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi import meta
+
 Array = Any  # an ndarray of NumPy, CuPy or a module like them
 
 DEVICES = ("cpu", "cuda", "auto")
@@ -29,16 +31,19 @@ class Backend(NamedTuple):
 
     @property
     def is_host(self) -> bool:
-        return self.xp is np
+        """Whether arrays are in the memory of the host, or would be if they had numbers."""
+        return self.xp is np or self.xp is meta.xp
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
         """`array` on this backend; the same object if it is there already."""
         if not self.is_host or type(array) is np.ndarray:
             return self.xp.asarray(array, dtype)
-        return np.asarray(to_host(array), dtype)
+        return meta.xp.asarray(to_host(array), dtype)
 
 
 CPU = Backend("cpu", np, chunk_bytes=5 << 19)
+META = CPU._replace(xp=meta.xp)
+"""What computes on the host would do, without numbers."""
 
 
 def get(device: str) -> Backend:
@@ -94,6 +99,8 @@ def _cupy() -> ModuleType:
 
 @lru_cache(maxsize=64)
 def _xp_of_type(kind: Any) -> Any:
+    if issubclass(kind, meta.MetaArray):
+        return meta.xp
     root = sys.modules[kind.__module__.partition(".")[0]]
     if not hasattr(root, "ndarray"):
         raise ValueError(f"{kind.__name__} is not an array of NumPy, CuPy or a module like them")
@@ -109,7 +116,9 @@ def xp_of(array: Array) -> Any:
 def of(array: Array) -> Backend:
     """The backend of an array."""
     xp = xp_of(array)
-    return CPU if xp is np else Backend("cuda", xp)
+    if xp is np:
+        return CPU
+    return META if xp is meta.xp else Backend("cuda", xp)
 
 
 def is_array(value: object) -> bool:
@@ -120,13 +129,13 @@ def is_array(value: object) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_array_type(kind: Any) -> bool:
-    array = getattr(sys.modules[kind.__module__.partition(".")[0]], "ndarray", None)
+    array = getattr(sys.modules[kind.__module__.partition(".")[0]], "ndarray", meta.MetaArray)
     return isinstance(array, type) and issubclass(kind, array)
 
 
 def to_host(array: Array) -> np.ndarray:
     """A NumPy array with these values; the only function of the engine that waits for a device."""
     if isinstance(array, (np.ndarray, np.generic)):
-        return np.asarray(array)
+        return array if isinstance(array, meta.MetaArray) else np.asarray(array)
     host: np.ndarray = array.get()
     return host

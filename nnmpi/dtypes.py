@@ -33,7 +33,7 @@ def wide(dtype: Any) -> Any:
 
 def on_host_in_16_bits(array: Any) -> bool:
     """Whether NumPy has this array, in 16 bits."""
-    return type(array) is np.ndarray and is_half(array.dtype)
+    return isinstance(array, np.ndarray) and is_half(array.dtype)
 
 
 def named(name: str) -> Any:

@@ -8,7 +8,7 @@ Mesh({"pp": 2, "dp": 3})          dp ─►
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class Mesh:
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes = dict(axes)
+        self._groups: dict[tuple[Any, ...], tuple[int, ...]] = {}  # that were asked for
         self._grid = np.arange(np.prod(list(axes.values()), dtype=int)).reshape(*axes.values())
 
     @classmethod
@@ -93,8 +94,15 @@ class Mesh:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """The position of a rank along each axis."""
-        where = np.unravel_index(rank, self._grid.shape)
-        return {axis: int(i) for axis, i in zip(self.axes, where, strict=True)}
+        found = {}
+        for axis, n in reversed(self.axes.items()):
+            rank, found[axis] = divmod(rank, n)
+        return {axis: found[axis] for axis in self.axes}
+
+    def coordinates_of_all(self) -> dict[str, np.ndarray]:
+        """The positions of all ranks along each axis."""
+        places = np.indices(self._grid.shape).reshape(len(self.axes), -1)
+        return dict(zip(self.axes, places, strict=True))
 
     def groups(self, *axes: str) -> list[tuple[int, ...]]:
         """All groups of ranks along these axes, each once."""
@@ -106,5 +114,9 @@ class Mesh:
 
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """The ranks that differ from this one along these axes only, itself included."""
-        at = tuple(slice(None) if a in axes else i for a, i in self.coordinates(rank).items())
-        return tuple(self._grid[at].reshape(-1).tolist())
+        at = self.coordinates(rank)
+        key = axes, *(i for axis, i in at.items() if axis not in axes)
+        if key not in self._groups:
+            there = tuple(slice(None) if axis in axes else i for axis, i in at.items())
+            self._groups[key] = tuple(self._grid[there].reshape(-1).tolist())
+        return self._groups[key]

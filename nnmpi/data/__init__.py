@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.dataset import Dataset as Dataset
-from nnmpi.data.dataset import DatasetEntry, DatasetRequest
+from nnmpi.data.dataset import DatasetEntry, DatasetRequest, DatasetSize
 from nnmpi.data.dataset import Language as Language
 from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
@@ -71,12 +71,13 @@ def blank(
     context: int = 128,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """The data set named by `--data` as far as it is known without files: samples that are zeros
-    take the place of those in files."""
-    entry = DATASETS.get(spec)
-    if entry is None or entry.size is None:
+    """The data set named by `--data` as far as it is known without samples: zeros in no memory take
+    the place of those in files, and of synthetic ones."""
+    name, _, argument = spec.partition(":")
+    entry = DATASETS.get(name)
+    if entry is None or entry.size is None or bool(argument) != (entry.form != name):
         return load(spec, data_dir=data_dir, seed=seed, context=context, tokenizer=tokenizer)
-    shape, classes, train, test = entry.size
+    shape, classes, train, test = entry.size(argument)
     training, testing = (
         Split(np.broadcast_to(np.uint8(0), (n, *shape)), np.broadcast_to(np.int64(0), (n,)))
         for n in (train, test)
@@ -84,16 +85,19 @@ def blank(
     return Dataset(spec, training, testing, classes, "")
 
 
-MNIST_SIZE = (1, 28, 28), 10, 60_000, 10_000
+MNIST_SIZE = DatasetSize((1, 28, 28), 10, 60_000, 10_000)
+CIFAR_SIZE = DatasetSize((3, 32, 32), 10, 50_000, 10_000)
 
 DATASETS = {
     "iris": DatasetEntry(embedded.iris, "iris"),
     "digits": DatasetEntry(embedded.digits, "digits"),
-    "mnist": DatasetEntry(mnist.mnist, "mnist", MNIST_SIZE),
-    "fashion-mnist": DatasetEntry(mnist.fashion_mnist, "fashion-mnist", MNIST_SIZE),
-    "cifar10": DatasetEntry(cifar.cifar10, "cifar10", ((3, 32, 32), 10, 50_000, 10_000)),
+    "mnist": DatasetEntry(mnist.mnist, "mnist", lambda _: MNIST_SIZE),
+    "fashion-mnist": DatasetEntry(mnist.fashion_mnist, "fashion-mnist", lambda _: MNIST_SIZE),
+    "cifar10": DatasetEntry(cifar.cifar10, "cifar10", lambda _: CIFAR_SIZE),
     "synthetic": DatasetEntry(
-        synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"
+        synthetic.synthetic,
+        "synthetic:1x28x28:10:12800 (shape, classes, samples)",
+        synthetic.size_of,
     ),
     "text": DatasetEntry(text, "text:FILE", may_stand_alone=True),
     "tokens": DatasetEntry(tokens, "tokens:FILE.npy"),

@@ -76,17 +76,25 @@ class DatasetRequest(NamedTuple):
     tokenizer: str | Tokenizer | None
 
 
+class DatasetSize(NamedTuple):
+    """The shape of a sample, and how many classes and samples there are."""
+
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int
+
+
 class DatasetEntry(NamedTuple):
     """An entry of DATASETS: the function that loads it, and its form on the command line.
 
     may_stand_alone: whether the argument of this form may be left out
-    size: of a data set whose files may be missing: the shape of a sample, the number of classes,
-        and the numbers of samples for training and for testing
+    size: by the argument, of a data set that is known without samples
     """
 
     load: Callable[[DatasetRequest], Dataset]
     form: str
-    size: tuple[tuple[int, ...], int, int, int] | None = None
+    size: Callable[[str], DatasetSize] | None = None
     may_stand_alone: bool = False
 
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from nnmpi import keyed
-from nnmpi.data.dataset import Dataset, DatasetRequest, Split
+from nnmpi.data.dataset import Dataset, DatasetRequest, DatasetSize, Split
 from nnmpi.data.files import check_room
 from nnmpi.quoting import shown
 
@@ -21,8 +21,8 @@ def synthetic(request: DatasetRequest) -> Dataset:
     Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i only, so
     sample i is the same whatever the number of samples.
     """
-    shape, classes, samples = parse(request.argument)
-    total = samples + max(samples // 5, 1)
+    shape, classes, samples, tests = size_of(request.argument)
+    total = samples + tests
     sides = "x".join(map(str, (total, *shape)))
     count = 4 * total * math.prod(shape)
     check_room(f"synthetic:{request.argument}", f"an array of {sides},", count)
@@ -42,6 +42,12 @@ def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
             f"features or CxHxW, and numbers are above 0 with at most 18 digits, as in {EXAMPLE}"
         )
     return tuple(int(side) for side in form[1].split("x")), int(form[2]), int(form[3])
+
+
+def size_of(argument: str) -> DatasetSize:
+    """The size that an argument asks for."""
+    shape, classes, samples = parse(argument)
+    return DatasetSize(shape, classes, samples, max(samples // 5, 1))
 
 
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:

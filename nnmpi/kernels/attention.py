@@ -21,6 +21,7 @@ from typing import NamedTuple
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import progress_hook
 from nnmpi.kernels.softmax import softmax_loop
+from nnmpi.meta import is_meta
 from nnmpi.native.table import kernel
 
 FEWEST_ROWS = 64
@@ -206,7 +207,7 @@ def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
     most = max(1, _room(q) // max(G * at_once * S, 1))
     heads = max(1, min(K, most))
     samples = max(1, most // heads) if heads == K else 1
-    for n in range(0, N if S else 0, samples):
+    for n in range(0, N if S and not is_meta(q) else 0, samples):
         for h in range(0, K, heads):
             for t in range(0, T, rows):
                 yield Tile(

@@ -16,10 +16,11 @@ apart share a cache set.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.backend import xp_of
 from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
 from nnmpi.native.table import kernel
@@ -238,9 +239,10 @@ def products_loop(A: np.ndarray, B: np.ndarray, C: np.ndarray, adds: bool) -> No
         np.matmul(A, B, out=C)
 
 
-def padded(k: int, size: int, dtype: np.dtype) -> np.ndarray:
+def padded(k: int, size: int, dtype: np.dtype, xp: Any = np) -> np.ndarray:
     """An uninitialised matrix (k, size) with padding between its rows."""
-    return np.empty((k, size + _PLANE_PAD), dtype)[:, :size]
+    matrix: np.ndarray = xp.empty((k, size + _PLANE_PAD), dtype)
+    return matrix[:, :size]
 
 
 def _by_tile(X: np.ndarray, q: Tiling, n: int) -> np.ndarray:
@@ -279,7 +281,8 @@ class Winograd:
 
     def _tiles(self, n: int, channels: int) -> np.ndarray:
         """An uninitialised matrix (t*t, T * channels)."""
-        return padded(len(self.f.B), n * self.q.th * self.q.tw * channels, self.x.dtype)
+        size = n * self.q.th * self.q.tw * channels
+        return padded(len(self.f.B), size, self.x.dtype, xp_of(self.x))
 
     def _by_tile(self, X: np.ndarray, channels: int) -> np.ndarray:
         return X.reshape(len(X), -1, channels)

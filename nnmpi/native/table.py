@@ -15,6 +15,7 @@ import numpy as np
 
 from nnmpi import cuda, native
 from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.meta import is_meta
 
 
 class Kernel:
@@ -35,6 +36,8 @@ class Kernel:
         if self.compiled is not None and self.compiled(*args) is not NotImplemented:
             return
         if self.cuda is not None and self.cuda(*args) is not NotImplemented:
+            return
+        if is_meta(*args):
             return
         if on_host_in_16_bits(args[0]):
             _in_float32(self, args)

@@ -9,7 +9,8 @@ Fusion, cuts, sharding, memory and traffic are functions of it: none of them run
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -114,7 +115,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and named arguments, in which tensors are Value and Use."""
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True)
+class Node:
     """A layer, a module that is taken whole, or an op between them.
 
     name       the path of the module, or the name of the op
@@ -132,7 +134,7 @@ class Node(NamedTuple):
     within: str
     variables: tuple[int, ...]
     layer: type[Module] | None = None
-    settings: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = field(default_factory=dict)
     op: Callable[..., Any] | None = None
     note: str = ""
 
@@ -141,12 +143,12 @@ class Node(NamedTuple):
         """The name of the class of the module; of an op, its name."""
         return self.name if self.layer is None else self.layer.__name__
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[int, ...]:
         """The edges among its arguments, each once, in their order."""
         return edges_of(self.arguments)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[int, ...]:
         """The edges of its results."""
         return edges_of(self.result)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from nnmpi import backend
@@ -229,7 +230,7 @@ class GraphRecorder:
         besides = _besides(result, arguments)
         self.kept.append((one, besides))
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
-        self.nodes.append(node._replace(result=self._templates(returned)))
+        self.nodes.append(replace(node, result=self._templates(returned)))
         self.held += besides
         self._grown(self.held)
         return returned

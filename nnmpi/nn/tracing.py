@@ -1,24 +1,28 @@
-"""trace(model, zeros, dtype): the graph of a model, from passes of zeros.
+"""trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
 
-The passes run on memory of zeros, and draw no weights. One has 2 samples and runs in evaluation
-mode, others have 3 and 6 and run in training mode. Lengths that differ are of samples. Where more
-differs, or a `forward` reads numbers of a tensor, on which its control flow may depend, the module
-with that `forward` is taken whole, and a note says why.
+The passes run on arrays without numbers (`nnmpi.meta`), and draw no weights. One has 2 samples and
+runs in evaluation mode, others have 3 and 6 and run in training mode. Lengths that differ are of
+samples. Where more differs, or a `forward` reads numbers of a tensor, on which its control flow may
+depend, the module with that `forward` is taken whole, and a note says why.
+
+A module that is taken whole may need numbers: all passes then run again on zeros.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from nnmpi import backend
+from nnmpi import backend, meta
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
+from nnmpi.backend import CPU, META, Backend
 from nnmpi.cgroup import memory_available
+from nnmpi.dtypes import is_float
+from nnmpi.meta import NumbersReadError
 from nnmpi.nn.graph import (
     Arguments,
     Axis,
@@ -45,66 +49,67 @@ FEW, MORE, MOST = 2, 3, 6
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
 
-class Cost(NamedTuple):
-    """What the passes over a model take: seconds in all, and bytes at once."""
-
-    seconds: float
-    nbytes: int
-
-
 def trace(
     model: Module,
     zeros: Callable[[int], Arguments],
     dtype: Any,
     check: Callable[[Any], object] = lambda outputs: None,
     loss: Callable[[Any, int], Tensor] | None = None,
-    estimated: Callable[[Cost], object] = lambda cost: None,
+    on: Backend = META,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
     `check` gets what the model returns for FEW samples, and `loss` what it returns for n, to find
-    what the loss keeps. `estimated` gets after the first pass what all of them will take. Raises
-    what the model, `check` or `loss` raise, and MemoryError, within the first pass, if the largest
-    would not fit in memory. The model is left as it was.
+    what the loss keeps. Raises what the model, `check` or `loss` raise; and MemoryError, within the
+    first pass, if numbers are needed and the largest pass would not fit in memory. The model is
+    left as it was.
     """
     whole: dict[str, str] = {}
-    room = memory_available()
+    while True:
+        run = partial(_pass, model, zeros, dtype, whole, on)
+        try:
+            few = run(FEW, _room_check(on), check)
+            more, most = (run(n, training=True, loss=loss) for n in (MORE, MOST))
+            return merged(few, more, most, whole)
+        except ConflictError as found:
+            whole[found.path] = found.note
+        except NumbersReadError:
+            if on is not META:
+                raise
+            on = CPU
 
-    def check_room(held: int) -> None:
+
+def _room_check(on: Backend) -> Callable[[int], object]:
+    """What raises MemoryError if the first pass holds so much that the largest would not fit."""
+    room = memory_available() if on is CPU else None
+
+    def check(held: int) -> None:
         if room is not None and held * MOST // FEW > room:
             raise MemoryError(
                 f"recording the model takes more than {held * MOST / FEW / 1e9:.1f} GB, and "
                 f"{room / 1e9:.1f} GB are free"
             )
 
-    while True:
-        try:
-            began = perf_counter()
-            few = _pass(model, zeros, FEW, dtype, whole, check_room, check)
-            seconds = (perf_counter() - began) * (FEW + MORE + MOST) / FEW
-            estimated(Cost(seconds, few.held * MOST // FEW))
-            more = _pass(model, zeros, MORE, dtype, whole, training=True, loss=loss)
-            most = _pass(model, zeros, MOST, dtype, whole, training=True, loss=loss)
-            return merged(few, more, most, whole)
-        except ConflictError as found:
-            whole[found.path] = found.note
+    return check
 
 
 def _pass(
     model: Module,
     zeros: Callable[[int], Arguments],
-    n: int,
     dtype: Any,
     whole: Mapping[str, str],
+    on: Backend,
+    n: int,
     grown: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
     training: bool = False,
     loss: Callable[[Any, int], Tensor] | None = None,
 ) -> GraphRecorder:
     """What one pass over the model does with n samples."""
+    arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):
         for p in model.parameters():
-            p.move(Zeros(p, np.dtype(dtype)), 0)
+            p.move(Zeros(p, dtype, on), 0)
         model.train(training)
         recorder = GraphRecorder(model, whole, grown)
         for m in {id(m): m for m in model.modules()}.values():
@@ -113,7 +118,7 @@ def _pass(
         forget_steps(model)
         tokens = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
         try:
-            recorder.run(model, zeros(n), n, loss)
+            recorder.run(model, arguments, n, loss)
         finally:
             recording.reset(tokens[0])
             current_pass.reset(tokens[1])
@@ -132,18 +137,21 @@ class _Watched(Pass):
 
 
 class Zeros(SingleStore):
-    """The store of a parameter that is not drawn. The system gives memory only to what is written,
-    and zeros are read. In a matrix one zero stands for each row: products with it cost little."""
+    """The store of a parameter that is not drawn."""
 
-    def __init__(self, p: Parameter, dtype: np.dtype[Any]) -> None:
-        shape = [p.shape[k] for k in p.memory_axes]
-        memory = np.zeros(shape[:1] if p.ndim == 2 else shape, dtype)
-        if p.ndim == 2:
-            memory = as_strided(memory, shape, (dtype.itemsize, 0))
+    def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
+        memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
         super().__init__(memory.transpose(inverse(p.memory_axes)))
 
     def written(self, i: int) -> None:
         tell(WRITES)
+
+
+def _without_numbers(value: Any) -> Any:
+    """A tensor of floats without its numbers; anything else as it is."""
+    if isinstance(value, Tensor) and is_float(value.dtype):
+        return Tensor(meta.like(value.operand), value.requires_grad)
+    return value
 
 
 # ---- a model that is tried out
@@ -188,7 +196,7 @@ def merged(
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
     nodes = (
-        one._replace(arguments=_common(one.arguments, other.arguments, one.within))
+        replace(one, arguments=_common(one.arguments, other.arguments, one.within))
         for one, other in zip(few.nodes, more.nodes, strict=True)
     )
     kept = zip(more.kept, most.kept, strict=True)

@@ -5,8 +5,7 @@ The second is a subcommand, with `add_options` and `run`.
 
 import argparse
 import shlex
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from nnmpi.data import Dataset, blank
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
-from nnmpi.nn.tracing import Cost
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -39,11 +37,8 @@ HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
 
-MOST_RANKS = 1 << 16
+MOST_RANKS = 1 << 20
 MOST_MOVED = 256  # ranks; the time to find moves grows with their square
-
-LONG = Cost(5.0, 2_000_000_000)
-"""Recording a model that takes more is announced."""
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
@@ -86,16 +81,12 @@ def arranged(
     loss: Criterion,
     cluster: Cluster,
     metrics: Mapping[str, Metric] = NO_METRICS,
-    estimated: Callable[[Cost], object] = lambda cost: None,
 ) -> Arrangement:
-    """How ranks would be arranged; what a run measures is estimated.
-
-    `estimated` gets what recording the model takes.
-    """
+    """How ranks would be arranged; what a run measures is estimated."""
     plan.check(config, cluster.size)
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
-    graph = objectives.model_graph(config, model, dataset, loss, estimated)
+    graph = objectives.model_graph(config, model, dataset, loss)
     return on_paper(Uncut(config, graph, loss, dataset, metrics), cluster)
 
 
@@ -131,7 +122,7 @@ def run(given: argparse.Namespace) -> Any:
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     model = build_model(config, None, dataset)
     loss = objectives.criterion(None)
-    found = arranged(config, model, dataset, loss, cluster, estimated=_tell_if_long)
+    found = arranged(config, model, dataset, loss, cluster)
     event = layout_event(found)
     if given.before is not None:
         other, old_cluster = _asked(_before(given))
@@ -168,14 +159,3 @@ def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
     known = {"backup", *(option.name for option in options(GROUPS))}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     return config, Cluster.on_paper(given.ranks, given.nodes, config.device)
-
-
-def _tell_if_long(cost: Cost) -> None:
-    """Prints a line on stderr if recording the model takes long, or much memory."""
-    if cost.seconds > LONG.seconds or cost.nbytes > LONG.nbytes:
-        print(
-            f"nnmpi.simulate: recording the model takes about {cost.seconds:.0f} s and "
-            f"{cost.nbytes / 1e9:.1f} GB",
-            file=sys.stderr,
-            flush=True,
-        )

@@ -1,10 +1,11 @@
 """Ranks that hold and send as much as each other, with the figures of one of them."""
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
 from operator import add
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from nnmpi.mesh import BATCH, REPLICAS
 from nnmpi.parallel.arrangement.arrange import alone
@@ -74,32 +75,43 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     """Ranks that differ in their samples only. The first ones on a node are apart, since they have
     the memory that it shares, and so are those that measure the model, and those that keep larger
     backups for others."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    seen, keeps = set[tuple[object, ...]](), needs_backups(a)
-    for r in range(a.mesh.size):
-        at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
-        key = [i for axis, i in at.items() if axis not in BATCH]
-        key.append(int(any(at[axis] for axis in (*BATCH, "pp"))))
-        for axes in (REPLICAS, ("tp",)):
-            group = axes, node, *(i for axis, i in at.items() if axis not in axes)
-            key.append(int(group in seen))
-            seen.add(group)
-        if a.config.reproducible:  # each has another place in the tree
-            key.append(r)
-        if keeps:
-            key.append(backup(a, r).held)
-        groups.setdefault(tuple(key), []).append(r)
-    yield from (tuple(ranks) for ranks in groups.values())
+    ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
+    own = {axis: i for axis, i in at.items() if axis not in BATCH}
+    keys = [*own.values(), sum(at[axis] for axis in (*BATCH, "pp")) > 0]
+    nodes = np.array(a.cluster.nodes[: a.mesh.size])
+    for axes in (REPLICAS, ("tp",)):
+        group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
+        first = np.unique(group, return_index=True)[1]
+        keys.append(~np.isin(ranks, first))
+    if a.config.reproducible:  # each has another place in the tree
+        keys.append(ranks)
+    if needs_backups(a):
+        keys.append(np.array([backup(a, r).held for r in ranks.tolist()]))
+    kinds = _numbered(keys)
+    in_order = np.argsort(kinds, kind="stable")
+    groups = np.split(in_order, np.flatnonzero(np.diff(kinds[in_order])) + 1)
+    yield from sorted(tuple(group.tolist()) for group in groups)
     if a.servers:
         yield tuple(range(a.mesh.size, a.ranks))
 
 
+def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """A number for each column; the same for equal columns."""
+    found, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
+    for row in rows[1:]:
+        length = int(row.max(initial=0)) + 1
+        if most * length > 1 << 62:
+            found = np.unique(found, return_inverse=True)[1]
+            most = found.size
+        found, most = found * length + row, most * length
+    return found
+
+
 def numbers_of(ranks: tuple[int, ...]) -> str:
     """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
-    if len(ranks) > 2:
-        step = ranks[1] - ranks[0]
-        if step > 1 and all(b - a == step for a, b in pairwise(ranks)):
-            return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
+    step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
+    if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
+        return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
     runs = [
         f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1))) for a, b in _runs(ranks)
     ]
@@ -129,6 +141,9 @@ def _blocks(numbers: Iterable[int]) -> str:
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """The first and the last of each run of numbers that follow each other."""
-    there = {*numbers}
-    starts = sorted(n for n in there if n - 1 not in there)
-    return [*zip(starts, sorted(n for n in there if n + 1 not in there), strict=True)]
+    there = np.fromiter(numbers, int)
+    if (np.diff(there) < 1).any():
+        there = np.unique(there)
+    ends = np.flatnonzero(np.diff(there) > 1)
+    starts, stops = [0, *(ends + 1).tolist()], [*ends.tolist(), len(there) - 1]
+    return [*zip(there[starts].tolist(), there[stops].tolist(), strict=True)] if there.size else []

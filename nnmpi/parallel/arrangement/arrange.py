@@ -73,15 +73,13 @@ def arrange(
     _check_branches(sharding, division)
     places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
     rank_models = {at: _rank_model(config, graph, sharding, division, *at) for at in places}
-    lengths = [
-        rank_models[at["pp"], at["tp"]].length for at in map(mesh.coordinates, range(mesh.size))
-    ]
+    lengths = {at: held.length for at, held in rank_models.items()}
     tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
     store = _store(config, strategy.name, mesh.count(*REPLICAS), name, is_tied=bool(tied))
-    moves = tuple(progress(config, cluster, mesh, r) for r in range(mesh.size))
+    moves = progress(config, cluster, mesh)
     found = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
         *(rank_models, store, name, moves, measured),

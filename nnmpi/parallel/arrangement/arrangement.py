@@ -9,9 +9,10 @@ Ranks that differ along dp and cp only have the same part of the model.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -23,10 +24,12 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 
 if TYPE_CHECKING:
     from nnmpi.parallel.arrangement.store_kinds import StoreKind
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 NOT_TIED = -1
 
@@ -151,6 +154,7 @@ class Arrangement:
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
     measured    what was measured before, as the log shows it
+    prices      what `remembered` functions have found
     """
 
     config: Config
@@ -166,6 +170,7 @@ class Arrangement:
     algorithm: str
     progress: tuple[str, ...]
     measured: Mapping[str, Any]
+    prices: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def ranks(self) -> int:
@@ -196,7 +201,7 @@ class Arrangement:
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
         """The paths of trained parameters of several stages, with their ranks along pp."""
-        return self.division.tied(self.graph)
+        return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
         """What a rank has of the model; servers have what workers have."""
@@ -226,13 +231,13 @@ class Arrangement:
 
     def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
         """The ranks along these axes in the stages that have the tied parameter of a bucket."""
-        stages = self.division.ranks()[self.model_on(rank).trained[bucket.tied].variable]
+        stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
 
     def near_replicas(self, rank: int) -> tuple[int, ...]:
         """The replicas on the node of a rank, itself included."""
-        return self.cluster.beside(self.replicas(rank))[self.cluster.nodes[rank]]
+        return self.cluster.near(rank, self.replicas(rank))
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """What a rank updates of its flat buffer: (start, stop) in each bucket."""
@@ -278,6 +283,49 @@ class Arrangement:
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
         return self.strategy.steps_together
+
+
+def remembered(
+    function: Callable[Concatenate[Arrangement, P], R],
+) -> Callable[Concatenate[Arrangement, P], R]:
+    """A function of an arrangement that is carried out once for the same arguments: prices depend
+    on the kind of a rank and on what it computes, and many ranks have the same."""
+
+    @wraps(function)
+    def found(a: Arrangement, *args: P.args, **named: P.kwargs) -> R:
+        key = function, args
+        if key not in a.prices:
+            a.prices[key] = function(a, *args, **named)
+        price: R = a.prices[key]
+        return price
+
+    return found
+
+
+@remembered
+def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
+    """What is said of nodes that are divided, or have parameters: of several, the first."""
+    return {layer.node: layer for layer in reversed(a.sharding.layers)}
+
+
+@remembered
+def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
+    """The first of these ranks on each node, by its node."""
+    nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
+    there = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
+    return {a.cluster.nodes[r]: r for r in there}
+
+
+@remembered
+def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
+    """The paths of trained parameters of several stages, with their ranks along pp."""
+    return a.division.tied(a.graph)
+
+
+@remembered
+def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
+    """The ranks along pp that have each variable."""
+    return a.division.ranks()
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:

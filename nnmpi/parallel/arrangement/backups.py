@@ -57,8 +57,8 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
 
 def backed_up(a: Arrangement, rank: int) -> Sole:
     """What a rank sends of what it updates: what no other node has; on one node, no other rank."""
-    near = a.cluster.beside(tuple(range(a.ranks)))
-    return sole(a, rank, near[a.cluster.nodes[rank]] if len(near) > 1 else ())
+    near = a.cluster.near(rank, range(a.ranks))
+    return sole(a, rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement) -> bool:

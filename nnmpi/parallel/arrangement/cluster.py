@@ -1,6 +1,10 @@
 """Cluster: what is known of the ranks of a job before it is decided what each of them does."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple, Self
+
+import numpy as np
 
 PLENTY = 1 << 62
 """Bytes of shared memory where there is no telling."""
@@ -30,10 +34,16 @@ class Cluster(NamedTuple):
 
         With device "cuda", each has a GPU of its own.
         """
-        there = tuple(r * nodes // ranks for r in range(ranks))
-        gpus = tuple(r - there.index(node) for r, node in enumerate(there))
-        devices = gpus if device == "cuda" else (None,) * ranks
-        return cls(there, (PLENTY,) * ranks, (0,) * ranks, any_thread=False, devices=devices)
+        there = np.arange(ranks) * nodes // ranks
+        gpus = np.arange(ranks) - np.searchsorted(there, there)
+        devices = tuple(gpus.tolist()) if device == "cuda" else (None,) * ranks
+        return cls(
+            tuple(there.tolist()),
+            (PLENTY,) * ranks,
+            (0,) * ranks,
+            any_thread=False,
+            devices=devices,
+        )
 
     @property
     def size(self) -> int:
@@ -45,13 +55,15 @@ class Cluster(NamedTuple):
         """Whether ranks compute on GPUs: all do, or none."""
         return self.devices[0] is not None
 
-    def beside(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-        """The given ranks by the nodes that they are on."""
-        found: dict[int, list[int]] = {}
-        for r in ranks:
-            found.setdefault(self.nodes[r], []).append(r)
-        return {node: tuple(there) for node, there in found.items()}
+    def count(self, ranks: Iterable[int]) -> Counter[int]:
+        """How many of these ranks are on each node."""
+        return Counter(map(self.nodes.__getitem__, ranks))
+
+    def near(self, rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Those of these ranks that are on the node of a rank."""
+        here = self.nodes[rank]
+        return tuple(r for r in ranks if self.nodes[r] == here)
 
     def on_one_node(self, ranks: tuple[int, ...]) -> bool:
         """Whether these ranks share memory."""
-        return len({self.nodes[r] for r in ranks}) == 1
+        return len({*map(self.nodes.__getitem__, ranks)}) == 1

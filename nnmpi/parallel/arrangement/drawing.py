@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from nnmpi.drawing.svg import INK, PAPER, QUIET, box, page, text
 from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters
@@ -29,7 +29,8 @@ def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
     found = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
-        ranks = tuple(r for r in range(a.mesh.size) if a.mesh.coordinates(r)["pp"] == pp)
+        first = next(rank for rank in a.mesh.group(0, "pp") if a.mesh.coordinates(rank)["pp"] == pp)
+        ranks = a.mesh.group(first, *(axis for axis in a.mesh.axes if axis != "pp"))
         rows = alike_layers(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
         layers = [row._replace(name=name) for name, row in rows]
         found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
@@ -43,7 +44,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
     parts = tuple((0.0, float(a.sharding.branches.runs(k, t))) for t in range(tp))
     if bounds is not None:
         parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))
-    layer = a.sharding.layer_of(k)
+    layer = layers(a).get(k)
     return DrawnLayer(node.name, node.kind, layer.how if layer else "", parts)
 
 

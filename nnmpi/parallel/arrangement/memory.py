@@ -3,7 +3,8 @@
 What it holds of parameters that are trained is in `store_kinds.py`, by kinds of stores.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,14 @@ from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.config import Config
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
-from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
+from nnmpi.parallel.arrangement.arrangement import (
+    LOCAL_SHAPES,
+    Arrangement,
+    HeldVariable,
+    firsts,
+    layers,
+    remembered,
+)
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
 from nnmpi.parallel.arrangement.flat_buffer import (
     DECIDED,
@@ -116,9 +124,9 @@ def sum_windows(
     by_length = {(group, power_of_two(n)) for group, n in sums}
     found = 0
     for group, n in by_length:
-        near = a.cluster.beside(group)
-        if len(group) > 1 and (name == "shared" or (name == "hierarchical" and len(near) > 1)):
-            found += window(n, a.dtype, near[a.cluster.nodes[rank]][0] == rank)
+        first = firsts(a, group)
+        if len(group) > 1 and (name == "shared" or (name == "hierarchical" and len(first) > 1)):
+            found += window(n, a.dtype, first[a.cluster.nodes[rank]] == rank)
     return found
 
 
@@ -127,7 +135,7 @@ def _windows_along_tp(a: Arrangement, rank: int, batch: int) -> int:
     if rank >= a.mesh.size:  # a server
         return 0
     tp = a.mesh.group(rank, "tp")
-    sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
+    sums = sums_of(a, rank, micro_batches(a, rank, batch))
     return sum_windows(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(a, n)))
 
 
@@ -160,9 +168,17 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What a stage keeps of a micro-batch: what comes into it, each edge in memory of its own; the
     edges that its nodes take and return, each memory once; and what nodes keep besides."""
-    graph, at, is_last = a.graph, a.mesh.coordinates(rank), stage == len(a.stages) - 1
+    at = a.mesh.coordinates(rank)
+    return _of_stage(a, stage, samples, *(at[axis] for axis in LOCAL_SHAPES))
+
+
+@remembered
+def _of_stage(a: Arrangement, stage: int, samples: int, *where: int) -> float:
+    """The same on ranks at these coordinates along the axes that cut activations."""
+    graph, is_last = a.graph, stage == len(a.stages) - 1
+    at = dict(zip(LOCAL_SHAPES, where, strict=True))
     edges, besides = set[int](), 0.0
-    elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
+    elsewhere = [k for k in a.stages[stage] if not a.sharding.branches.runs(k, at["tp"])]
     for kept in run_together(a, a.stages[stage]):
         inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
         last = set(graph.nodes[kept.nodes[-1]].outputs)
@@ -175,7 +191,7 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     memories = {graph.edges[e].memory for e in edges}
     memories -= {graph.edges[e].memory for e in a.division.stages[stage].takes}
     made = sum(a.local_bytes(e, samples, at) for e in memories)
-    return entering(a, stage, samples, rank) + made + besides
+    return _entering(a, stage, samples, at) + made + besides
 
 
 def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
@@ -187,10 +203,9 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """
     k = kept.nodes[0]
     first, last = a.graph.nodes[k], a.graph.nodes[kept.nodes[-1]]
-    alone = next(one for one in a.graph.kept if one.nodes == range(k, k + 1))
-    before = alone.bytes(samples)
+    before = _kept_alone(a)[k].bytes(samples)
     behind = kept.bytes(samples) - before
-    layer = a.sharding.layer_of(k)
+    layer = layers(a).get(k)
     share, own = _share(a, last.outputs[0], at), 0.0
     if layer is not None and layer.gathers:
         part = layer.part(at["tp"])
@@ -202,6 +217,12 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     elif first.inputs:
         before *= _share(a, first.inputs[0], at)
     return before + behind * share + own
+
+
+@remembered
+def _kept_alone(a: Arrangement) -> Mapping[int, Kept]:
+    """What each node keeps alone."""
+    return {kept.nodes[0]: kept for kept in a.graph.kept if len(kept.nodes) == 1}
 
 
 def _of_loss(a: Arrangement, samples: int, at: At) -> float:
@@ -216,28 +237,33 @@ def _of_loss(a: Arrangement, samples: int, at: At) -> float:
 
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What comes into a stage: what is left of a micro-batch that is computed again."""
-    at = a.mesh.coordinates(rank)
+    return _entering(a, stage, samples, a.mesh.coordinates(rank))
+
+
+def _entering(a: Arrangement, stage: int, samples: int, at: At) -> float:
     return sum(a.local_bytes(e, samples, at) for e in a.division.stages[stage].takes)
 
 
-def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
+@remembered
+def run_together(a: Arrangement, nodes: range) -> list[Kept]:
     """The nodes of a stage, those that run as one op together.
 
     A convolution of some input channels is summed before what follows it.
     """
     widest: dict[int, Kept] = {}
     for kept in sorted(a.graph.kept, key=lambda kept: len(kept.nodes)):
-        first, layer = kept.nodes[0], a.sharding.layer_of(kept.nodes[0])
+        first, layer = kept.nodes[0], layers(a).get(kept.nodes[0])
         runs_alone = layer is not None and not layer.way.fuses
         is_inside = nodes.start <= first and kept.nodes.stop <= nodes.stop
         if is_inside and not (runs_alone and len(kept.nodes) > 1):
             widest[first] = kept
-    k = nodes.start
+    found, k = list[Kept](), nodes.start
     while k < nodes.stop:
-        yield widest[k]
+        found.append(widest[k])
         k = widest[k].nodes.stop
+    return found
 
 
 def _share(a: Arrangement, e: int, at: At) -> float:
     """How much of an edge is on a rank with these coordinates."""
-    return float(np.prod(a.local_shape(e, 1, at)) / max(a.graph.edges[e].numbers, 1))
+    return prod(a.local_shape(e, 1, at)) / max(a.graph.edges[e].numbers, 1)

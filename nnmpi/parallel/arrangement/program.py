@@ -9,7 +9,7 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit, part_of
 from nnmpi.mesh import BATCH
-from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, remembered, users_of
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op, slice_by_slice
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -23,9 +23,14 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """
     if a.config.reproducible:
         return slice_by_slice(micro)
-    pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
-    schedule = SCHEDULES[a.config.schedule]
-    return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)[at]
+    return _programs(a, micro)[a.mesh.coordinates(rank)["pp"]]
+
+
+@remembered
+def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
+    """Those of all ranks along pp."""
+    pp, schedule = a.mesh.axes["pp"], SCHEDULES[a.config.schedule]
+    return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)
 
 
 def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:

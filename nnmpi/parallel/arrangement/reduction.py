@@ -1,6 +1,7 @@
 """How gradients are summed over replicas, the ranks along dp and cp: the rules of `auto`."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,9 +23,10 @@ def algorithm(
     cluster: Cluster,
     mesh: Mesh,
     tied: Mapping[str, tuple[int, ...]],
-    lengths: Sequence[int],
+    lengths: Mapping[tuple[int, int], int],
 ) -> str:
-    """The all-reduce of gradients; `lengths` is the length of each rank's flat buffer.
+    """The all-reduce of gradients; `lengths` are those of flat buffers, by coordinates along pp and
+    tp.
 
     `tied` are the parameters of several stages, by path, with their ranks along pp.
 
@@ -56,8 +58,8 @@ def algorithm(
         return "ring" if config.zero or config.tp > 1 else MEASURED
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
-    crowded = any(len(there) > 1 for group in groups for there in cluster.beside(group).values())
-    longest = [1 << (n - 1).bit_length() for n in lengths]
+    crowded = any(max(cluster.count(group).values()) > 1 for group in groups)
+    longest = {at: 1 << (n - 1).bit_length() for at, n in lengths.items()}
     if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
     return "ring" if config.tp > 1 else MEASURED
@@ -89,7 +91,7 @@ def _refuse_shared_gpus(cluster: Cluster) -> None:
     found: dict[tuple[int, int | None], int] = {}
     for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
         if found.setdefault(gpu, r) != r:
-            per_node = max(len(there) for there in cluster.beside((*range(cluster.size),)).values())
+            per_node = max(Counter(cluster.nodes).values())
             raise ValueError(
                 f"allreduce nccl: ranks {found[gpu]} and {r} share GPU {gpu[1]} of a node with "
                 f"{per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks on a "
@@ -100,35 +102,41 @@ def _refuse_shared_gpus(cluster: Cluster) -> None:
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     """Whether ranks along dp share nodes in one way for some ranks along tp, and in another for
     others; no matter for two ranks, of which either order gives the same sum."""
-    if mesh.count(*REPLICAS) <= 2:
+    if mesh.count(*REPLICAS) <= 2 or mesh.axes["tp"] == 1:
         return False
 
     def pattern(rank: int) -> tuple[int, ...]:
-        nodes = [cluster.nodes[r] for r in mesh.group(rank, *REPLICAS)]
-        return tuple(nodes.index(node) for node in nodes)
+        nodes, first = (cluster.nodes[r] for r in mesh.group(rank, *REPLICAS)), dict[int, int]()
+        return tuple(first.setdefault(node, i) for i, node in enumerate(nodes))
 
     return any(
-        len({pattern(r) for r in mesh.group(rank, "tp")}) > 1
-        for rank in range(mesh.size)
-        if mesh.coordinates(rank)["dp"] == mesh.coordinates(rank)["tp"] == 0
+        len({*map(pattern, group)}) > 1
+        for group in mesh.groups("tp")
+        if not any(mesh.coordinates(group[0])[axis] for axis in REPLICAS)
     )
 
 
-def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Sequence[int]) -> str:
+def _lack(
+    config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
+) -> str:
     """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
     dtype = np.dtype(config.dtype)
     needed: dict[int, int] = {}
     for group in mesh.groups(*REPLICAS):
-        n = lengths[group[0]]
-        for node, ranks in cluster.beside(group).items():
-            memory = memory_of_sums(n, dtype, len(ranks)) + n * dtype.itemsize
+        at = mesh.coordinates(group[0])
+        n = lengths[at["pp"], at["tp"]]
+        for node, ranks in cluster.count(group).items():
+            memory = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
             if cluster.survives:
                 updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)
                 memory += sums * n * updated.itemsize
-                memory += len(ranks) * noted(config, 0, updated)
+                memory += ranks * noted(config, 0, updated)
             needed[node] = needed.get(node, 0) + memory
+    if max(needed.values()) <= USABLE * min(cluster.free_memory):
+        return ""
     for node, nbytes in needed.items():
-        free = min(f for n, f in zip(cluster.nodes, cluster.free_memory, strict=True) if n == node)
+        here = cluster.near(cluster.nodes.index(node), range(cluster.size))
+        free = min(cluster.free_memory[r] for r in here)
         if nbytes > USABLE * free:
             return (
                 f"a sum through shared memory takes {nbytes:,} bytes, and {free:,} are free in "
@@ -137,8 +145,8 @@ def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Sequence[int]) 
     return ""
 
 
-def progress(config: Config, cluster: Cluster, mesh: Mesh, rank: int) -> str:
-    """What moves messages during the backward pass: polls between layers, or a thread.
+def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
+    """What moves the messages of each rank in a backward pass: polls between layers, or a thread.
 
     A thread takes the interpreter's lock and a share of a core: without a core of its own, steps
     took longer with it than without any overlap. So it needs two cores besides those of BLAS, one
@@ -150,7 +158,12 @@ def progress(config: Config, cluster: Cluster, mesh: Mesh, rank: int) -> str:
             "may use it; use --progress poll"
         )
     if config.progress != "auto":
-        return config.progress
-    if not cluster.any_thread or cluster.spare_cores[rank] < 2:
-        return "poll"
-    return "poll" if cluster.on_one_node(mesh.group(rank, *REPLICAS)) else "thread"
+        return (config.progress,) * mesh.size
+    if not cluster.any_thread:
+        return ("poll",) * mesh.size
+
+    def of(rank: int) -> str:
+        is_near = cluster.on_one_node(mesh.group(rank, *REPLICAS))
+        return "poll" if cluster.spare_cores[rank] < 2 or is_near else "thread"
+
+    return tuple(map(of, range(mesh.size)))

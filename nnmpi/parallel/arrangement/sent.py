@@ -1,15 +1,18 @@
 """What a rank sends in a collective."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.collectives import verify
-from nnmpi.collectives.algorithms import ALGORITHMS, among
-from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.allreduce.interpreter import make_plan
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.step import Algorithm, chunk_start
+from nnmpi.comm.arguments import accumulator
+from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 
 
 class Sent(NamedTuple):
@@ -27,6 +30,14 @@ class Sent(NamedTuple):
         return Sent(self.bytes * n, self.messages * n)
 
 
+MESSAGE = 1 << 30
+"""The bytes of the longest message."""
+
+RING, RING_SCATTER, RING_GATHER = ALGORITHMS["ring"], REDUCE_SCATTERS["ring"], ALL_GATHERS["ring"]
+PASSES_OF_RINGS = {RING: (True, False), RING_SCATTER: (True,), RING_GATHER: (False,)}
+"""What rings do: pass on partial sums, then sums that are complete."""
+
+
 def carried_out(
     algorithm: Algorithm,
     group: Sequence[int],
@@ -35,12 +46,53 @@ def carried_out(
     dtype: np.dtype,
     at: Sequence[int] = (),
 ) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks."""
-    p = len(group)
-    edges = tuple(at) or bounds(n, algorithm.chunks(p))
-    plan = make_plan(algorithm, group.index(rank), p, edges, dtype)
-    parts = [part for move in plan.moves for part in move.out]
-    return Sent(sum(part.stop - part.start for part in parts), len(parts))
+    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks.
+
+    Of a ring by formula: all chunks but one, its own of partial sums, that of the rank to its left
+    of complete ones.
+    """
+    p, r = len(group), group.index(rank)
+    chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
+    edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    if passes is not None:
+        left_out = [(r if adds else r - 1) % p for adds in passes]
+        pairs = zip(passes, left_out, strict=True)
+        lengths = _lengths(n, chunks, at)
+        return sum(
+            (_all_but(lengths, edge(c + 1) - edge(c), _itemsize(dtype, adds)) for adds, c in pairs),
+            Sent(),
+        )
+    found = Sent()
+    for step in algorithm.steps(r, p):
+        if step.to >= 0:
+            lo, hi = (edge(int(c)) for c in step.send)
+            found += _messages(hi - lo, _itemsize(dtype, step.reduce))
+    return found
+
+
+def _itemsize(dtype: np.dtype, adds: bool) -> int:
+    """The bytes of a number on its way: partial sums travel in the type of sums."""
+    return (accumulator(dtype) if adds else dtype).itemsize
+
+
+def _messages(n: int, itemsize: int) -> Sent:
+    """So many numbers, in messages that are not too long."""
+    return Sent(n * itemsize, -(-n // (MESSAGE // itemsize)))
+
+
+def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
+    """How many chunks there are of each length."""
+    if at:
+        return Counter(b - a for a, b in pairwise(at))
+    short, more = divmod(n, chunks)
+    return {short: chunks - more, short + 1: more}
+
+
+def _all_but(lengths: Mapping[int, int], one: int, itemsize: int) -> Sent:
+    """All chunks but one of this length."""
+    return sum(
+        (_messages(k, itemsize).times(count - (k == one)) for k, count in lengths.items()), Sent()
+    )
 
 
 def all_reduced(
@@ -49,10 +101,9 @@ def all_reduced(
     """What a rank sends in an all-reduce by name."""
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
         return Sent()
-    nodes = a.cluster.beside(tuple(group))
-    if name in ("shared", "hierarchical") and len(nodes) > 1:
-        first = tuple(group.index(ranks[0]) for ranks in nodes.values())
-        return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
+    first = [*firsts(a, tuple(group)).values()]
+    if name in ("shared", "hierarchical") and len(first) > 1:
+        return carried_out(RING, first, rank, n, dtype) if rank in first else Sent()
     if name == "shared":
         return Sent()
     algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])

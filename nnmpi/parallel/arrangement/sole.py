@@ -9,10 +9,15 @@ served       servers have slices of others       a server's slice; nothing of a 
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from math import prod
 from typing import NamedTuple
 
 from nnmpi.mesh import REPLICAS
-from nnmpi.parallel.arrangement.arrangement import Arrangement, HeldVariable
+from nnmpi.parallel.arrangement.arrangement import (
+    Arrangement,
+    HeldVariable,
+    ranks_of_variables,
+)
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.arrangement.memory import bytes_of_other, running_sums
 
@@ -30,17 +35,24 @@ class Sole(NamedTuple):
 
 def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
     """What a rank has that no other one has, or none but those in `lost`, which go with it."""
-    gone, held, kind, stages = {rank, *lost}, a.model_on(rank), a.store, a.division.ranks()
+    held, kind, stages = a.model_on(rank), a.store, ranks_of_variables(a)
+    at = a.mesh.coordinates(rank) if rank < a.mesh.size else {}
+    others_lost = [a.mesh.coordinates(r) for r in lost if r != rank]
 
     def is_only_here(variable: int, *axes: str) -> bool:
         """Whether no other rank along these axes, or along tp if it is whole there, has it."""
         if rank >= a.mesh.size:  # a server
             return True
-        along = axes if variable in a.sharding.variables else (*axes, "tp")
-        return not any(
-            r not in gone and _has(a, r, variable, stages[variable])
-            for r in a.mesh.group(rank, *along)
-        )
+        along = {*axes} if variable in a.sharding.variables else {*axes, "tp"}
+        have = {
+            axis: {at[axis]} if axis not in along else range(n) for axis, n in a.mesh.axes.items()
+        }
+        if "pp" in along:
+            have["pp"] = {*stages[variable]}
+        if "tp" in along:
+            have["tp"] = {t for t in have["tp"] if a.sharding.branches.has(variable, t)}
+        lost_too = sum(all(r[axis] in here for axis, here in have.items()) for r in others_lost)
+        return prod(map(len, have.values())) - lost_too == 1
 
     axes = () if kind.divides else REPLICAS
     if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
@@ -51,12 +63,6 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
         frozenset(v for v in own if is_only_here(v, *axes)),
         frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
     )
-
-
-def _has(a: Arrangement, rank: int, variable: int, stages: Collection[int]) -> bool:
-    """Whether a rank that computes has a variable of these ranks along pp."""
-    at = a.mesh.coordinates(rank)
-    return at["pp"] in stages and a.sharding.branches.has(variable, at["tp"])
 
 
 def clipped(

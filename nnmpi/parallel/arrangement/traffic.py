@@ -8,6 +8,7 @@ pp     activations and their gradients
 model  the agreement of ranks that hold one model, after the sums
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
@@ -15,7 +16,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.collectives.collective import Collective
-from nnmpi.collectives.step import bounds
 from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -53,7 +53,6 @@ def _statistics(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     for s, node, row in moments(a, rank):
         yield Exchange(
             *("moments", Collective.ALL_GATHER, "halving", group, p * row, FLOAT64, Kind.F, s),
-            edges=bounds(p * row, p),
             times=micro,
         )
         if a.graph.edges[node.inputs[0]].requires_grad:
@@ -84,11 +83,9 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     passes, nodes = passes_of(a, rank, micro), a.graph.nodes
 
     def messages(keys: Iterable[int], of_key: int, during: Kind, s: int) -> Iterator[Exchange]:
-        for n in keys:
-            ends = group[:2]
-            yield Exchange(
-                *("keys", Collective.MESSAGE, "", ends, n * of_key, dtype, during, s),
-            )
+        for n, times in Counter(keys).items():
+            one = Exchange("keys", Collective.MESSAGE, "", group[:2], n * of_key, dtype, during, s)
+            yield one._replace(times=times)
 
     here = [(s, k) for s in a.model_on(rank).stages for k in a.stages[s] if k in cut.rings]
     for s, k in here:
@@ -124,13 +121,13 @@ def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     for s in a.model_on(rank).stages:
         ahead = stages[s + 1].takes if s < last else ()
         back = [e for e in stages[s].takes if a.graph.edges[e].requires_grad and s > 0]
-        for n in micro:
-            yield from crossing(ahead, n, Kind.SEND_F, s)
-            yield from crossing(back, n, Kind.SEND_B, s)
+        for n, times in Counter(micro).items():
+            sent = [*crossing(ahead, n, Kind.SEND_F, s), *crossing(back, n, Kind.SEND_B, s)]
             if not a.steps_together and s < last:
-                yield message(WISH, FLOAT64, Kind.SEND_F, s)
+                sent.append(message(WISH, FLOAT64, Kind.SEND_F, s))
             if not a.steps_together and s > 0:
-                yield message(REPORT, FLOAT64, Kind.SEND_B, s)
+                sent.append(message(REPORT, FLOAT64, Kind.SEND_B, s))
+            yield from (one._replace(times=times) for one in sent)
 
 
 def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:

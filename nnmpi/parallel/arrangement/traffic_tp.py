@@ -10,6 +10,7 @@ go to all experts, a step sends what is said here. It sends less where experts a
 (p - 1) / p of the tokens leave their rank.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
@@ -38,9 +39,9 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchan
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
-    for during, s, layer, message, n in _messages(a, rank, passes):
+    for during, s, layer, message, n, times in _messages(a, rank, passes):
         for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
-            yield one._replace(during=during, stage=s)
+            yield one._replace(during=during, stage=s, times=one.times * times)
     if terms := _terms(a, rank):
         yield _summed(a, group, terms)._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
@@ -56,10 +57,14 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
     return n * prod(positions)
 
 
-def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[int]:
-    """How many numbers each sum of a rank adds up in a step."""
-    sums = (one for one in along_tp(a, rank, micro) if one.operation is Collective.ALL_REDUCE)
-    yield from (one.numbers for one in sums)
+def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[int]:
+    """How many numbers sums of a rank add up in a step."""
+    found = {
+        _numbers(a, rank, message, samples)
+        for *_, message, samples, _ in _messages(a, rank, passes_of(a, rank, micro))
+        if message.row.by is Collective.ALL_REDUCE
+    }
+    return found | {*filter(None, [_terms(a, rank)])}
 
 
 def is_short(a: Arrangement, n: int) -> bool:
@@ -87,9 +92,9 @@ OPERATIONS: Mapping[Kind, frozenset[Kind]] = {
 
 def _messages(
     a: Arrangement, rank: int, passes: Passes
-) -> Iterator[tuple[Kind, int, ShardedLayer, LayerMessage, int]]:
-    """The messages of a step, each with the kind and the stage of the pass that sends it, its
-    layer, and the samples of that pass.
+) -> Iterator[tuple[Kind, int, ShardedLayer, LayerMessage, int, int]]:
+    """The messages of a step, each with the kind and the stage of the passes that send it, its
+    layer, the samples of these passes, and how many passes of so many samples there are.
 
     In the first stage all of a backward pass in two halves is done in the second one.
     """
@@ -99,7 +104,8 @@ def _messages(
             for message in layer.sends if a.runs(layer.node, rank) else ():
                 kinds = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
                 for kind in kinds if s else {Kind.W if k is Kind.I else k for k in kinds}:
-                    yield from ((kind, s, layer, message, n) for n in passes[s, kind])
+                    for n, times in Counter(passes[s, kind]).items():
+                        yield kind, s, layer, message, n, times
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:

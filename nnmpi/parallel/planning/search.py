@@ -14,9 +14,8 @@ from nnmpi.mesh import AXES
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import activations, memory
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.planning.machine import Machine
+from nnmpi.parallel.planning.machine import Machine, UnitTimes
 from nnmpi.parallel.planning.step_time import StepTime, step_time
-from nnmpi.parallel.planning.unit_times import UnitTimes
 
 ARRANGED = tuple(axis.name for axis in AXES)
 MOST_MICRO_BATCHES = 64

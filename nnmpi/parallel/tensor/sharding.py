@@ -78,10 +78,6 @@ class Sharding(NamedTuple):
     sequences: SequenceCut = UNCUT
     branches: BranchOwners = NO_BRANCHES
 
-    def layer_of(self, node: int) -> ShardedLayer | None:
-        """What is said of a node, if it is divided or has parameters."""
-        return next((layer for layer in self.layers if layer.node == node), None)
-
 
 UNSHARDED = Sharding(1, (), {}, {}, None)
 """Every rank has the whole model."""

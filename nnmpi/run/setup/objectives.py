@@ -1,7 +1,7 @@
 """The loss and the metrics of a Trainer, and whether data and model fit them."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
@@ -18,7 +18,7 @@ from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss, Loss
 from nnmpi.nn.sequential import only_runs_layers
-from nnmpi.nn.tracing import Cost, trace
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
@@ -163,13 +163,9 @@ def model_graph(
     model: Module,
     dataset: Dataset,
     loss: Criterion,
-    estimated: Callable[[Cost], object] = lambda cost: None,
 ) -> Graph:
     """The graph of the model; raises ValueError if model, data and loss do not fit, and MemoryError
-    if the passes that record it do not fit in memory.
-
-    `estimated` gets what these take, after the first of them.
-    """
+    if the passes that record it need numbers and do not fit in memory."""
     what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x = dataset.train.x
 
@@ -187,7 +183,7 @@ def model_graph(
 
     try:
         _check_call(model, x)
-        graph = trace(model, arguments, config.dtype, check, lost, estimated)
+        graph = trace(model, arguments, config.dtype, check, lost)
     except MisfitError:
         raise
     except ValueError as error:

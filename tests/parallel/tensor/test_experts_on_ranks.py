@@ -34,7 +34,7 @@ def test_the_plan_of_experts() -> None:
     assert of_layers == {*sharding.edges}, "some activation is whole on every rank"
     names = {graph.variables[v].path for v in sharding.terms}
     assert "3.layers.1.router.weight" in names
-    experts = sharding.layer_of(next(k for k, n in enumerate(graph.nodes) if n.kind == "Experts"))
+    experts = next(layer for layer in sharding.layers if layer.kind == "Experts")
     assert experts is not None
     assert "all-to-all of tokens" in experts.messages
 
