@@ -26,13 +26,13 @@ class Backend(NamedTuple):
     """
 
     name: str
-    xp: ModuleType
+    xp: Any
     chunk_bytes: int = 1 << 30
 
     @property
     def is_host(self) -> bool:
         """Whether arrays are in the memory of the host, or would be if they had numbers."""
-        return self.xp is np or self.xp is meta.xp
+        return self.xp in (np, meta.xp)
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
         """`array` on this backend; the same object if it is there already."""

@@ -9,6 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
+from nnmpi.meta.layout import order_of
 from nnmpi.nn.fusion import groups, steps_of
 from nnmpi.nn.graph import (
     Arguments,
@@ -305,8 +306,3 @@ def _besides(result: Any, arguments: Any) -> int:
     for t in (*results, *given):
         memory.pop(id(memory_of(t.operand)), None)
     return nbytes(memory.values())
-
-
-def order_of(array: Array) -> tuple[int, ...]:
-    """The axes of an array in the order in which they lie in memory, that of long strides first."""
-    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

@@ -77,7 +77,7 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     backups for others."""
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
     own = {axis: i for axis, i in at.items() if axis not in BATCH}
-    keys = [*own.values(), sum(at[axis] for axis in (*BATCH, "pp")) > 0]
+    keys = [*own.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
     nodes = np.array(a.cluster.nodes[: a.mesh.size])
     for axes in (REPLICAS, ("tp",)):
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])

@@ -10,9 +10,8 @@ Ranks that differ along dp and cp only have the same part of the model.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,12 +23,11 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
+from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 
 if TYPE_CHECKING:
     from nnmpi.parallel.arrangement.store_kinds import StoreKind
-
-P, R = ParamSpec("P"), TypeVar("R")
 
 NOT_TIED = -1
 
@@ -283,23 +281,6 @@ class Arrangement:
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
         return self.strategy.steps_together
-
-
-def remembered(
-    function: Callable[Concatenate[Arrangement, P], R],
-) -> Callable[Concatenate[Arrangement, P], R]:
-    """A function of an arrangement that is carried out once for the same arguments: prices depend
-    on the kind of a rank and on what it computes, and many ranks have the same."""
-
-    @wraps(function)
-    def found(a: Arrangement, *args: P.args, **named: P.kwargs) -> R:
-        key = function, args
-        if key not in a.prices:
-            a.prices[key] = function(a, *args, **named)
-        price: R = a.prices[key]
-        return price
-
-    return found
 
 
 @remembered

@@ -55,7 +55,7 @@ class Cluster(NamedTuple):
         """Whether ranks compute on GPUs: all do, or none."""
         return self.devices[0] is not None
 
-    def count(self, ranks: Iterable[int]) -> Counter[int]:
+    def counts(self, ranks: Iterable[int]) -> Counter[int]:
         """How many of these ranks are on each node."""
         return Counter(map(self.nodes.__getitem__, ranks))
 

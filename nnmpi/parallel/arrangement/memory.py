@@ -21,7 +21,6 @@ from nnmpi.parallel.arrangement.arrangement import (
     HeldVariable,
     firsts,
     layers,
-    remembered,
 )
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
 from nnmpi.parallel.arrangement.flat_buffer import (
@@ -31,6 +30,7 @@ from nnmpi.parallel.arrangement.flat_buffer import (
     undo_length,
 )
 from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
     is_short,

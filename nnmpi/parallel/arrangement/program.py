@@ -9,7 +9,8 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit, part_of
 from nnmpi.mesh import BATCH
-from nnmpi.parallel.arrangement.arrangement import Arrangement, remembered, users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
+from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op, slice_by_slice
 from nnmpi.schedules.pipeline import SCHEDULES

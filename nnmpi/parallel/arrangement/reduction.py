@@ -58,7 +58,7 @@ def algorithm(
         return "ring" if config.zero or config.tp > 1 else MEASURED
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
-    crowded = any(max(cluster.count(group).values()) > 1 for group in groups)
+    crowded = any(max(cluster.counts(group).values()) > 1 for group in groups)
     longest = {at: 1 << (n - 1).bit_length() for at, n in lengths.items()}
     if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
@@ -125,7 +125,7 @@ def _lack(
     for group in mesh.groups(*REPLICAS):
         at = mesh.coordinates(group[0])
         n = lengths[at["pp"], at["tp"]]
-        for node, ranks in cluster.count(group).items():
+        for node, ranks in cluster.counts(group).items():
             memory = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
             if cluster.survives:
                 updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)

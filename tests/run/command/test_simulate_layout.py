@@ -3,16 +3,21 @@
 import json
 import re
 import shlex
+import tracemalloc
 import xml.etree.ElementTree as ET
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config, simulate
+from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.tracing import Cost
+from nnmpi.mesh import Mesh
+from nnmpi.nn.tracing import trace
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
 from nnmpi.run.setup.setup import set_up
@@ -46,20 +51,46 @@ def test_text_has_a_table_of_memory_of_messages_and_of_layers() -> None:
         assert words in text
 
 
-def test_recording_that_takes_long_is_announced_and_what_does_not_fit_is_refused(
+def test_what_needs_numbers_and_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nnmpi.run.dry_run.LONG", Cost(3600.0, 10**12))
-    layout(MANY)
-    assert not capsys.readouterr().err
-    monkeypatch.setattr("nnmpi.run.dry_run.LONG", Cost(3600.0, 1000))
-    layout(MANY)
-    told = capsys.readouterr().err  # how long it takes depends on what else runs
-    assert re.search(r"recording the model takes about \d+ s and 0\.0 GB", told)
+    monkeypatch.setattr("nnmpi.run.setup.objectives.trace", partial(trace, on=CPU))
     monkeypatch.setattr("nnmpi.nn.tracing.memory_available", lambda: 1000)
     assert simulate.main(["layout", *MANY.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "0.0 GB are free; take fewer ranks, a smaller model" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "megabytes"),
+    [
+        ("--model gpt:3x96x12288 --data text --context 2048 --tp 8 --nodes 8", 20),
+        ("--data synthetic:1x8x8:10:400000000 --batch-size 100000", 5),
+    ],
+    ids=["blocks of GPT-3", "400 million samples"],
+)
+def test_paper_takes_no_memory(options: str, megabytes: int) -> None:
+    """Neither for 22 GB of parameters, nor for 120 GB of samples."""
+    layout("--ranks 64")  # imports and caches
+    tracemalloc.start()
+    layout(f"--ranks 64 {options}")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < megabytes * 1e6
+
+
+def test_many_ranks_are_not_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+
+    def coordinates(self: Mesh, rank: int) -> dict[str, int]:
+        asked["coordinates"] += 1
+        return plain(self, rank)
+
+    plain = Mesh.coordinates
+    monkeypatch.setattr(Mesh, "coordinates", coordinates)
+    event = json.loads(layout("--ranks 100000 --nodes 1000 --batch-size 100000 --json"))
+    assert [len(kind["ranks"]) for kind in event["kinds"]] == [1000, 99_000]
+    assert asked["coordinates"] < 1000
 
 
 @pytest.mark.parametrize(("zero", "times"), [(0, 0), (1, 1), (2, 1)])
@@ -108,7 +139,7 @@ def test_all_strategies_have_an_answer(options: str) -> None:
     ("options", "words"),
     [
         ("--ranks 0", ("ranks 0 must be from 1",)),
-        (f"--ranks {MOST_RANKS + 1}", ("must be from 1 to 65,536",)),
+        (f"--ranks {MOST_RANKS + 1}", ("must be from 1 to 1,048,576",)),
         ("--ranks 3 --nodes 5", ("nodes 5 must be from 1 to 3",)),
         ("--ranks 100 --dp 7", ("dp 7 does not fit 100 ranks",)),
         ("--ranks 2 --device cuda --allreduce shared", ("device cuda with allreduce shared",)),

@@ -1,0 +1,63 @@
+"""Layout: how arrays without numbers lie in memory, as the arrays do that they stand for."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, mmap
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+
+class NumbersReadError(Exception):
+    """Numbers were asked for that an array does not have."""
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises NumbersReadError."""
+    raise NumbersReadError(f"{what} takes numbers")
+
+
+@lru_cache(maxsize=1)
+def addresses() -> mmap:
+    """Room for the largest array: 16 TB, or what a process may have. It takes no memory."""
+    for bits in (44, 40, 36):
+        try:
+            return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
+        except OSError:
+            continue
+    refuse("an array without addresses")
+
+
+def order_of(array: Any) -> tuple[int, ...]:
+    """The axes of an array in the order in which they lie in memory, that of long strides first."""
+    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))
+
+
+def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
+    """Those of an array without gaps, whose axes lie in this order."""
+    found, step = [0] * len(shape), itemsize
+    for k in reversed([*order]):
+        found[k] = step
+        step *= max(shape[k], 1)
+    return tuple(found)
+
+
+def small(value: Any) -> Any:
+    """An array with the type and layout of this one, whose axes have length 2 at most; what is no
+    array as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    shape = [min(n, 2) for n in value.shape]
+    order = sorted(range(value.ndim), key=lambda k: -abs(value.strides[k]))
+    steps = strides(shape, value.itemsize, order)
+    kept = [step if there else 0 for step, there in zip(steps, value.strides, strict=True)]
+    found = as_strided(np.ones(max(np.prod(shape, dtype=int), 1), value.dtype), shape, kept)
+    return found[tuple(slice(None, None, -1 if step < 0 else 1) for step in value.strides)]
+
+
+def owner(array: Any) -> Any:
+    """The array that owns the memory of this one."""
+    while isinstance(getattr(array, "base", None), np.ndarray):
+        array = array.base
+    return array

@@ -1,0 +1,104 @@
+"""Shapes of what functions of NumPy return; what does not fit raises NumPy's own error."""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+def shape_of(value: Any) -> Shape:
+    """The shape of an array; of a number, no axes."""
+    return tuple(getattr(value, "shape", ()))
+
+
+def blank(shape: Shape) -> np.ndarray:
+    """An array of this shape that takes one byte, for NumPy to check."""
+    return np.broadcast_to(np.ones((), np.int8), shape)
+
+
+def broadcast(function: Callable[..., Any], values: Sequence[Any]) -> Shape:
+    """What a function gives that broadcasts its arguments."""
+    shapes = [*map(shape_of, values)]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        function(*map(blank, shapes))
+        raise
+
+
+def reduced(shape: Shape, axis: Any, keepdims: bool) -> Shape:
+    """A shape without these axes, or with length 1 there."""
+    given = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = {operator.index(k) % max(len(shape), 1) for k in given}
+    kept = ((k, n) for k, n in enumerate(shape) if keepdims or k not in axes)
+    return tuple(1 if k in axes else n for k, n in kept)
+
+
+def matmul(a: Any, b: Any) -> Shape:
+    """The shape of a @ b."""
+    first, second = shape_of(a), shape_of(b)
+    if first[-1:] != second[-2:-1] + second[-1:] * (len(second) == 1):
+        np.matmul(blank(first), blank(second))
+    lead = np.broadcast_shapes(first[:-2], second[:-2])
+    return (*lead, *first[-2:-1], *(second[-1:] if len(second) > 1 else ()))
+
+
+def dot(a: Any, b: Any) -> Shape:
+    """The shape of np.dot(a, b), of which both have axes."""
+    first, second = shape_of(a), shape_of(b)
+    if first[-1] != second[-2 if len(second) > 1 else 0]:
+        np.dot(blank(first), blank(second))
+    return (*first[:-1], *second[:-2], *second[-1:][: len(second) - 1])
+
+
+def concatenated(arrays: Sequence[Any], axis: int) -> Shape:
+    """Arrays one behind the other along an axis."""
+    shapes = [*map(shape_of, arrays)]
+    if len({(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}) > 1:
+        np.concatenate([*map(blank, shapes)], axis)
+    length = sum(shape[axis] for shape in shapes)
+    return (*shapes[0][:axis], length, *shapes[0][axis + 1 :])
+
+
+def filled(shape: Iterable[Any], size: int) -> Shape:
+    """A shape of so many elements, with a length in the place of -1."""
+    sizes = [operator.index(n) for n in shape]
+    if -1 in sizes:
+        k = sizes.index(-1)
+        rest = int(np.prod([n for i, n in enumerate(sizes) if i != k], dtype=int))
+        sizes[k] = size // rest if rest else -1
+    return tuple(sizes)
+
+
+# ---- indices
+
+
+def is_basic(entry: Any) -> bool:
+    """Whether an entry of an index makes a view."""
+    is_number = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
+    return entry is None or entry is ... or isinstance(entry, slice) or is_number
+
+
+def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
+    """An index with an entry for each axis, old and new: places instead of masks, slices instead
+    of dots."""
+    found: list[Any] = []
+    for entry in entries:
+        array = entry if is_basic(entry) else np.asanyarray(entry)
+        is_mask = isinstance(array, np.ndarray) and array.dtype.kind == "b"
+        found += np.nonzero(array) if is_mask else [array]
+    used = sum(entry is not None and entry is not ... for entry in found)
+    dots = next((i for i, entry in enumerate(found) if entry is ...), len(found))
+    found[dots : dots + 1] = [slice(None)] * (ndim - used)
+    return found
+
+
+def picked(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Shape:
+    """What arrays of places along some axes take: their axes come first, if these are apart."""
+    lengths = np.broadcast_shapes(*map(shape_of, picks))
+    rest = [n for k, n in enumerate(shape) if k not in places]
+    first = places[0] if [*places] == [*range(places[0], places[-1] + 1)] else 0
+    return (*rest[:first], *lengths, *rest[first:])
