@@ -11,10 +11,10 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
+from nnmpi import blas
 from nnmpi.collectives.collective import Collective
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.allreduce.autotune import medians
@@ -41,12 +41,7 @@ STEPS = 10
 
 def processor() -> str:
     """The name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return blas.cpu().get("model name") or platform.processor() or platform.machine()
 
 
 def measure(config: Config, comm: Comm) -> Machine:
