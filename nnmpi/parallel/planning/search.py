@@ -1,147 +1,173 @@
 """The fastest layout that fits: candidates in the order of a bound, until no other can be better.
 
-bound   the units at the rank's samples, divided perfectly among the ranks along pp, tp and cp:
-        without bubble, exchanges or update, so no layout takes less
+    candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
+                    └───────── larger than the worst of the best: pruned
+
+A layout that does not fit comes again with recomputation, which is never faster.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import product
-from typing import Any, NamedTuple
+import heapq
+from collections.abc import Iterable, Mapping
+from itertools import chain, count
+from typing import NamedTuple
 
-from nnmpi.config import Config
-from nnmpi.mesh import AXES
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import activations, memory
-from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.planning.machine import Machine, UnitTimes
-from nnmpi.parallel.planning.step_time import StepTime, step_time
-
-ARRANGED = tuple(axis.name for axis in AXES)
-MOST_MICRO_BATCHES = 64
+from nnmpi.parallel.planning.bound import Bounds
+from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
+from nnmpi.parallel.planning.paper import Paper
+from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time
 
 
 class Planned(NamedTuple):
     """A layout with what it takes: seconds of a step, and bytes on the rank that has most."""
 
-    config: Config
+    layout: Candidate
     time: StepTime
     nbytes: int
 
-    @property
-    def samples_per_second(self) -> float:
-        """Of training."""
-        return self.config.batch_size / self.time.seconds
+
+class Counts(NamedTuple):
+    """How many layouts there were: those whose time is known, those that cannot be among the best
+    by their bound, those that cannot be, and those that are too large."""
+
+    looked: int
+    pruned: int
+    refused: int
+    too_large: int
 
 
 class Search(NamedTuple):
-    """What was found, the fastest first, and how many layouts were looked at.
+    """What was found.
 
-    best      that fit
-    pure      the fastest of each way of being parallel alone, by its name
-    looked    layouts whose time was computed
-    pruned    that cannot be among the best, by their bound
-    refused   that cannot be, by the reason
-    too_large that do not fit, and the least memory that any of these takes
+    best     layouts that fit, the fastest first
+    pure     the fastest of each way of being parallel alone, by its name, even if it is too large
+    looked   all layouts whose time was computed
+    refused  how many layouts cannot be, by the reason
+    least    the layout that takes the least memory, where none fits
     """
 
     best: list[Planned]
     pure: Mapping[str, Planned]
-    looked: int
-    pruned: int
+    looked: list[Planned]
+    counts: Counts
     refused: Mapping[str, int]
-    too_large: int
-    least: int
-
-
-def candidates(config: Config, ranks: int) -> Iterator[Config]:
-    """The layouts of so many ranks: all that options say, of those that may be faster."""
-    for cp, pp, tp in product(_divisors(ranks), repeat=3):
-        if ranks % (cp * pp * tp):
-            continue
-        dp = ranks // (cp * pp * tp)
-        for zero, sequence, pipeline in product(
-            (0, 1, 2, 3) if dp * cp > 1 else (0,),
-            (False, True) if tp > 1 else (False,),
-            _pipelines(config, pp, config.batch_size // (dp * cp)),
-        ):
-            yield replace(
-                config, dp=dp, cp=cp, pp=pp, tp=tp, zero=zero, sequence_parallel=sequence,
-                **pipeline,
-            )  # fmt: skip
-
-
-def _divisors(n: int) -> list[int]:
-    small = [k for k in range(1, int(n**0.5) + 1) if not n % k]
-    return sorted({*small, *(n // k for k in small)})
-
-
-def _pipelines(config: Config, pp: int, samples: int) -> Iterator[Mapping[str, Any]]:
-    """Micro-batches, schedules and recomputation."""
-    counts = [1 << k for k in range(7) if 1 << k <= min(samples, MOST_MICRO_BATCHES)]
-    for count, again in product(counts, (False, True)):
-        for schedule in ("1f1b", "interleaved", "zb-h1") if pp > 1 else ("1f1b",):
-            yield {"micro_batches": count, "recompute": again, "schedule": schedule}
-
-
-def ways(config: Config) -> list[str]:
-    """The ways of being parallel that a layout uses, in a word each."""
-    found = [name for name in ARRANGED if (getattr(config, name) or 1) > 1]
-    return [*found, *[f"zero {config.zero}"] * bool(config.zero)]
-
-
-def bound(config: Config, of_units: Callable[[int], Sequence[UnitTimes]]) -> float:
-    """The least seconds that a layout can take."""
-    dp, cp, pp, tp = ((getattr(config, name) or 1) for name in ("dp", "cp", "pp", "tp"))
-    samples = -(-config.batch_size // (dp * config.micro_batches))
-    seconds = sum(unit.seconds for unit in of_units(max(samples, 1)))
-    return config.micro_batches * seconds / (cp * pp * tp)
+    least: Planned | None = None
 
 
 def largest(a: Arrangement) -> int:
-    """The bytes of the rank that has most."""
-    batch, ranks = a.config.batch_size, a.mesh.groups("pp")[0]
+    """The bytes of the rank that has most: of the first ranks of replicas, or of the last ones."""
+    batch = a.config.batch_size
+    axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
+    ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
     return max(memory(a, r, batch).total + activations(a, r, batch) for r in ranks)
 
 
-def search(
-    config: Config,
-    ranks: int,
-    arranged: Callable[[Config], Arrangement],
-    units: Sequence[Unit],
-    of_units: Callable[[int], Sequence[UnitTimes]],
-    machine: Machine,
-    most_bytes: float,
-    keep: int = 10,
-    prunes: bool = True,
-) -> Search:
-    """The layouts that take the least time; `arranged` raises ValueError for what cannot be."""
-    there = sorted(
-        ((bound(one, of_units), k, one) for k, one in enumerate(candidates(config, ranks))),
-        key=lambda row: row[:2],
-    )
-    best, pure = list[Planned](), dict[str, Planned]()
-    refused, looked, pruned, large, least = dict[str, int](), 0, 0, 0, 0
-    for least_seconds, _, one in there:
-        used = ways(one)
-        name = used[0] if len(used) == 1 else ""
-        is_beaten = len(best) == keep and least_seconds >= best[-1].time.seconds
-        if prunes and is_beaten and (not name or name in pure):
-            pruned += 1
-            continue
-        try:
-            a = arranged(one)
-        except ValueError as error:
-            reason = str(error)
-            refused[reason] = refused.get(reason, 0) + 1
-            continue
-        looked += 1
-        nbytes = largest(a)
-        if nbytes > most_bytes:
-            large, least = large + 1, min(least or nbytes, nbytes)
-            continue
-        found = Planned(one, step_time(a, units, machine), nbytes)
-        best = sorted([*best, found], key=lambda p: p.time.seconds)[:keep]
-        if name and (name not in pure or found.time.seconds < pure[name].time.seconds):
-            pure[name] = found
-    return Search(best, pure, looked, pruned, refused, large, least)
+class Searcher:
+    """Looks at layouts, each once."""
+
+    def __init__(
+        self, paper: Paper, costs: CostModel, most_bytes: float, prunes: bool = True
+    ) -> None:
+        self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
+        self._bounds = Bounds(paper, costs)
+        self._arranged = dict[Candidate, Arrangement | None]()
+        self._nbytes = dict[Candidate, int]()
+        self._planned = dict[Candidate, Planned]()
+        self._refused = dict[str, set[Candidate]]()
+        self._too_large = set[Candidate]()
+
+    def search(self, keep: int = 10) -> Search:
+        """The layouts that take the least time."""
+        ranks = self._paper.cluster.size
+        there = [one for shape in shapes(ranks) for one in candidates(self._paper.plain, shape)]
+        possible = [one for one in there if not self._is_refused(one)]
+        best = self._fastest(possible, keep, self._most)
+        pure, ways = dict[str, Planned](), dict[str, list[Candidate]]()
+        for one in possible:
+            if one.pure:
+                ways.setdefault(one.pure, []).append(one)
+        for name, several in ways.items():
+            found = self._fastest(several, 1, self._most)
+            found = found or self._fastest(several, 1, float("inf"))
+            pure |= {name: one for one in found}
+        least = None if best or not possible else self._least(possible)
+        refused = {why: len(those) for why, those in self._refused.items()}
+        looked = [*self._planned.values()]
+        seen = len(looked) + sum(refused.values()) + len(self._too_large - {*self._planned})
+        counts = Counts(
+            len(looked), max(len(there) - seen, 0), sum(refused.values()), len(self._too_large)
+        )
+        return Search(best, pure, looked, counts, refused, least)
+
+    def _is_refused(self, one: Candidate) -> bool:
+        """Whether the model cannot be cut in this way."""
+        if why := self._paper.refusal(one):
+            self._refused.setdefault(why, set()).add(one)
+        return bool(why)
+
+    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[Planned]:
+        """The fastest that fit, the fastest first.
+
+        The queue has (bound, how close it is, order, layout).
+        """
+        order, best = count(), list[Planned]()
+        queue = [(self._bounds.seconds(one), 0, next(order), one) for one in layouts]
+        heapq.heapify(queue)
+        while queue:
+            bound, is_close, _, one = heapq.heappop(queue)
+            if self._prunes and len(best) == keep and bound >= best[-1].time.seconds:
+                break
+            if not is_close:
+                closer = max(self._bounds.closer(one), bound)
+                heapq.heappush(queue, (closer, 1, next(order), one))
+                continue
+            if not self._fits(one, most):
+                if again := recomputed(one):
+                    heapq.heappush(queue, (bound, 1, next(order), again))
+                continue
+            if found := self._timed(one):
+                best = sorted([*best, found], key=lambda p: (p.time.seconds, p.layout))[:keep]
+        return best
+
+    def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
+        """The layout that takes the least memory."""
+        again = (recomputed(one) for one in layouts)
+        there = sorted(
+            ((self._bounds.nbytes(one), one) for one in chain(layouts, again) if one)
+        )
+        least: Candidate | None = None
+        for bound, one in there:
+            if least and bound >= self._nbytes[least]:
+                break
+            if self._sized(one) and (not least or self._nbytes[one] < self._nbytes[least]):
+                least = one
+        return self._timed(least) if least else None
+
+    # ---- what is known of one layout
+
+    def _fits(self, one: Candidate, most: float) -> bool:
+        """Whether a layout fits, or may: one that cannot be does not."""
+        is_small = self._bounds.nbytes(one) <= most and self._sized(one) <= most
+        if not is_small:
+            self._too_large.add(one)
+        return is_small and one in self._nbytes
+
+    def _sized(self, one: Candidate) -> int:
+        """The bytes of its largest rank; 0 if it cannot be."""
+        if one not in self._arranged:
+            try:
+                self._arranged[one] = a = self._paper.arranged(one)
+                self._nbytes[one] = largest(a)
+            except ValueError as error:
+                self._refused.setdefault(str(error), set()).add(one)
+                self._arranged[one] = None
+        return self._nbytes.get(one, 0)
+
+    def _timed(self, one: Candidate) -> Planned | None:
+        """What a layout takes that was arranged; nothing if it cannot be."""
+        a = self._arranged[one]
+        if a is not None and one not in self._planned:
+            self._planned[one] = Planned(one, step_time(a, self._costs), self._nbytes[one])
+            a.prices.clear()
+        return self._planned.get(one)

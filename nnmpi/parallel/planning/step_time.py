@@ -1,8 +1,10 @@
 """How long a step takes on a machine: the programs of the schedule, on a clock for each stage.
 
-compute    units of the slowest rank along pp, each pass of each micro-batch
+All terms are of one rank along pp: the one whose gradients are summed last.
+
+compute    its units, each pass of each micro-batch
 tensor     its exchanges within these passes: along tp and cp, statistics
-bubble     its idle time: the schedule's, and messages between stages
+bubble     its idle time until its last backward pass ends
 sums       of gradients, and parameters that ZeRO 3 gathers, as far as no pass hides them
 update     the optimizer, what ranks agree on, and parameters that are gathered behind it
 other      what no unit and no exchange takes: batches, losses, Python
@@ -15,13 +17,12 @@ from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.traffic import exchanges
-from nnmpi.parallel.planning.exchange_time import ExchangeTimes, total
-from nnmpi.parallel.planning.machine import Machine
-from nnmpi.parallel.planning.unit_times import unit_times
-from nnmpi.schedules.op import Kind
+from nnmpi.parallel.planning.exchange_time import ExchangeTimes
+from nnmpi.parallel.planning.machine import Machine, UnitTimes
+from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.schedules.op import Kind, Op
 from nnmpi.sim.pipeline import Costs, simulate, stage_times
 
 SENDS = (Kind.SEND_F, Kind.SEND_B)
@@ -44,6 +45,14 @@ class StepTime(NamedTuple):
         return sum(self)
 
 
+class CostModel(NamedTuple):
+    """What is known of the time of a step before it is known how ranks are arranged."""
+
+    machine: Machine
+    model: ModelTimes
+    exchanges: ExchangeTimes
+
+
 class _RankTimes(NamedTuple):
     """What one rank does in a step, besides messages between stages.
 
@@ -52,6 +61,7 @@ class _RankTimes(NamedTuple):
     gathers  parameters of ZeRO 3, and gradients that each pass scatters
     sums     of gradients, in the order in which they begin
     update   the optimizer, and exchanges around it
+    message  the longest to another stage
     """
 
     compute: Mapping[int, Mapping[Kind, float]]
@@ -59,56 +69,70 @@ class _RankTimes(NamedTuple):
     gathers: Sequence[Exchange]
     sums: Sequence[Exchange]
     update: float
+    message: float
 
 
-def step_time(a: Arrangement, units: Sequence[Unit], machine: Machine) -> StepTime:
-    """The seconds of a step over one batch of the config, by the ranks that differ along pp."""
-    times, config = ExchangeTimes(machine, a.cluster), a.config
-    groups = a.mesh.groups("pp")
-    ranks = groups[0]
-    micro = micro_batches(a, ranks[0], config.batch_size)
-    found = [_rank_times(a, units, machine, times, rank, micro) for rank in ranks]
+def step_time(a: Arrangement, costs: CostModel) -> StepTime:
+    """The seconds of a step over one batch of the config.
+
+    Of the ranks along dp, cp and tp the last ones have most: it is they that the others wait for.
+    """
+    ranks = a.mesh.group(a.mesh.size - 1, "pp")
+    micro = micro_batches(a, ranks[0], a.config.batch_size)
     programs = [ops(a, rank, len(micro)) for rank in ranks]
+    pairs = zip(ranks, programs, strict=True)
+    found = [_rank_times(a, costs, rank, micro, program) for rank, program in pairs]
     stages = dict(chain.from_iterable(one.compute.items() for one in found))
     tensor = dict(chain.from_iterable(one.tensor.items() for one in found))
     passes = [
         {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
         for s in range(len(stages))
     ]
-    simulated = simulate(programs, Costs(passes, _message(a, times, ranks, config.batch_size)))
-    slowest = max(range(len(ranks)), key=lambda k: simulated.busy[k])
-    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in programs[slowest] if op.micro >= 0)
-    ends = [
-        (_exposed(one, simulated.busy[k], passes, times), one.update) for k, one in enumerate(found)
+    simulated = simulate(programs, Costs(passes, max(one.message for one in found)))
+    ends = [0.0] * len(ranks)
+    for span in simulated.timeline.spans:
+        ends[span.rank] = max(ends[span.rank], span.end)
+    sums = [
+        _exposed(one, simulated.busy[k], passes, costs.exchanges) for k, one in enumerate(found)
     ]
-    sums, update = max(ends, key=sum)
-    busy = simulated.busy[slowest]
-    other = machine.step + len(micro) * machine.micro_batch
-    return StepTime(compute, busy - compute, simulated.makespan - busy, sums, update, other)
+    last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
+    computed = (op for op in programs[last] if op.micro >= 0)
+    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
+    busy = simulated.busy[last]
+    return StepTime(
+        compute=compute,
+        tensor=busy - compute,
+        bubble=ends[last] - busy,
+        sums=sums[last],
+        update=max(one.update for one in found),
+        other=costs.machine.step + len(micro) * costs.machine.micro_batch,
+    )
+
+
+def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float]:
+    """The seconds of the passes of a stage with these units. Of the first one, all of a backward
+    pass in two halves is done in the second one."""
+    f, i, w = (sum(column) for column in zip(*units, strict=True))
+    return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
 
 def _rank_times(
-    a: Arrangement,
-    units: Sequence[Unit],
-    machine: Machine,
-    times: ExchangeTimes,
-    rank: int,
-    micro: Sequence[int],
+    a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int], program: Sequence[Op]
 ) -> _RankTimes:
     """What a rank takes, one pass at a time."""
-    of_units, stages = unit_times(a, units, rank, max(micro), machine), a.model_on(rank).stages
+    axes, times, model = a.mesh.axes, costs.exchanges, costs.model
+    in_parts = a.config.sequence_parallel
+    of_units = model.of(a.sharding, axes["tp"], axes["cp"], in_parts, max(micro))
     compute = dict[int, Mapping[Kind, float]]()
-    for s in stages:
-        here = [
-            t for unit, t in zip(units, of_units, strict=True) if unit.nodes.start in a.stages[s]
-        ]
-        f, i, w = (sum(column) for column in zip(*here, strict=True))
-        compute[s] = stage_times(f, i, w) if s else stage_times(f, 0.0, i + w)
-    counts = Counter((op.stage, op.kind) for op in ops(a, rank, len(micro)) if op.micro >= 0)
+    pairs = [*zip(model.units, of_units, strict=True)]
+    for s in a.model_on(rank).stages:
+        here = [seconds for unit, seconds in pairs if unit.nodes.start in a.stages[s]]
+        compute[s] = stage_passes(here, is_first=s == 0)
+    counts = Counter((op.stage, op.kind) for op in program if op.micro >= 0)
     tensor = defaultdict[tuple[int, Kind], float](float)
     gathers, sums, updates = list[Exchange](), list[Exchange](), list[Exchange]()
-    found = chain.from_iterable(exchanges(a, rank, a.config.batch_size).values())
-    for one in found:
+    along = exchanges(a, rank, a.config.batch_size)
+    for one in chain.from_iterable(along.values()):
         if one.during in SENDS:
             continue
         if one.stage >= 0:
@@ -118,20 +142,15 @@ def _rank_times(
             of_phase = {Kind.REDUCE: sums, Kind.UPDATE: updates}
             of_phase.get(one.during, gathers).append(one)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    update = numbers * machine.updates[a.config.optimizer] + total(times, updates)
-    return _RankTimes(compute, tensor, gathers, sums, update)
+    update = numbers * costs.machine.updates[a.config.optimizer] + times.total(updates)
+    message = max((times.seconds(one) / one.times for one in along["pp"] if one.times), default=0.0)
+    return _RankTimes(compute, tensor, gathers, sums, update, message)
 
 
 def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
     """The operation in which an exchange of a backward pass happens: B, or the first of two."""
-    there = [kind for kind in (one.during, *BACKWARD) if counts.get((one.stage, kind))]
-    return there[0]
-
-
-def _message(a: Arrangement, times: ExchangeTimes, ranks: Sequence[int], batch: int) -> float:
-    """The seconds of the longest message between two stages."""
-    along = chain.from_iterable(exchanges(a, rank, batch)["pp"] for rank in ranks)
-    return max((times.seconds(one) for one in along), default=0.0)
+    there = (kind for kind in (one.during, *BACKWARD) if counts.get((one.stage, kind)))
+    return next(there)
 
 
 def _exposed(
@@ -139,17 +158,17 @@ def _exposed(
 ) -> float:
     """The seconds of sums and gathers that no pass hides.
 
-    Between nodes messages travel while a rank computes. On a node the ranks move them themselves.
+    Between nodes messages travel while a rank computes: those of the first bucket begin when its
+    part of the last backward pass has ended. On a node the ranks move them themselves.
     """
-    gathers = total(times, one.gathers)
+    gathers = times.total(one.gathers)
     if one.gathers and times.is_between_nodes(one.gathers[0]):
         gathers = max(gathers - busy, 0.0)
-    clock, done = 0.0, 0
-    numbers = sum(sum_.numbers for sum_ in one.sums)
-    last = sum(passes[s].get(Kind.B, 0.0) for s in one.compute)
+    numbers, done = sum(sum_.numbers for sum_ in one.sums), 0
+    last = sum(passes[s][Kind.B] for s in one.compute)
+    clock = -last
     for sum_ in one.sums:
         done += sum_.numbers
-        if times.is_between_nodes(sum_):
-            clock = max(clock, last * (done / numbers - 1))
-        clock += times.seconds(sum_)
+        ready = last * (done / numbers - 1) if times.is_between_nodes(sum_) else 0.0
+        clock = max(clock, ready) + times.seconds(sum_)
     return gathers + max(clock, 0.0)

@@ -1,0 +1,158 @@
+"""Bound: seconds, and bytes, that a layout takes at least, without arranging it.
+
+    rank r along pp         its first pass starts after those of the stages before it, forward
+                            all of its passes follow, and with 1F1B those of the stages before it,
+                            backward
+    sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
+    update                  each number is updated by one rank, or by several
+
+Left out are what no formula says before ranks are arranged: latency, waiting, sums on a node. With
+its `messages`, the exchanges within passes count, too: about as many in each stage.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.mesh import AXES, REPLICAS, Mesh
+from nnmpi.parallel.arrangement.memory import sums_of_optimizer
+from nnmpi.parallel.arrangement.traffic import TRAFFIC
+from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.paper import Paper
+from nnmpi.parallel.planning.step_time import CostModel, stage_passes
+from nnmpi.schedules.op import Kind
+
+AXIS_NAMES = tuple(axis.name for axis in AXES)
+
+ROUNDING = 1 - 1e-9
+"""Sums of the same numbers in another order may differ."""
+
+
+class _Rank(NamedTuple):
+    """What a rank along pp does at least.
+
+    end      seconds until its last backward pass ends
+    last     of these, its last backward passes, one of each of its stages
+    numbers  of trained parameters
+    """
+
+    end: float
+    last: float
+    numbers: float
+
+
+class Bounds:
+    """The bounds of layouts of one model on one cluster; all raise ValueError where the model
+    cannot be cut in this way."""
+
+    def __init__(self, paper: Paper, costs: CostModel) -> None:
+        self._paper, self._costs = paper, costs
+        self._itemsize = np.dtype(paper.plain.dtype).itemsize
+        self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
+        self._ranks = dict[tuple[Any, ...], list[_Rank]]()
+        self._numbers = dict[tuple[int, int], list[int]]()
+        self._messages = dict[tuple[Any, ...], float]()
+
+    def seconds(self, one: Candidate) -> float:
+        """The least time of a step, by what ranks compute."""
+        return ROUNDING * (max(rank.end for rank in self._of_ranks(one)) + self._besides(one))
+
+    def closer(self, one: Candidate) -> float:
+        """The same, with messages within passes, and sums between nodes."""
+        ranks, count = self._of_ranks(one), self._count(one)
+        stages = self._stages(one)
+        computed = sum(t for passes in stages for t in (passes[Kind.F], passes[Kind.B]))
+        mean = count * (computed + self._in_passes(one)) / one.pp
+        mesh = Mesh.filled(self._paper.cluster.size, dict(zip(AXIS_NAMES, one.shape, strict=True)))
+        along = mesh.group(mesh.size - 1, "pp")
+        ends, gathers = [mean], [0.0]
+        for place, rank in zip(along, ranks, strict=True):
+            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.numbers)
+            within = count * half if one.zero > 1 else 0.0
+            behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
+            ends.append(max(rank.end, within) + max(behind - rank.last, 0.0))
+            gathers.append(half if one.zero in (1, 2) else 0.0)
+        return ROUNDING * (max(ends) + max(gathers) + self._besides(one))
+
+    def nbytes(self, one: Candidate) -> float:
+        """The least memory of the rank that has most: values, gradients and running sums."""
+        k, parts = sums_of_optimizer(self._paper.plain), one.replicas
+        most = max(self._numbers_of(one)) / one.tp * self._itemsize
+        whole = (2, 2, 1, 0)[one.zero]
+        return ROUNDING * most * (whole + (2 + k - whole) / parts)
+
+    # ---- what it is made of
+
+    def _count(self, one: Candidate) -> int:
+        return min(one.micro_batches, self._paper.plain.batch_size)
+
+    def _samples(self, one: Candidate) -> int:
+        """Of a micro-batch of the rank along dp that has most."""
+        return -(-(-(-self._paper.plain.batch_size // self._count(one))) // one.dp)
+
+    def _besides(self, one: Candidate) -> float:
+        """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
+        machine, numbers = self._costs.machine, sum(self._trained) / self._paper.cluster.size
+        update = numbers * machine.updates[self._paper.plain.optimizer]
+        return update + machine.step + self._count(one) * machine.micro_batch
+
+    def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
+        """The seconds of the passes of each stage, without exchanges."""
+        model, sharding = self._costs.model, self._paper.sharding(one)
+        of_units = model.of(sharding, one.tp, one.cp, one.sequence_parallel, self._samples(one))
+        pairs = [*zip(model.units, of_units, strict=True)]
+        return [
+            stage_passes([t for unit, t in pairs if unit.nodes.start in stage.nodes], s == 0)
+            for s, stage in enumerate(self._paper.division(one).stages)
+        ]
+
+    def _of_ranks(self, one: Candidate) -> list[_Rank]:
+        """What each rank along pp computes."""
+        key = one._replace(zero=0)
+        if key not in self._ranks:
+            self._ranks[key] = [*self._computed(one)]
+        return self._ranks[key]
+
+    def _computed(self, one: Candidate) -> Iterator[_Rank]:
+        stages, pp, count = self._stages(one), one.pp, self._count(one)
+        before = [*accumulate((t[Kind.F] for t in stages[:pp]), initial=0.0)]
+        behind = [*accumulate((t[Kind.B] for t in stages[:pp]), initial=0.0)]
+        drains = one.schedule == "1f1b"
+        for r, numbers in enumerate(self._numbers_of(one)):
+            last = sum(t[Kind.B] for t in stages[r::pp])
+            busy = count * (last + sum(t[Kind.F] for t in stages[r::pp]))
+            yield _Rank(before[r] + busy + drains * behind[r], last, numbers / one.tp)
+
+    def _numbers_of(self, one: Candidate) -> list[int]:
+        """The numbers of the trained parameters of each rank along pp, all along tp together."""
+        division = self._paper.division(one)
+        key = len(division.stages), one.pp
+        if key not in self._numbers:
+            own = [division.of_rank(r).values() for r in range(one.pp)]
+            variables = ({v for stage in stages for v in stage.variables} for stages in own)
+            self._numbers[key] = [sum(self._trained[v] for v in there) for there in variables]
+        return self._numbers[key]
+
+    def _in_passes(self, one: Candidate) -> float:
+        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together."""
+        if one.tp * one.cp == 1:
+            return 0.0
+        key = one.tp, one.cp, one.sequence_parallel, self._samples(one)
+        if key not in self._messages:
+            whole = one._replace(
+                dp=one.dp * one.pp, pp=1, zero=0, schedule="1f1b", micro_batches=1, recompute=False
+            )
+            a = self._paper.arranged(whole)
+            along = (TRAFFIC[axis](a, a.mesh.size - 1, [self._samples(one)]) for axis in ("tp", "cp"))
+            inside = (x for x in chain.from_iterable(along) if x.during is not Kind.UPDATE)
+            self._messages[key] = self._costs.exchanges.total(inside)
+        return self._messages[key]
+
+    def _half_a_sum(self, group: tuple[int, ...], numbers: float) -> float:
+        """The seconds to scatter, or to gather, so many numbers between nodes: each of these sends
+        all of them but its own."""
+        links = self._costs.exchanges.links(group)
+        sent = numbers * self._itemsize * (links.spans - 1) / links.spans
+        return sent * links.sharing * links.machine.far.beta
