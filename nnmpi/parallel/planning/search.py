@@ -71,8 +71,8 @@ class Searcher:
     ) -> None:
         self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
         self._bounds = Bounds(paper, costs)
-        self._arranged = dict[Candidate, Arrangement | None]()
-        self._nbytes = dict[Candidate, int]()
+        self._last = dict[Candidate, Arrangement]()
+        self._nbytes = dict[Candidate, int | None]()
         self._planned = dict[Candidate, Planned]()
         self._refused = dict[str, set[Candidate]]()
         self._too_large = set[Candidate]()
@@ -126,48 +126,56 @@ class Searcher:
                 if again := recomputed(one):
                     heapq.heappush(queue, (bound, 1, next(order), again))
                 continue
-            if found := self._timed(one):
-                best = sorted([*best, found], key=lambda p: (p.time.seconds, p.layout))[:keep]
+            best = sorted([*best, self._timed(one)], key=lambda p: (p.time.seconds, p.layout))[:keep]
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
         """The layout that takes the least memory."""
-        again = (recomputed(one) for one in layouts)
-        there = sorted(
-            ((self._bounds.nbytes(one), one) for one in chain(layouts, again) if one)
-        )
-        least: Candidate | None = None
+        both = ((one, recomputed(one)) for one in layouts)
+        there = sorted((self._bounds.nbytes(one), one) for one in chain(*both) if one)
+        found = list[tuple[int, Candidate]]()
         for bound, one in there:
-            if least and bound >= self._nbytes[least]:
+            if found and bound >= min(found)[0]:
                 break
-            if self._sized(one) and (not least or self._nbytes[one] < self._nbytes[least]):
-                least = one
-        return self._timed(least) if least else None
+            if nbytes := self._sized(one):
+                found.append((nbytes, one))
+        return self._timed(min(found)[1]) if found else None
 
     # ---- what is known of one layout
 
     def _fits(self, one: Candidate, most: float) -> bool:
-        """Whether a layout fits, or may: one that cannot be does not."""
-        is_small = self._bounds.nbytes(one) <= most and self._sized(one) <= most
-        if not is_small:
-            self._too_large.add(one)
-        return is_small and one in self._nbytes
+        """Whether a layout can be, and fits."""
+        if self._bounds.nbytes(one) <= most:
+            nbytes = self._sized(one)
+            if nbytes is None or nbytes <= most:
+                return nbytes is not None
+        self._too_large.add(one)
+        return False
 
-    def _sized(self, one: Candidate) -> int:
-        """The bytes of its largest rank; 0 if it cannot be."""
-        if one not in self._arranged:
+    def _sized(self, one: Candidate) -> int | None:
+        """The bytes of its largest rank; None if it cannot be."""
+        if one not in self._nbytes:
+            a = self._arranged(one)
+            self._nbytes[one] = a and largest(a)
+        return self._nbytes[one]
+
+    def _arranged(self, one: Candidate) -> Arrangement | None:
+        """A layout; None if it cannot be. The last one is kept."""
+        if one not in self._last:
+            self._last.clear()
             try:
-                self._arranged[one] = a = self._paper.arranged(one)
-                self._nbytes[one] = largest(a)
+                a = self._paper.arranged(one)
+                if one.zero != a.store.zero:
+                    raise ValueError(f"zero {one.zero}: ranks of a node share all that it divides")
+                self._last[one] = a
             except ValueError as error:
                 self._refused.setdefault(str(error), set()).add(one)
-                self._arranged[one] = None
-        return self._nbytes.get(one, 0)
+        return self._last.get(one)
 
-    def _timed(self, one: Candidate) -> Planned | None:
-        """What a layout takes that was arranged; nothing if it cannot be."""
-        a = self._arranged[one]
-        if a is not None and one not in self._planned:
-            self._planned[one] = Planned(one, step_time(a, self._costs), self._nbytes[one])
-            a.prices.clear()
-        return self._planned.get(one)
+    def _timed(self, one: Candidate) -> Planned:
+        """What a layout takes that can be."""
+        if one not in self._planned:
+            a, nbytes = self._arranged(one), self._sized(one)
+            assert a is not None and nbytes is not None
+            self._planned[one] = Planned(one, step_time(a, self._costs), nbytes)
+        return self._planned[one]
