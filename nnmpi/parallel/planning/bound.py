@@ -145,7 +145,9 @@ class Bounds:
                 dp=one.dp * one.pp, pp=1, zero=0, schedule="1f1b", micro_batches=1, recompute=False
             )
             a = self._paper.arranged(whole)
-            along = (TRAFFIC[axis](a, a.mesh.size - 1, [self._samples(one)]) for axis in ("tp", "cp"))
+            along = (
+                TRAFFIC[axis](a, a.mesh.size - 1, [self._samples(one)]) for axis in ("tp", "cp")
+            )
             inside = (x for x in chain.from_iterable(along) if x.during is not Kind.UPDATE)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]

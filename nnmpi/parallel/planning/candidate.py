@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple
 
 from nnmpi.config import Config
@@ -65,9 +64,9 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
     """All (dp, cp, pp, tp) of so many ranks."""
     small = [k for k in range(1, int(ranks**0.5) + 1) if not ranks % k]
     divisors = sorted({*small, *(ranks // k for k in small)})
-    for others in product(divisors, repeat=3):
-        if not ranks % prod(others):
-            yield ranks // prod(others), *others
+    for cp, pp, tp in product(divisors, repeat=3):
+        if not ranks % (cp * pp * tp):
+            yield ranks // (cp * pp * tp), cp, pp, tp
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:

@@ -19,7 +19,8 @@ from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
-K, T = TypeVar("K"), TypeVar("T")
+K = TypeVar("K")
+T = TypeVar("T")
 
 UNMEASURED = {"allreduce": "ring"}
 """What stands for the fastest all-reduce where nothing is measured."""
@@ -49,10 +50,12 @@ class Paper:
     def sharding(self, one: Candidate) -> Sharding:
         """How layers and sequences are cut."""
         key = one.tp, one.cp, one.sequence_parallel
-        options: dict[str, Any] = {"tp": one.tp, "cp": one.cp, "sequence_parallel": one.sequence_parallel}
-        return self._shardings.get(
-            key, lambda: self._sharding_of(replace(self.plain, **options))
-        )
+        options: dict[str, Any] = {
+            "tp": one.tp,
+            "cp": one.cp,
+            "sequence_parallel": one.sequence_parallel,
+        }
+        return self._shardings.get(key, lambda: self._sharding_of(replace(self.plain, **options)))
 
     def division(self, one: Candidate) -> Division:
         """The stages."""

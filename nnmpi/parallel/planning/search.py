@@ -88,9 +88,9 @@ class Searcher:
             if one.pure:
                 ways.setdefault(one.pure, []).append(one)
         for name, several in ways.items():
-            found = self._fastest(several, 1, self._most)
-            found = found or self._fastest(several, 1, float("inf"))
-            pure |= {name: one for one in found}
+            fit = self._fastest(several, 1, self._most)
+            for one in fit or self._fastest(several, 1, float("inf")):
+                pure[name] = one
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
         looked = [*self._planned.values()]
@@ -126,7 +126,9 @@ class Searcher:
                 if again := recomputed(one):
                     heapq.heappush(queue, (bound, 1, next(order), again))
                 continue
-            best = sorted([*best, self._timed(one)], key=lambda p: (p.time.seconds, p.layout))[:keep]
+            best = sorted([*best, self._timed(one)], key=lambda p: (p.time.seconds, p.layout))[
+                :keep
+            ]
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
@@ -156,7 +158,7 @@ class Searcher:
         """The bytes of its largest rank; None if it cannot be."""
         if one not in self._nbytes:
             a = self._arranged(one)
-            self._nbytes[one] = a and largest(a)
+            self._nbytes[one] = None if a is None else largest(a)
         return self._nbytes[one]
 
     def _arranged(self, one: Candidate) -> Arrangement | None:
@@ -176,6 +178,7 @@ class Searcher:
         """What a layout takes that can be."""
         if one not in self._planned:
             a, nbytes = self._arranged(one), self._sized(one)
-            assert a is not None and nbytes is not None
+            assert a is not None
+            assert nbytes is not None
             self._planned[one] = Planned(one, step_time(a, self._costs), nbytes)
         return self._planned[one]

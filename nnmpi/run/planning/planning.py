@@ -105,9 +105,7 @@ def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
     )
 
 
-def _notes(
-    config: Config, asked: Asked, machine: Machine, times: ModelTimes
-) -> Iterator[str]:
+def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) -> Iterator[str]:
     """What one should know of the figures."""
     a_node = -(-asked.ranks // asked.nodes)
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
