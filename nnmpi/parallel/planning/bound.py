@@ -12,6 +12,7 @@ its `messages`, the exchanges within passes count, too: about as many in each st
 
 from collections.abc import Iterator
 from itertools import accumulate, chain
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ class Bounds:
 
     def _samples(self, one: Candidate) -> int:
         """Of a micro-batch of the rank along dp that has most."""
-        return -(-(-(-self._paper.plain.batch_size // self._count(one))) // one.dp)
+        return ceil(ceil(self._paper.plain.batch_size / self._count(one)) / one.dp)
 
     def _besides(self, one: Candidate) -> float:
         """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
