@@ -48,15 +48,9 @@ def takes_large(n: int, K: int, O: int) -> bool:
 
 @kernel
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool, large: bool) -> None:
-    """`outputs`; large: whether compiled loops compute products of any size.
-
-    Where one number stands for each row of w, as those of `nn.tracing`, sums replace the product.
-    """
+    """`outputs`; large: whether compiled loops compute products of any size."""
     xp = xp_of(x)
-    if w.size and not w.strides[1]:
-        xp.multiply(x.sum(axis=1, keepdims=True), w[:, 0], out=y)
-    else:
-        xp.dot(x, w.T, out=y)
+    xp.dot(x, w.T, out=y)
     bias_relu_loop(y, b, xp.zeros(len(w), y.dtype) if relu else None)
 
 

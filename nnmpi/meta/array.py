@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnmpi.meta import shapes
-from nnmpi.meta.layout import addresses, order_of, refuse, small, strides
+from nnmpi.meta.layout import addresses, nesting, refuse, small, strides
 
 RULES: dict[Any, Callable[..., Any]] = {}
 """What functions of NumPy do with arrays without numbers, beside OF_METHODS."""
@@ -173,4 +173,4 @@ def made(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -
 def made_as(shape: Sequence[int], few: Any) -> MetaArray:
     """An array of this shape in the type and layout of a small one."""
     few = np.asarray(few)
-    return made(shape, few.dtype, order_of(few))
+    return made(shape, few.dtype, nesting(few))

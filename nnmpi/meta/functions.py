@@ -9,14 +9,14 @@ from numpy.lib import stride_tricks
 
 from nnmpi.meta import shapes
 from nnmpi.meta.array import RULES, MetaArray, made, made_as
-from nnmpi.meta.layout import order_of, owner, refuse, small
+from nnmpi.meta.layout import nesting, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def like(array: np.ndarray) -> MetaArray:
     """An array in the shape, type and layout of this one."""
-    return made(array.shape, array.dtype, order_of(array))
+    return made(array.shape, array.dtype, nesting(array))
 
 
 def is_meta(*values: Any) -> bool:
@@ -42,8 +42,6 @@ def _rule(*functions: Any) -> Callable[[F], F]:
 
 @_rule(np.dot)
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
-    if not shapes.shape_of(a) or not shapes.shape_of(b):
-        return np.multiply(a, b)
     shape = shapes.dot(a, b)
     return made_as(shape, np.dot(small(a), small(b))) if out is None else out
 
@@ -77,6 +75,25 @@ def _full_like(a: Any, value: Any, *args: Any, **options: Any) -> Any:
     return _like(a, *args, **options)
 
 
+@_rule(np.einsum)
+def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
+    """Sums of products; a view, where it is one of a small array."""
+    terms, arrow, output = equation.partition("->")
+    if not arrow or "." in equation:
+        refuse(f"numpy.einsum of {equation}")
+    few, sizes = [*map(small, operands)], [*map(shapes.blank, map(shapes.shape_of, operands))]
+    path = np.einsum_path(equation, *sizes, optimize=optimize)[0] if optimize else False
+    found = np.einsum(equation, *few, optimize=path, **options)
+    if owner(found) is owner(few[0]):
+        return np.einsum(equation, operands[0].view(np.ndarray), **options).view(MetaArray)
+    lengths: dict[str, int] = {}
+    for letters, size in zip(terms.split(","), sizes, strict=True):
+        lengths |= {
+            c: n for c, n in zip(letters, size.shape, strict=True) if lengths.get(c, 1) == 1
+        }
+    return made_as([lengths[c] for c in output], found)
+
+
 @_rule(np.may_share_memory, np.shares_memory)
 def _share_memory(a: Any, b: Any, *args: Any) -> bool:
     return owner(a) is owner(b)
@@ -85,7 +102,7 @@ def _share_memory(a: Any, b: Any, *args: Any) -> bool:
 @_rule(np.broadcast_to)
 def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
     options = {"subok": True}
-    return np.ndarray.__array_function__(a, np.broadcast_to, [MetaArray], [a, shape], options)
+    return np.ndarray.__array_function__(a, np.broadcast_to, (MetaArray,), (a, shape), options)
 
 
 @_rule(np.copyto, np.put_along_axis)

@@ -34,6 +34,12 @@ def order_of(array: Any) -> tuple[int, ...]:
     return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))
 
 
+def nesting(array: Any) -> tuple[int, ...]:
+    """The same, for `strides` to make them again: of equal ones, axes of length 1 are inside."""
+    steps = [(-abs(step), n == 1) for step, n in zip(array.strides, array.shape, strict=True)]
+    return tuple(sorted(range(array.ndim), key=steps.__getitem__))
+
+
 def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
     """Those of an array without gaps, whose axes lie in this order."""
     found, step = [0] * len(shape), itemsize
@@ -49,10 +55,11 @@ def small(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     shape = [min(n, 2) for n in value.shape]
-    order = sorted(range(value.ndim), key=lambda k: -abs(value.strides[k]))
-    steps = strides(shape, value.itemsize, order)
+    gap = 1 if value.flags.forc else 2  # NumPy has other loops for what has gaps
+    steps = strides(shape, gap * value.itemsize, nesting(value))
     kept = [step if there else 0 for step, there in zip(steps, value.strides, strict=True)]
-    found = as_strided(np.ones(max(np.prod(shape, dtype=int), 1), value.dtype), shape, kept)
+    memory = np.ones(gap << value.ndim, value.dtype)
+    found = as_strided(memory, shape, kept)
     return found[tuple(slice(None, None, -1 if step < 0 else 1) for step in value.strides)]
 
 

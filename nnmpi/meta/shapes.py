@@ -47,8 +47,10 @@ def matmul(a: Any, b: Any) -> Shape:
 
 
 def dot(a: Any, b: Any) -> Shape:
-    """The shape of np.dot(a, b), of which both have axes."""
+    """The shape of np.dot(a, b)."""
     first, second = shape_of(a), shape_of(b)
+    if not first or not second:
+        return first or second
     if first[-1] != second[-2 if len(second) > 1 else 0]:
         np.dot(blank(first), blank(second))
     return (*first[:-1], *second[:-2], *second[-1:][: len(second) - 1])

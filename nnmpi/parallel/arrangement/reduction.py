@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 
@@ -121,17 +122,21 @@ def _lack(
 ) -> str:
     """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
     dtype = np.dtype(config.dtype)
-    needed: dict[int, int] = {}
+
+    @cache
+    def memory(n: int, ranks: int) -> int:
+        """Of a node with so many ranks of a group, for n numbers."""
+        found = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
+        if cluster.survives:
+            updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)
+            found += sums * n * updated.itemsize + ranks * noted(config, 0, updated)
+        return found
+
+    needed: Counter[int] = Counter()
     for group in mesh.groups(*REPLICAS):
         at = mesh.coordinates(group[0])
-        n = lengths[at["pp"], at["tp"]]
         for node, ranks in cluster.counts(group).items():
-            memory = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
-            if cluster.survives:
-                updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)
-                memory += sums * n * updated.itemsize
-                memory += ranks * noted(config, 0, updated)
-            needed[node] = needed.get(node, 0) + memory
+            needed[node] += memory(lengths[at["pp"], at["tp"]], ranks)
     if max(needed.values()) <= USABLE * min(cluster.free_memory):
         return ""
     for node, nbytes in needed.items():

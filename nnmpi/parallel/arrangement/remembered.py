@@ -2,23 +2,28 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from nnmpi.parallel.arrangement.arrangement import Arrangement
 
+class Priced(Protocol):
+    """An arrangement, which keeps prices."""
+
+    @property
+    def prices(self) -> dict[Any, Any]:
+        """By function and arguments."""
+
+
+A = TypeVar("A", bound=Priced)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def remembered(
-    function: Callable[Concatenate["Arrangement", P], R],
-) -> Callable[Concatenate["Arrangement", P], R]:
+def remembered(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
     """A function of an arrangement that is carried out once for the same arguments: prices depend
     on the kind of a rank and on what it computes, and many ranks have the same."""
 
     @wraps(function)
-    def found(a: "Arrangement", /, *args: P.args, **named: P.kwargs) -> R:
+    def found(a: A, /, *args: P.args, **named: P.kwargs) -> R:
         key = function, args
         if key not in a.prices:
             a.prices[key] = function(a, *args, **named)

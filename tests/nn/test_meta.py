@@ -1,0 +1,136 @@
+"""Arrays without numbers, beside those of NumPy that they stand for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnmpi import backend, meta
+from nnmpi.meta import MetaArray, NumbersReadError
+from nnmpi.meta.layout import order_of, owner
+
+rng = np.random.default_rng(0)
+X = rng.random((3, 4, 5, 6)).astype("float32")
+PLACES = np.array([[2, 0], [1, 1]])
+MASK = np.array([True, False, True])
+
+ARRAYS: dict[str, Callable[[Any], Any]] = {
+    "in order": lambda x: x,
+    "channels last": lambda x: x.transpose(0, 3, 1, 2),
+    "a part": lambda x: x[:, 1:3, ::2],
+    "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape),
+    "with axes of length 1": lambda x: x[:, :1, :, :1].transpose(2, 0, 3, 1),
+    "backwards": lambda x: x[:, ::-1],
+    "empty": lambda x: x[:, :0],
+    "in 16 bits": lambda x: x.astype("float16"),
+    "integers": lambda x: x.astype("int64"),
+}
+
+FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum of both": lambda x, y: x + y,
+    "a number": lambda x, y: 2 * x - 1.5,
+    "type of both": lambda x, y: x * np.arange(x.shape[-1], dtype="float64"),
+    "comparison": lambda x, y: x > y,
+    "two results": lambda x, y: np.modf(x)[1],
+    "product": lambda x, y: x @ y.swapaxes(-1, -2),
+    "product with a vector": lambda x, y: x @ np.ones(x.shape[-1], "float32"),
+    "dot": lambda x, y: np.dot(x[..., 0], y[0, 0, :, 0]),
+    "dot of numbers": lambda x, y: np.dot(x, 2.0),
+    "sum": lambda x, y: x.sum(axis=(0, -1)),
+    "sum of all": lambda x, y: x.sum(),
+    "sum of wide numbers": lambda x, y: x.sum(axis=1, dtype="float64", keepdims=True),
+    "mean": lambda x, y: x.mean(axis=2, keepdims=True),
+    "variance": lambda x, y: x.var(axis=3),
+    "any": lambda x, y: (x > 0).any(axis=1),
+    "cumulated": lambda x, y: np.cumsum(x, axis=1),
+    "accumulated": lambda x, y: np.add.accumulate(x, axis=2),
+    "argmax": lambda x, y: x.argmax(axis=2),
+    "argsort": lambda x, y: np.argsort(x, axis=-1, kind="stable"),
+    "where": lambda x, y: np.where(x > 0.5, x, 0.0),
+    "concatenate": lambda x, y: np.concatenate([x, y, x], axis=2),
+    "stack": lambda x, y: np.stack([x, y], axis=1),
+    "tile": lambda x, y: np.tile(x, (2, 1)),
+    "repeat": lambda x, y: np.repeat(x, 3, axis=1),
+    "take": lambda x, y: np.take(x, PLACES, axis=0),
+    "take along": lambda x, y: np.take_along_axis(x, np.argsort(y, axis=-1), axis=-1),
+    "einsum": lambda x, y: np.einsum("abcd,abed->aebc", x, y, optimize=True),
+    "einsum of three": lambda x, y: np.einsum(
+        "ab,bcd,abef->def", x[..., 0, 0], y[0], x, optimize=True
+    ),
+    "einsum of one": lambda x, y: np.einsum("abcd->dbca", x),
+    "clip": lambda x, y: np.clip(x, 0, 1),
+    "copy": lambda x, y: x.copy(),
+    "copy as it is": lambda x, y: x.copy(order="K"),
+    "astype": lambda x, y: x.astype("float64"),
+    "itself": lambda x, y: x.astype(x.dtype, copy=False),
+    "flatten": lambda x, y: x.flatten(),
+    "reshape": lambda x, y: x.reshape(3, -1) if x.size else x.reshape(0),
+    "reshape of a copy": lambda x, y: x.transpose(3, 1, 2, 0).reshape(-1),
+    "transpose": lambda x, y: np.moveaxis(x, 1, -1),
+    "like": lambda x, y: np.zeros_like(x, "float64"),
+    "broadcast": lambda x, y: np.broadcast_to(x[0], (7, *x.shape[1:])),
+    "an element": lambda x, y: x[0, 0, 0, 0] if x.size else x[0],
+    "a new axis": lambda x, y: x[:, None, ..., 1:],
+    "rows": lambda x, y: x[PLACES],
+    "columns": lambda x, y: x[..., [0, 0]],
+    "places apart": lambda x, y: x[PLACES, :, 0],
+    "places together": lambda x, y: x[:, :, [0, 0], [0, 0]],
+    "rows of a mask": lambda x, y: x[: len(MASK)][MASK[: len(x)]],
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_shape_type_layout_and_memory_are_those_of_real_arrays(array: str) -> None:
+    for name, function in FUNCTIONS.items():
+        x, a = (ARRAYS[array](whole) for whole in (X, meta.like(X)))
+        y = np.ones(x.shape, x.dtype)
+        with np.errstate(all="ignore"):
+            try:
+                wanted = np.asanyarray(function(x, y))
+            except (ValueError, IndexError) as error:
+                with pytest.raises(type(error)):
+                    function(a, meta.like(y))
+                continue
+            found = function(a, meta.like(y))
+        assert isinstance(found, MetaArray), name
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
+        assert order_of(found) == order_of(wanted), name
+        assert (owner(found) is owner(a)) == (owner(wanted) is owner(x)), name
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        bool, float, np.linalg.norm, np.nonzero, np.median,
+        lambda x: x.item(), lambda x: [1.0][x], lambda x: x[x > 0], lambda x: 1 in x,
+        lambda x: x if (x > 0).all() else -x,
+    ],
+)  # fmt: skip
+def test_what_asks_for_numbers_gets_none(reads: Callable[[Any], Any]) -> None:
+    with pytest.raises(NumbersReadError):
+        reads(meta.like(np.ones((), "int64") if reads in (float,) else X))
+
+
+def test_new_arrays_have_no_numbers_where_others_have_none() -> None:
+    xp = backend.xp_of(meta.like(X))
+    assert backend.of(meta.like(X)).is_host
+    for made in (xp.empty((2, 3)), xp.zeros(4, "int8"), xp.full((2,), 1.5), xp.ones((1, 2), bool)):
+        assert isinstance(made, MetaArray)
+    assert xp.asarray(X) is X
+    assert (xp.arange(3) == [0, 1, 2]).all()
+
+
+def test_what_is_written_is_nowhere() -> None:
+    x, real = meta.like(X), np.ones(X.shape, "float32")
+    x[0] = 1
+    x += real
+    real += x
+    np.add(real, x, out=real)
+    np.put_along_axis(x, np.argsort(x), 1, -1)
+    assert (real == 1).all()
+
+
+def test_an_array_that_no_process_has_addresses_for_is_refused() -> None:
+    with pytest.raises(MemoryError, match="is too large"):
+        backend.xp_of(meta.like(X)).empty((1 << 30, 1 << 30))

@@ -1,0 +1,43 @@
+"""What is said that a rank sends in a collective, beside the plans that are carried out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.step import Algorithm, bounds
+from nnmpi.comm.allreduce.interpreter import make_plan
+from nnmpi.parallel.arrangement import sent
+from nnmpi.parallel.arrangement.sent import RING, Sent, carried_out
+
+OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
+OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
+
+
+def planned(a: Algorithm, p: int, r: int, edges: Sequence[int], dtype: np.dtype) -> Sent:
+    plan = make_plan(a, r, p, tuple(edges), dtype, sent.MESSAGE)
+    parts = [part for move in plan.moves for part in move.out]
+    return Sent(sum(part.stop - part.start for part in parts), len(parts))
+
+
+@pytest.mark.parametrize("longest", [1 << 30, 24])
+@pytest.mark.parametrize("name", OF_RANKS)
+def test_it_is_that_of_the_plan(name: str, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sent, "MESSAGE", longest)
+    rng, algorithm = np.random.default_rng(0), OF_RANKS[name]
+    for p in (2, 3, 4, 7):
+        group, chunks = range(10, 10 + p), algorithm.chunks(p)
+        for n, dtype in ((0, "float32"), (1, "float64"), (2 * p + 1, "float32"), (100, "float32")):
+            r, kind = int(rng.integers(p)), np.dtype(dtype)
+            cuts = [0, *sorted(rng.integers(0, n + 1, chunks - 1).tolist()), n]
+            even = planned(algorithm, p, r, bounds(n, chunks), kind)
+            assert carried_out(algorithm, group, 10 + r, n, kind) == even
+            uneven = planned(algorithm, p, r, cuts, kind)
+            assert carried_out(algorithm, group, 10 + r, n, kind, cuts) == uneven
+
+
+def test_partial_sums_of_16_bits_travel_as_32() -> None:
+    for r in range(5):
+        of_plan = planned(RING, 5, r, bounds(33, 5), np.dtype("float16"))
+        assert carried_out(RING, range(5), r, 33, np.dtype("float16")) == of_plan
