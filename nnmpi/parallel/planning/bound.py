@@ -60,22 +60,30 @@ class Bounds:
         """The least time of a step, by what ranks compute."""
         return ROUNDING * (max(rank.end for rank in self._of_ranks(one)) + self._besides(one))
 
-    def closer(self, one: Candidate) -> float:
-        """The same, with messages within passes, and sums between nodes."""
-        ranks, count = self._of_ranks(one), self._count(one)
-        stages = self._stages(one)
+    def with_sums(self, one: Candidate) -> float:
+        """The same, with sums of gradients between nodes."""
+        return ROUNDING * (self._until_updated(one, 0.0) + self._besides(one))
+
+    def with_messages(self, one: Candidate) -> float:
+        """The same, with exchanges within passes; stages have about as many."""
+        stages, count = self._stages(one), self._count(one)
         computed = sum(t for passes in stages for t in (passes[Kind.F], passes[Kind.B]))
         mean = count * (computed + self._in_passes(one)) / one.pp
+        return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
+
+    def _until_updated(self, one: Candidate, busy: float) -> float:
+        """The seconds of passes and sums, if one rank is busy for so long."""
+        ranks, count = self._of_ranks(one), self._count(one)
         mesh = Mesh.filled(self._paper.cluster.size, dict(zip(AXIS_NAMES, one.shape, strict=True)))
         along = mesh.group(mesh.size - 1, "pp")
-        ends, gathers = [mean], [0.0]
+        ends, gathers = [busy], [0.0]
         for place, rank in zip(along, ranks, strict=True):
             half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.numbers)
             within = count * half if one.zero > 1 else 0.0
             behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
             ends.append(max(rank.end, within) + max(behind - rank.last, 0.0))
             gathers.append(half if one.zero in (1, 2) else 0.0)
-        return ROUNDING * (max(ends) + max(gathers) + self._besides(one))
+        return max(ends) + max(gathers)
 
     def nbytes(self, one: Candidate) -> float:
         """The least memory of the rank that has most: values, gradients and running sums."""
@@ -142,10 +150,8 @@ class Bounds:
             return 0.0
         key = one.tp, one.cp, one.sequence_parallel, self._samples(one)
         if key not in self._messages:
-            whole = one._replace(
-                dp=one.dp * one.pp, pp=1, zero=0, schedule="1f1b", micro_batches=1, recompute=False
-            )
-            a = self._paper.arranged(whole)
+            whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
+            a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))
             along = (
                 TRAFFIC[axis](a, a.mesh.size - 1, [self._samples(one)]) for axis in ("tp", "cp")
             )

@@ -10,10 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrange import arrange
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrange import STRATEGY_KINDS, arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement, RankModel
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, estimated_division
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.sharding import Sharding
@@ -82,6 +84,16 @@ class Paper:
         self._check(config, self.cluster.size)
         sharding, division = self.sharding(one), self.division(one)
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
+
+    def without_parameters(self, one: Candidate) -> Arrangement:
+        """The same, of which passes of the last rank are asked alone."""
+        config, sharding, division = self.config(one), self.sharding(one), self.division(one)
+        mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
+        rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
+        return Arrangement(
+            *(config, self.cluster, self.graph, sharding, division, mesh, 0, STRATEGY_KINDS[-1]),
+            *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
+        )
 
 
 class _Once(Generic[K, T]):

@@ -111,20 +111,21 @@ class Searcher:
 
         The queue has (bound, how close it is, order, layout).
         """
+        closer = self._bounds.with_sums, self._bounds.with_messages
         order, best = count(), list[Planned]()
         queue = [(self._bounds.seconds(one), 0, next(order), one) for one in layouts]
         heapq.heapify(queue)
         while queue:
-            bound, is_close, _, one = heapq.heappop(queue)
+            bound, level, _, one = heapq.heappop(queue)
             if self._prunes and len(best) == keep and bound >= best[-1].time.seconds:
                 break
-            if not is_close:
-                closer = max(self._bounds.closer(one), bound)
-                heapq.heappush(queue, (closer, 1, next(order), one))
+            if level < len(closer):
+                bound = max(closer[level](one), bound)
+                heapq.heappush(queue, (bound, level + 1, next(order), one))
                 continue
             if not self._fits(one, most):
                 if again := recomputed(one):
-                    heapq.heappush(queue, (bound, 1, next(order), again))
+                    heapq.heappush(queue, (bound, level, next(order), again))
                 continue
             best = sorted([*best, self._timed(one)], key=lambda p: (p.time.seconds, p.layout))[
                 :keep
