@@ -1,8 +1,8 @@
 """Bound: seconds, and bytes, that a layout takes at least, without arranging it.
 
-    rank r along pp         its first pass starts after those of the stages before it, forward
-                            all of its passes follow, and with 1F1B those of the stages before it,
-                            backward
+    rank r along pp         its first pass starts after those of the stages before it, forward;
+                            all of its passes follow, and those of the stages before it, backward:
+                            of ZB-H1 gradients of inputs alone, and all of the first stage
     sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
     update                  each number is updated by one rank, or by several
 
@@ -98,8 +98,13 @@ class Bounds:
         return min(one.micro_batches, self._paper.plain.batch_size)
 
     def _samples(self, one: Candidate) -> int:
-        """Of a micro-batch of the rank along dp that has most."""
-        return ceil(ceil(self._paper.plain.batch_size / self._count(one)) / one.dp)
+        """Of the largest micro-batch of the rank along dp that has most."""
+        return self._sizes(one)[1]
+
+    def _sizes(self, one: Candidate) -> tuple[int, int]:
+        """Samples of its smallest and its largest micro-batch."""
+        batch, count = self._paper.plain.batch_size, self._count(one)
+        return ceil(batch // count / one.dp), ceil(ceil(batch / count) / one.dp)
 
     def _besides(self, one: Candidate) -> float:
         """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
@@ -128,11 +133,17 @@ class Bounds:
         stages, pp, count = self._stages(one), one.pp, self._count(one)
         before = [*accumulate((t[Kind.F] for t in stages[:pp]), initial=0.0)]
         behind = [*accumulate((t[Kind.B] for t in stages[:pp]), initial=0.0)]
-        drains = one.schedule == "1f1b"
+        gradients = [*accumulate((t[Kind.I] for t in stages[:pp]), initial=0.0)]
+        is_split = one.schedule == "zb-h1"
         for r, numbers in enumerate(self._numbers_of(one)):
             last = sum(t[Kind.B] for t in stages[r::pp])
             busy = count * (last + sum(t[Kind.F] for t in stages[r::pp]))
-            yield _Rank(before[r] + busy + drains * behind[r], last, numbers / one.tp)
+            end = before[r] + busy + (0.0 if is_split else behind[r])
+            if is_split and r:
+                t = stages[r]
+                owed = count * (t[Kind.F] + t[Kind.I])
+                end = max(end, before[r] + owed + gradients[r] + stages[0][Kind.B])
+            yield _Rank(end, last, numbers / one.tp)
 
     def _numbers_of(self, one: Candidate) -> list[int]:
         """The numbers of the trained parameters of each rank along pp, all along tp together."""
@@ -148,13 +159,15 @@ class Bounds:
         """The seconds of exchanges along tp and cp for a micro-batch, in all stages together."""
         if one.tp * one.cp == 1:
             return 0.0
-        key = one.tp, one.cp, one.sequence_parallel, self._samples(one)
+        return min(self._of_samples(one, samples) for samples in {*self._sizes(one)})
+
+    def _of_samples(self, one: Candidate, samples: int) -> float:
+        """The same for so many samples."""
+        key = one.tp, one.cp, one.sequence_parallel, samples
         if key not in self._messages:
             whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
             a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))
-            along = (
-                TRAFFIC[axis](a, a.mesh.size - 1, [self._samples(one)]) for axis in ("tp", "cp")
-            )
+            along = (TRAFFIC[axis](a, a.mesh.size - 1, [samples]) for axis in ("tp", "cp"))
             inside = (x for x in chain.from_iterable(along) if x.during is not Kind.UPDATE)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]

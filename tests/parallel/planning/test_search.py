@@ -1,0 +1,107 @@
+"""A search that prunes finds what an exhaustive one finds, and its bounds are bounds."""
+
+import pytest
+from helpers.planning import SLOW_LINKS, planning
+
+from nnmpi.config import Config
+from nnmpi.parallel.planning.bound import Bounds
+from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
+from nnmpi.parallel.planning.machine import TYPICAL, Machine
+from nnmpi.parallel.planning.search import Search
+
+IMAGES = "synthetic:1x28x28:10:12800"
+MODELS = {
+    "cnn": Config(model="mnist-cnn", data=IMAGES),
+    "wide mlp": Config(model="mlp:784-512-512-10", data=IMAGES, batch_size=24, optimizer="adam"),
+    "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
+    "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
+}
+CASES = [
+    ("cnn", 4, 1, TYPICAL),
+    ("cnn", 6, 3, TYPICAL),
+    ("wide mlp", 8, 2, SLOW_LINKS),
+    ("wide mlp", 6, 6, SLOW_LINKS),
+    ("halves", 4, 2, SLOW_LINKS),
+    ("gpt", 4, 2, TYPICAL),
+    ("gpt", 2, 1, SLOW_LINKS),
+]
+
+
+def found(name: str, ranks: int, nodes: int, machine: Machine, most: float, prunes: bool) -> Search:
+    return planning(MODELS[name], ranks, nodes, machine).searcher(most, prunes).search()
+
+
+def as_tuple(one: Search) -> tuple[object, ...]:
+    return [(p.layout, p.time, p.nbytes) for p in one.best], one.pure
+
+
+@pytest.mark.parametrize("part", [1.0, 0.3, 0.1])
+@pytest.mark.parametrize(("name", "ranks", "nodes", "machine"), CASES)
+def test_pruned_is_exhaustive(
+    name: str, ranks: int, nodes: int, machine: Machine, part: float
+) -> None:
+    most = float("inf")
+    if part < 1:
+        all_of_them = found(name, ranks, nodes, machine, most, prunes=False).looked
+        sizes = sorted(one.nbytes for one in all_of_them)
+        most = sizes[int(part * len(sizes))]
+    pruned = found(name, ranks, nodes, machine, most, prunes=True)
+    exhaustive = found(name, ranks, nodes, machine, most, prunes=False)
+    assert as_tuple(pruned) == as_tuple(exhaustive)
+    assert pruned.counts.looked <= exhaustive.counts.looked
+    assert all(one.nbytes <= most for one in pruned.best)
+
+
+@pytest.mark.parametrize(("name", "ranks", "nodes", "machine"), CASES)
+def test_bounds_rise_to_what_a_layout_takes(
+    name: str, ranks: int, nodes: int, machine: Machine
+) -> None:
+    there = planning(MODELS[name], ranks, nodes, machine)
+    bounds, searcher = Bounds(there.paper, there.costs), there.searcher(prunes=False)
+    for one in searcher.search().looked:
+        first, second, third = (
+            bound(one.layout)
+            for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
+        )
+        assert first <= second <= third <= one.time.seconds, one
+        assert bounds.nbytes(one.layout) <= one.nbytes, one
+
+
+def test_little_memory_is_met_by_recomputation_or_by_nothing() -> None:
+    config = MODELS["wide mlp"]
+    there = planning(config, 8, 2)
+    least = there.searcher(1.0).search()
+    assert not least.best
+    assert least.least is not None
+    sizes = {one.nbytes for one in there.searcher(prunes=False).search().looked}
+    assert least.least.nbytes <= min(sizes)
+    just = planning(config, 8, 2).searcher(float(least.least.nbytes)).search()
+    assert [one.nbytes for one in just.best] == [least.least.nbytes]
+
+
+def test_shapes_are_all_products() -> None:
+    for ranks in (1, 2, 12, 64):
+        there = [*shapes(ranks)]
+        assert all(dp * cp * pp * tp == ranks for dp, cp, pp, tp in there)
+        assert len({*there}) == len(there)
+    assert len([*shapes(12)]) == 40  # 12 = 2^2 3: 10 ways to divide 2^2 among four, 4 of 3
+
+
+def test_no_candidate_asks_for_what_has_no_effect() -> None:
+    config = Config(batch_size=8)
+    for shape in shapes(8):
+        for one in candidates(config, shape):
+            assert one.micro_batches * one.dp <= 8
+            assert not (one.zero and one.replicas == 1)
+            assert one.pp > 1 or one.schedule == "1f1b"
+            again = recomputed(one)
+            assert (again is None) == (one.pp == 1 or one.micro_batches == 1)
+            assert again is None or recomputed(again) is None
+
+
+def test_flags_are_those_of_the_command() -> None:
+    one = Candidate(dp=2, tp=4, zero=1, sequence_parallel=True, micro_batches=8)
+    assert one.flags == "--dp 2 --tp 4 --zero 1 --sequence-parallel --micro-batches 8"
+    assert Candidate().flags == "--dp 1"
+    names = [one.pure, Candidate(dp=2).pure, Candidate(dp=2, zero=3).pure, Candidate(cp=2).pure]
+    assert names == ["", "dp", "zero 3", "cp"]
