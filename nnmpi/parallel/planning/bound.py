@@ -10,7 +10,8 @@ Left out are what no formula says before ranks are arranged: latency, waiting, s
 its `messages`, the exchanges within passes count, too: about as many in each stage.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from math import ceil
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.mesh import AXES, REPLICAS, Mesh
+from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.memory import sums_of_optimizer
 from nnmpi.parallel.arrangement.traffic import TRAFFIC
 from nnmpi.parallel.planning.candidate import Candidate
@@ -36,12 +38,12 @@ class _Rank(NamedTuple):
 
     end      seconds until its last backward pass ends
     last     of these, its last backward passes, one of each of its stages
-    numbers  of trained parameters
+    modules  numbers of trained parameters of each, the largest first
     """
 
     end: float
     last: float
-    numbers: float
+    modules: list[float]
 
 
 class Bounds:
@@ -53,7 +55,7 @@ class Bounds:
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
         self._ranks = dict[tuple[Any, ...], list[_Rank]]()
-        self._numbers = dict[tuple[int, int], list[int]]()
+        self._modules = dict[tuple[int, int], list[list[int]]]()
         self._messages = dict[tuple[Any, ...], float]()
 
     def seconds(self, one: Candidate) -> float:
@@ -78,8 +80,8 @@ class Bounds:
         along = mesh.group(mesh.size - 1, "pp")
         ends, gathers = [busy], [0.0]
         for place, rank in zip(along, ranks, strict=True):
-            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.numbers)
-            within = count * half if one.zero > 1 else 0.0
+            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.modules)
+            within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
             behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
             ends.append(max(rank.end, within) + max(behind - rank.last, 0.0))
             gathers.append(half if one.zero in (1, 2) else 0.0)
@@ -88,7 +90,7 @@ class Bounds:
     def nbytes(self, one: Candidate) -> float:
         """The least memory of the rank that has most: values, gradients and running sums."""
         k, parts = sums_of_optimizer(self._paper.plain), one.replicas
-        most = max(self._numbers_of(one)) / one.tp * self._itemsize
+        most = max(map(sum, self._modules_of(one))) / one.tp * self._itemsize
         whole = (2, 2, 1, 0)[one.zero]
         return ROUNDING * most * (whole + (2 + k - whole) / parts)
 
@@ -135,7 +137,7 @@ class Bounds:
         behind = [*accumulate((t[Kind.B] for t in stages[:pp]), initial=0.0)]
         gradients = [*accumulate((t[Kind.I] for t in stages[:pp]), initial=0.0)]
         is_split = one.schedule == "zb-h1"
-        for r, numbers in enumerate(self._numbers_of(one)):
+        for r, modules in enumerate(self._modules_of(one)):
             last = sum(t[Kind.B] for t in stages[r::pp])
             busy = count * (last + sum(t[Kind.F] for t in stages[r::pp]))
             end = before[r] + busy + (0.0 if is_split else behind[r])
@@ -143,17 +145,22 @@ class Bounds:
                 t = stages[r]
                 owed = count * (t[Kind.F] + t[Kind.I])
                 end = max(end, before[r] + owed + gradients[r] + stages[0][Kind.B])
-            yield _Rank(end, last, numbers / one.tp)
+            yield _Rank(end, last, [n / one.tp for n in modules])
 
-    def _numbers_of(self, one: Candidate) -> list[int]:
-        """The numbers of the trained parameters of each rank along pp, all along tp together."""
-        division = self._paper.division(one)
+    def _modules_of(self, one: Candidate) -> list[list[int]]:
+        """The numbers of trained parameters of each module of each rank along pp, the largest
+        first, all along tp together."""
+        division, variables = self._paper.division(one), self._paper.graph.variables
         key = len(division.stages), one.pp
-        if key not in self._numbers:
-            own = [division.of_rank(r).values() for r in range(one.pp)]
-            variables = ({v for stage in stages for v in stage.variables} for stages in own)
-            self._numbers[key] = [sum(self._trained[v] for v in there) for there in variables]
-        return self._numbers[key]
+        if key not in self._modules:
+            self._modules[key] = []
+            for r in range(one.pp):
+                there = {v for stage in division.of_rank(r).values() for v in stage.variables}
+                found = Counter[str]()
+                for v in there:
+                    found[variables[v].path.rpartition(".")[0]] += self._trained[v]
+                self._modules[key].append(sorted(found.values(), reverse=True))
+        return self._modules[key]
 
     def _in_passes(self, one: Candidate) -> float:
         """The seconds of exchanges along tp and cp for a micro-batch, in all stages together."""
@@ -172,9 +179,18 @@ class Bounds:
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]
 
-    def _half_a_sum(self, group: tuple[int, ...], numbers: float) -> float:
-        """The seconds to scatter, or to gather, so many numbers between nodes: each of these sends
-        all of them but its own."""
-        links = self._costs.exchanges.links(group)
-        sent = numbers * self._itemsize * (links.spans - 1) / links.spans
-        return sent * links.sharing * links.machine.far.beta
+    def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float]) -> float:
+        """The seconds to scatter, or to gather, parameters between nodes: each of these sends all
+        of them but its own, and each bucket in messages to all others.
+
+        A bucket ends with the module by which it gets as long as buckets are: so it is shorter
+        than that and the longest modules.
+        """
+        links, config = self._costs.exchanges.links(group), self._paper.plain
+        others, numbers = links.spans - 1, sum(modules)
+        sent = numbers * self._itemsize * others / links.spans * links.sharing
+        mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
+        lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
+        buckets = sum(length < numbers for length in lengths) + 1
+        rounds = others * buckets if config.allreduce == "auto" else 0
+        return sent * links.machine.far.beta + rounds * links.machine.far.alpha

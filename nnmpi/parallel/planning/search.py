@@ -42,7 +42,7 @@ class Search(NamedTuple):
 
     best     layouts that fit, the fastest first
     pure     the fastest of each way of being parallel alone, by its name, even if it is too large
-    looked   all layouts whose time was computed
+    looked   all layouts whose time and memory were computed
     refused  how many layouts cannot be, by the reason
     least    the layout that takes the least memory, where none fits
     """
@@ -73,7 +73,8 @@ class Searcher:
         self._bounds = Bounds(paper, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
-        self._planned = dict[Candidate, Planned]()
+        self._times = dict[Candidate, StepTime | None]()
+        self._found = dict[Candidate, Planned]()
         self._refused = dict[str, set[Candidate]]()
         self._too_large = set[Candidate]()
 
@@ -93,12 +94,10 @@ class Searcher:
                 pure[name] = one
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
-        looked = [*self._planned.values()]
-        seen = len(looked) + sum(refused.values()) + len(self._too_large - {*self._planned})
-        counts = Counts(
-            len(looked), max(len(there) - seen, 0), sum(refused.values()), len(self._too_large)
-        )
-        return Search(best, pure, looked, counts, refused, least)
+        looked = sum(time is not None for time in self._times.values())
+        unseen = {*there} - {*self._times} - self._too_large - set().union(*self._refused.values())
+        counts = Counts(looked, len(unseen), sum(refused.values()), len(self._too_large))
+        return Search(best, pure, [*self._found.values()], counts, refused, least)
 
     def _is_refused(self, one: Candidate) -> bool:
         """Whether the model cannot be cut in this way."""
@@ -117,19 +116,23 @@ class Searcher:
         heapq.heapify(queue)
         while queue:
             bound, level, _, one = heapq.heappop(queue)
-            if self._prunes and len(best) == keep and bound >= best[-1].time.seconds:
+            is_full = self._prunes and len(best) == keep
+            if is_full and bound >= best[-1].time.seconds:
                 break
             if level < len(closer):
                 bound = max(closer[level](one), bound)
                 heapq.heappush(queue, (bound, level + 1, next(order), one))
                 continue
-            if not self._fits(one, most):
-                if again := recomputed(one):
-                    heapq.heappush(queue, (bound, level, next(order), again))
-                continue
-            best = sorted([*best, self._timed(one)], key=lambda p: (p.time.seconds, p.layout))[
-                :keep
-            ]
+            if self._bounds.nbytes(one) <= most:
+                time = self._time(one)
+                if time is None or (is_full and time.seconds >= best[-1].time.seconds):
+                    continue
+                if (found := self._planned(one)).nbytes <= most:
+                    best = sorted([*best, found], key=lambda p: (p.time.seconds, p.layout))[:keep]
+                    continue
+            self._too_large.add(one)
+            if again := recomputed(one):
+                heapq.heappush(queue, (bound, level, next(order), again))
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
@@ -142,25 +145,9 @@ class Searcher:
                 break
             if nbytes := self._sized(one):
                 found.append((nbytes, one))
-        return self._timed(min(found)[1]) if found else None
+        return self._planned(min(found)[1]) if found else None
 
     # ---- what is known of one layout
-
-    def _fits(self, one: Candidate, most: float) -> bool:
-        """Whether a layout can be, and fits."""
-        if self._bounds.nbytes(one) <= most:
-            nbytes = self._sized(one)
-            if nbytes is None or nbytes <= most:
-                return nbytes is not None
-        self._too_large.add(one)
-        return False
-
-    def _sized(self, one: Candidate) -> int | None:
-        """The bytes of its largest rank; None if it cannot be."""
-        if one not in self._nbytes:
-            a = self._arranged(one)
-            self._nbytes[one] = None if a is None else largest(a)
-        return self._nbytes[one]
 
     def _arranged(self, one: Candidate) -> Arrangement | None:
         """A layout; None if it cannot be. The last one is kept."""
@@ -175,11 +162,24 @@ class Searcher:
                 self._refused.setdefault(str(error), set()).add(one)
         return self._last.get(one)
 
-    def _timed(self, one: Candidate) -> Planned:
+    def _time(self, one: Candidate) -> StepTime | None:
+        """The seconds of its step; None if it cannot be."""
+        if one not in self._times:
+            a = self._arranged(one)
+            self._times[one] = None if a is None else step_time(a, self._costs)
+        return self._times[one]
+
+    def _sized(self, one: Candidate) -> int | None:
+        """The bytes of its largest rank; None if it cannot be."""
+        if one not in self._nbytes:
+            a = self._arranged(one)
+            self._nbytes[one] = None if a is None else largest(a)
+        return self._nbytes[one]
+
+    def _planned(self, one: Candidate) -> Planned:
         """What a layout takes that can be."""
-        if one not in self._planned:
-            a, nbytes = self._arranged(one), self._sized(one)
-            assert a is not None
-            assert nbytes is not None
-            self._planned[one] = Planned(one, step_time(a, self._costs), nbytes)
-        return self._planned[one]
+        time, nbytes = self._time(one), self._sized(one)
+        assert time is not None
+        assert nbytes is not None
+        self._found[one] = Planned(one, time, nbytes)
+        return self._found[one]

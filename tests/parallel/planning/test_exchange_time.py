@@ -23,7 +23,9 @@ NUMBERS = 120_120
 OF_NODES = "hierarchical"  # of which each node adds up through its memory, not by messages
 
 
-def exchange(operation: Collective, algorithm: str, *group: int, numbers: int = NUMBERS) -> Exchange:
+def exchange(
+    operation: Collective, algorithm: str, *group: int, numbers: int = NUMBERS
+) -> Exchange:
     return Exchange(
         "gradients", operation, algorithm, group, numbers, np.dtype("float32"), Kind.REDUCE
     )

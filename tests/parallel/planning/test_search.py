@@ -60,8 +60,7 @@ def test_bounds_rise_to_what_a_layout_takes(
     bounds, searcher = Bounds(there.paper, there.costs), there.searcher(prunes=False)
     for one in searcher.search().looked:
         first, second, third = (
-            bound(one.layout)
-            for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
+            bound(one.layout) for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
         )
         assert first <= second <= third <= one.time.seconds, one
         assert bounds.nbytes(one.layout) <= one.nbytes, one

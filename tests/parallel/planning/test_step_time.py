@@ -13,7 +13,9 @@ from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, UnitTimes
 from nnmpi.parallel.planning.step_time import StepTime, step_time
 
-MLP = Config(model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32)
+MLP = Config(
+    model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32, optimizer="sgd"
+)
 NUMBERS = 20 * 30 + 3 * 30 * 30 + 30 * 10 + 4 * 30 + 10
 SECONDS = UnitTimes(1.0, 2.0, 3.0)
 FAR = FREE_LINKS._replace(far=Link(0.5, 1e-4), adding=1e-5)
@@ -36,9 +38,9 @@ def test_data_parallel_ranks_compute_their_samples_and_sum_by_a_ring() -> None:
     machine = alike(FAR)._replace(updates={"sgd": 1e-3}, step=0.25, micro_batch=0.125)
     found = times(planning(MLP, 4, 4, machine), dp=4)
     samples, p = 32 // 4, 4
-    assert found.compute == pytest.approx(samples * (units_of(MLP) * 6 - 2))  # no input gradient
+    assert found.compute == pytest.approx(samples * units_of(MLP) * 6)
     length = planning(MLP, 4, 4).paper.arranged(Candidate(dp=4)).model_on(0).length
-    assert NUMBERS < length < NUMBERS + 20  # with scalars
+    assert NUMBERS < length < NUMBERS + 100  # with scalars, and room between them
     n = 4 * length
     ring = 2 * (p - 1) * (0.5 + n / p * 1e-4) + (p - 1) * n / p * 1e-5
     assert found.sums == pytest.approx(ring)
@@ -69,7 +71,7 @@ def test_the_bubble_of_1f1b(micro: int) -> None:
     counts = [sum(u.nodes.start in s for u in there.costs.model.units) for s in stages]
     samples = 32 // micro
     forward = [samples * n * 1.0 for n in counts]
-    backward = [samples * (counts[0] * 5.0 - 2.0), samples * counts[1] * 5.0]
+    backward = [samples * n * 5.0 for n in counts]
     assert found.compute == pytest.approx(micro * (forward[0] + backward[0]))
     ends = forward[0] + micro * (forward[1] + backward[1]) + backward[0]
     assert found.compute + found.bubble == pytest.approx(ends)
@@ -98,7 +100,7 @@ def test_ranks_along_tp_compute_parts_and_sum_activations() -> None:
     there = planning(MLP, 2, 2, alike(FAR))
     found, a = times(there, tp=2), there.paper.arranged(Candidate(tp=2))
     half = planning(MLP, 1, 1, alike()).costs.model.of(a.sharding, 2, 1, False, 32)
-    assert found.compute == pytest.approx(sum(u.seconds for u in half) - 32 * 2 / 2)
+    assert found.compute == pytest.approx(sum(u.seconds for u in half))
     messages = [m for layer in a.sharding.layers for m in layer.sends for _ in m.passes]
     assert messages
     assert found.tensor > 0.5 * len(messages)  # the latency of each
