@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Self
 
 from nnmpi.collectives.price import Link
 from nnmpi.quoting import shown
-from nnmpi.user_files import parsed
+from nnmpi.user_files import content, parsed
 
 FORMAT = 1
+LONGEST = 100_000_000  # bytes of a file
 
 
 class Curve(NamedTuple):
@@ -112,14 +113,14 @@ class Machine(NamedTuple):
 
 def read_machine(path: str | PathLike[str]) -> Machine:
     """The machine of a file; raises ValueError for one that is none."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    file = f"machine file {shown(path)}"
+    text = content(path, file, LONGEST, "make one by python -m nnmpi.measure")
     try:
         fields = parsed(json.loads, text)
         if fields["format"] != FORMAT:
             raise ValueError(f"its format is {fields['format']}, and this version reads {FORMAT}")
         return Machine.from_fields(fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
             f"{shown(path)} is no machine file: {what}; make one by python -m nnmpi.measure"
