@@ -15,6 +15,7 @@ from nnmpi.run.planning.planning import Asked, planned
 from nnmpi.run.planning.report import as_event, as_text
 from nnmpi.terms import size
 
+CLUSTER = ("ranks", "nodes", "memory", "machine")
 GROUPS = ("model", "data", "training")
 
 
@@ -31,9 +32,7 @@ def parser() -> argparse.ArgumentParser:
     cluster.add_argument(
         "--nodes", type=int, default=1, metavar="K", help="that the ranks are on (default 1)"
     )
-    cluster.add_argument(
-        "--memory", type=size, default=None, metavar="SIZE", help="of a rank, such as 8GB"
-    )
+    cluster.add_argument("--memory", default=None, metavar="SIZE", help="of a rank, such as 8GB")
     cluster.add_argument(
         "--machine", default=None, metavar="FILE.json", help="what nnmpi.measure has written"
     )
@@ -49,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         given = vars(parser().parse_args(arguments))
-        asked = Asked(*(given.pop(name) for name in ("ranks", "nodes", "memory", "machine")))
+        ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
+        asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
         svg, is_json = given.pop("svg"), given.pop("json")
         plan = planned(Config(**given), asked)
         if svg:

@@ -19,10 +19,10 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.allreduce.autotune import medians
 from nnmpi.config import Config
+from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.planning.exchange_time import curve_name
 from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.unit_times import signature
@@ -114,7 +114,9 @@ def _mean_units(comm: Comm, one: Trainer, samples: int) -> list[UnitTimes]:
     graph, on = one.arrangement.graph, one.session.setup.on
     x = one.train.gather(np.arange(samples)).x
     comm.barrier()
-    costs = profile(one.model, graph, units(graph), x, on, together=(comm,), dtype=one.config.dtype)
+    costs = plan.profile(
+        one.model, graph, units(graph), x, on, together=(comm,), dtype=one.config.dtype
+    )
     rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
     return [UnitTimes(*row) for row in np.mean(gather_objects(comm, rows), axis=0).tolist()]
 

@@ -90,8 +90,8 @@ class Searcher:
                 ways.setdefault(one.pure, []).append(one)
         for name, several in ways.items():
             fit = self._fastest(several, 1, self._most)
-            for one in fit or self._fastest(several, 1, float("inf")):
-                pure[name] = one
+            for found in fit or self._fastest(several, 1, float("inf")):
+                pure[name] = found
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
         looked = sum(time is not None for time in self._times.values())

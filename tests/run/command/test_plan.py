@@ -61,7 +61,7 @@ def test_the_command_of_the_winner_is_one_of_nnmpi_train(
     layout = {name: given[name] for name in e["best"][0]["layout"] if name in given}
     assert layout.items() <= e["best"][0]["layout"].items()
     for name, value in vars(train.parser().parse_args(shlex.split(options))).items():
-        assert given[name] == value
+        assert given.get(name, getattr(Config(), name, value)) == value
 
 
 def test_the_picture_has_a_point_a_layout(
