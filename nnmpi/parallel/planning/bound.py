@@ -46,7 +46,7 @@ class _Rank(NamedTuple):
     modules: list[float]
 
 
-class Bounds:
+class LowerBounds:
     """The bounds of layouts of one model on one cluster; all raise ValueError where the model
     cannot be cut in this way."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import activations, memory
-from nnmpi.parallel.planning.bound import Bounds
+from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time
@@ -27,7 +27,7 @@ class Planned(NamedTuple):
     nbytes: int
 
 
-class Counts(NamedTuple):
+class SearchCounts(NamedTuple):
     """How many layouts there were: those whose time is known, those that cannot be among the best
     by their bound, those that cannot be, and those that are too large."""
 
@@ -50,7 +50,7 @@ class Search(NamedTuple):
     best: list[Planned]
     pure: Mapping[str, Planned]
     looked: list[Planned]
-    counts: Counts
+    counts: SearchCounts
     refused: Mapping[str, int]
     least: Planned | None = None
 
@@ -70,7 +70,7 @@ class Searcher:
         self, paper: Paper, costs: CostModel, most_bytes: float, prunes: bool = True
     ) -> None:
         self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
-        self._bounds = Bounds(paper, costs)
+        self._bounds = LowerBounds(paper, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
         self._times = dict[Candidate, StepTime | None]()
@@ -96,7 +96,7 @@ class Searcher:
         refused = {why: len(those) for why, those in self._refused.items()}
         looked = sum(time is not None for time in self._times.values())
         unseen = {*there} - {*self._times} - self._too_large - set().union(*self._refused.values())
-        counts = Counts(looked, len(unseen), sum(refused.values()), len(self._too_large))
+        counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
         return Search(best, pure, [*self._found.values()], counts, refused, least)
 
     def _is_refused(self, one: Candidate) -> bool:

@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     machine: str | None
 
 
-class Plan(NamedTuple):
+class LayoutPlan(NamedTuple):
     """What was found.
 
     notes  what one should know of the figures, a line each
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
         return f"{self.config.model} on {plural(self.asked.ranks, 'rank')}{nodes}"
 
 
-def planned(config: Config, asked: Asked) -> Plan:
+def planned(config: Config, asked: Asked) -> LayoutPlan:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
     _check(asked)
     machine = read_machine(asked.machine) if asked.machine else TYPICAL
@@ -73,7 +73,7 @@ def planned(config: Config, asked: Asked) -> Plan:
     costs = CostModel(machine, times, ExchangeTimes(machine, cluster))
     found = Searcher(paper, costs, asked.memory or float("inf")).search()
     _refuse_none(config, asked, found)
-    return Plan(config, asked, found, notes)
+    return LayoutPlan(config, asked, found, notes)
 
 
 def _check(asked: Asked) -> None:

@@ -8,13 +8,13 @@ from nnmpi.config import Config, options
 from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.planning.step_time import StepTime
-from nnmpi.run.planning.planning import Plan
+from nnmpi.run.planning.planning import LayoutPlan
 from nnmpi.run.report import Event
 
 TERMS = StepTime._fields
 
 
-def as_event(plan: Plan) -> Event:
+def as_event(plan: LayoutPlan) -> Event:
     """The plan, its best layouts first."""
     best, asked = plan.search.best[0], plan.asked
     return {
@@ -31,7 +31,7 @@ def as_event(plan: Plan) -> Event:
     }
 
 
-def _row(plan: Plan, one: Planned, best: Planned) -> Event:
+def _row(plan: LayoutPlan, one: Planned, best: Planned) -> Event:
     """One layout, and why it is not the best one."""
     return {
         "layout": one.layout._asdict(),

@@ -77,11 +77,6 @@ OTHERS = {
         6,
         {**EVERYWHERE, "tp": 3, "sequence_parallel": True, "cut": "1"},
     ),
-    "recomputation without a pipeline": (
-        1,
-        {"recompute": True, "micro_batches": 3, "model": "digits-cnn"},
-    ),
-    "recomputation": (2, {"recompute": True, "micro_batches": 3, "pp": 2, "model": "digits-cnn"}),
     "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
 }
 

@@ -4,7 +4,8 @@ import pytest
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.config import Config
-from nnmpi.parallel.planning.bound import Bounds
+from nnmpi.parallel.arrangement.memory import activations
+from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.machine import TYPICAL, Machine
 from nnmpi.parallel.planning.search import Search
@@ -57,7 +58,7 @@ def test_bounds_rise_to_what_a_layout_takes(
     name: str, ranks: int, nodes: int, machine: Machine
 ) -> None:
     there = planning(MODELS[name], ranks, nodes, machine)
-    bounds, searcher = Bounds(there.paper, there.costs), there.searcher(prunes=False)
+    bounds, searcher = LowerBounds(there.paper, there.costs), there.searcher(prunes=False)
     for one in searcher.search().looked:
         first, second, third = (
             bound(one.layout) for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
@@ -76,6 +77,22 @@ def test_little_memory_is_met_by_recomputation_or_by_nothing() -> None:
     assert least.least.nbytes <= min(sizes)
     just = planning(config, 8, 2).searcher(float(least.least.nbytes)).search()
     assert [one.nbytes for one in just.best] == [least.least.nbytes]
+
+
+def test_recomputation_saves_what_no_backward_pass_needs_at_once() -> None:
+    """A rank whose backward passes follow their forward passes at once keeps all of one."""
+    paper = planning(MODELS["cnn"], 2).paper
+
+    def kept(**options: int) -> list[int]:
+        plain = Candidate(**options, micro_batches=4)  # type: ignore[arg-type]
+        found = [paper.arranged(plain._replace(recompute=again)) for again in (False, True)]
+        return [activations(a, rank, 64) for rank in range(2) for a in found]
+
+    first, again, second, again_there = kept(dp=2)
+    assert first == again == second == again_there > 0
+    first, again, second, again_there = kept(pp=2)
+    assert again < first
+    assert again_there == second
 
 
 def test_shapes_are_all_products() -> None:
