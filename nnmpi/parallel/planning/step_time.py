@@ -1,10 +1,8 @@
 """How long a step takes on a machine: the programs of the schedule, on a clock for each stage.
 
-All terms are of one rank along pp: the one whose gradients are summed last.
-
-compute    its units, each pass of each micro-batch
+compute    units of the rank along pp that is busy longest, each pass of each micro-batch
 tensor     its exchanges within these passes: along tp and cp, statistics
-bubble     its idle time until its last backward pass ends
+bubble     what passes take longer than that, on the rank whose gradients are summed last
 sums       of gradients, and parameters that ZeRO 3 gathers, as far as no pass hides them
 update     the optimizer, what ranks agree on, and parameters that are gathered behind it
 other      what no unit and no exchange takes: batches, losses, Python
@@ -95,15 +93,18 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
     sums = [
         _exposed(one, simulated.busy[k], passes, costs.exchanges) for k, one in enumerate(found)
     ]
-    last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
-    computed = (op for op in programs[last] if op.micro >= 0)
+    done = max(end + after for end, after in zip(ends, sums, strict=True))
+    busiest = max(range(len(ranks)), key=lambda k: simulated.busy[k])
+    busy = simulated.busy[busiest]
+    computed = (op for op in programs[busiest] if op.micro >= 0)
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
-    busy = simulated.busy[last]
+    last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
+    passed = max(ends[last], busy)
     return StepTime(
         compute=compute,
-        tensor=busy - compute,
-        bubble=ends[last] - busy,
-        sums=sums[last],
+        tensor=busy - compute if any(one.tensor for one in found) else 0.0,
+        bubble=passed - busy,
+        sums=done - passed,
         update=max(one.update for one in found),
         other=costs.machine.step + len(micro) * costs.machine.micro_batch,
     )

@@ -51,7 +51,7 @@ def why(one: Planned, best: Planned, memory: float | None) -> str:
         return f"memory: {amount(one.nbytes - memory)} too much"
     slower = [(b - a, name) for name, a, b in zip(TERMS, best.time, one.time, strict=True)]
     more, name = max(slower)
-    return f"{name} +{1e3 * more:.3g} ms" if one.layout != best.layout and more > 0 else ""
+    return f"{name} +{_number(1e3 * more)} ms" if one.layout != best.layout and more > 0 else ""
 
 
 def command(config: Config, ranks: int, one: Planned) -> Iterator[str]:
@@ -68,6 +68,9 @@ def command(config: Config, ranks: int, one: Planned) -> Iterator[str]:
                 yield f"--{flag} {quote(str(value))}"
     yield one.layout.flags
 
+
+SMALL = 1e-6
+"""Milliseconds: less than any clock shows."""
 
 HEAD = ["layout", "ms a step", "samples/s", "memory", *TERMS, "loses by"]
 
@@ -94,8 +97,12 @@ def as_text(e: Event) -> str:
     ])  # fmt: skip
 
 
+def _number(x: float) -> str:
+    """A number with four digits, or all of those before the point."""
+    return f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" if x >= SMALL else "0"
+
+
 def _cells(row: dict[str, Any], name: str = "") -> list[str]:
-    times = (f"{1e3 * row[term]:,.4g}" for term in ("seconds", *TERMS))
-    seconds, *terms = times
-    speed = f"{row['samples_per_second']:,.4g}"
+    seconds, *terms = (_number(1e3 * row[term]) for term in ("seconds", *TERMS))
+    speed = _number(row["samples_per_second"])
     return [f"{name}{row['flags']}", seconds, speed, amount(row["bytes"]), *terms, row["why"]]
