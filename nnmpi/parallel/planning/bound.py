@@ -10,6 +10,7 @@ Left out are what no formula says before ranks are arranged: latency, waiting, s
 its `messages`, the exchanges within passes count, too: about as many in each stage.
 """
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
@@ -23,6 +24,7 @@ from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.memory import sums_of_optimizer
 from nnmpi.parallel.arrangement.traffic import TRAFFIC
 from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, stage_passes
 from nnmpi.schedules.op import Kind
@@ -118,11 +120,11 @@ class LowerBounds:
         """The seconds of the passes of each stage, without exchanges."""
         model, sharding = self._costs.model, self._paper.sharding(one)
         of_units = model.of(sharding, one.tp, one.cp, one.sequence_parallel, self._samples(one))
-        pairs = [*zip(model.units, of_units, strict=True)]
-        return [
-            stage_passes([t for unit, t in pairs if unit.nodes.start in stage.nodes], s == 0)
-            for s, stage in enumerate(self._paper.division(one).stages)
-        ]
+        begins = [stage.nodes.start for stage in self._paper.division(one).stages]
+        there: list[list[UnitTimes]] = [[] for _ in begins]
+        for unit, seconds in zip(model.units, of_units, strict=True):
+            there[bisect(begins, unit.nodes.start) - 1].append(seconds)
+        return [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
 
     def _of_ranks(self, one: Candidate) -> list[_Rank]:
         """What each rank along pp computes."""
