@@ -15,6 +15,7 @@ from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.search import Searcher
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.planning.unit_times import ModelTimes, signature
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, sharding_of
 from nnmpi.run.setup.setup import NO_METRICS, build_model
@@ -42,7 +43,7 @@ def planning(config: Config, ranks: int, nodes: int = 1, machine: Machine = TYPI
     loss, graph = objectives.criterion(None), graph_of(config)
     cluster, times = Cluster.on_paper(ranks, nodes), ModelTimes(graph, machine, config.dtype)
 
-    def cut(one: Config):  # type: ignore[no-untyped-def]
+    def cut(one: Config) -> Sharding:
         return sharding_of(Uncut(one, graph, loss, dataset, NO_METRICS))
 
     paper = Paper(config, cluster, graph, times, plan.check, cut)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nnmpi.config import Config
 from nnmpi.mesh import AXES
@@ -34,11 +34,6 @@ class Candidate(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """Ranks along each axis."""
         return self.dp, self.cp, self.pp, self.tp
-
-    @property
-    def of_config(self) -> dict[str, Any]:
-        """All options by name."""
-        return self._asdict()
 
     @property
     def flags(self) -> str:
