@@ -104,6 +104,20 @@ def duration(spec: str) -> float:
     return seconds
 
 
+BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size(spec: str) -> float:
+    """The bytes of `8GB`, `512 MB` or `1.5GB`, in decimal units."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(k?B|[MGT]B)", spec)
+    nbytes = float(found[1]) * BYTES[found[2]] if found else 0.0
+    if not 0 < nbytes < math.inf:
+        raise ValueError(
+            f"{quoted(spec)} is no size above 0: give a number with kB, MB, GB or TB, such as 8GB"
+        )
+    return nbytes
+
+
 class Augment(NamedTuple):
     """How images are varied: moved by up to so many pixels, and mirrored left to right."""
 

@@ -5,7 +5,7 @@ message and receives one message at a time, both at once. A message starts when 
 have finished their previous rounds, as in MPI's rendezvous protocol for large messages.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,17 @@ class Network(NamedTuple):
         return np.where(a == b, self.inner.alpha + nbytes * self.inner.beta, outside)
 
 
+class Links(Protocol):
+    """What a price is asked of: a network, or the links of some of its ranks."""
+
+    @property
+    def gamma(self) -> float:
+        """Seconds to add a byte."""
+
+    def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
+        """The time of each message of one round."""
+
+
 class Price(NamedTuple):
     """The simulated cost of a plan."""
 
@@ -56,7 +67,7 @@ class Price(NamedTuple):
     messages: NDArray[np.int_]  # messages sent, by rank
 
 
-def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
+def price(algorithm: Algorithm, p: int, nbytes: float, network: Links) -> Price:
     """The time until the last of p ranks has finished, each with a buffer of `nbytes`.
 
     The clocks of all ranks advance together, one round at a time, so memory does not grow with the

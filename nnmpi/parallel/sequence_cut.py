@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives.step import bounds
+from nnmpi.collectives.step import chunk_start
 
 ALL = slice(None)
 
@@ -48,8 +48,11 @@ class SequenceCut(NamedTuple):
 
     def stretches(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """The first position, and the one behind the last, of both stretches of a rank."""
-        edges, last = bounds(self.length, 2 * self.ranks), 2 * self.ranks - 1 - rank
-        return (edges[rank], edges[rank + 1]), (edges[last], edges[last + 1])
+        last = 2 * self.ranks - 1 - rank
+        a, b, c, d = (
+            chunk_start(self.length, 2 * self.ranks, i) for i in (rank, rank + 1, last, last + 1)
+        )
+        return (a, b), (c, d)
 
     def of(self, rank: int) -> np.ndarray:
         """The positions of a rank, which rise."""

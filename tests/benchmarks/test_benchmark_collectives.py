@@ -9,6 +9,8 @@ import pytest
 from helpers.benchfiles import Import
 from helpers.mpijob import run as mpirun
 
+from nnmpi.run import network_fit
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPT = str(BENCHMARKS / "collectives.py")
 HAS_MATPLOTLIB, HAS_TORCH = (
@@ -40,7 +42,7 @@ run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
 
 def test_lines_are_fitted(module: Import) -> None:
-    line = module("lib.network_fit").line
+    line = network_fit.line
     link = line([100, 1000, 1_000_000], [1.1e-6, 2e-6, 1.001e-3])
     assert link.alpha == pytest.approx(1e-6, rel=1e-6)
     assert link.beta == pytest.approx(1e-9, rel=1e-6)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lib import network_fit
 from lib.timing import Spread, ratio, size_name
 from nnmpi import user_code
 from nnmpi.collectives import verify
@@ -20,6 +19,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
+from nnmpi.run import network_fit
 
 REFERENCE = "MPI_Allreduce"
 NAMED = (*ALGORITHMS, "mpi", "shared")
@@ -194,7 +194,7 @@ def _part(rank: int) -> Floats:
 
 def fit(comm: Comm) -> tuple[Network, list[float]]:
     """The fitted network, and the times of further ping-pongs relative to the fit."""
-    network = network_fit.network(comm)
+    network = network_fit.fitted_network(comm)
     off = []
     for nbytes in network_fit.SIZES:
         line = network.link.alpha + nbytes * network.link.beta

@@ -46,6 +46,8 @@ from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
 MB = 1e6
+DEFAULT_MB = 1.0
+"""Of a bucket of gradients that are summed between nodes."""
 
 OF_RANKS = (
     *(axis.name for axis in AXES),
@@ -197,7 +199,7 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
     mb = a.config.bucket_mb
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
-        mb = float("inf") if near else 1.0
+        mb = float("inf") if near else DEFAULT_MB
     groups: Sequence[tuple[HeldVariable, ...]] = [(one,) for one in held.trained]
     if a.store.scatters:
         groups = gathered_together(a.graph, held.trained)

@@ -17,8 +17,9 @@ from itertools import chain, cycle
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import agreed, sent
 from nnmpi.parallel.arrangement.memory import running_sums
-from nnmpi.parallel.arrangement.sent import Sent, doubled
+from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.sole import (
     Sole,
     bytes_of_others,
@@ -93,7 +94,7 @@ def backup(a: Arrangement, rank: int) -> Backup:
 def _sent(a: Arrangement, rank: int) -> Sent:
     found, everyone = backed_up(a, rank), tuple(range(a.ranks))
     nbytes = _bytes(a, rank, found.trained, found.others)
-    return Sent(nbytes, int(nbytes > 0)) + doubled(everyone, rank, TOLD)
+    return Sent(nbytes, int(nbytes > 0)) + sent(a, agreed(everyone, TOLD), rank)
 
 
 def _held(a: Arrangement, rank: int) -> int:

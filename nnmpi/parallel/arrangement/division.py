@@ -90,11 +90,18 @@ def divide(graph: Graph, units: Sequence[Unit], cut: SplitPoints, pp: int) -> Di
 # ---- the cut of a division on paper
 
 
-def estimated_division(graph: Graph, count: int, pp: int, given: str | None = None) -> Division:
-    """The stages of a cut that is given, or of one whose stages compute about equally much."""
+def estimated_division(
+    graph: Graph,
+    count: int,
+    pp: int,
+    given: str | None = None,
+    seconds: Sequence[float] | None = None,
+) -> Division:
+    """The stages of a cut that is given, or of one whose stages compute about equally much: by the
+    seconds of units, or by their arithmetic."""
     units, chosen = partition.given_units(given, graph, count)
     if chosen is None:
-        works = [sum(work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
+        works = seconds or [sum(work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
         memory = [_memory(graph, unit) for unit in units]
         trained = [unit.is_trained for unit in units]
         chosen = (

@@ -151,12 +151,13 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
     if not a.steps_together:  # as many batches are on their way as there are stages
         sizes *= len(a.stages)
     now = most = 0.0
-    recomputed = a.config.recompute
-    for op in ops(a, rank, len(sizes)):
+    program = ops(a, rank, len(sizes))
+    again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
+    for op in program:
         n, s = sizes[op.micro] if op.micro >= 0 else 0, op.stage
         whole = of_stage(a, s, n, rank) if s >= 0 else 0.0
         if op.kind is Kind.F:
-            now += entering(a, s, n, rank) if recomputed else whole
+            now += entering(a, s, n, rank) if (s, op.micro) in again else whole
         elif op.kind is Kind.RECOMPUTE:
             now += whole - entering(a, s, n, rank)
         most = max(most, now)

@@ -30,8 +30,6 @@ class Sent(NamedTuple):
         return Sent(self.bytes * n, self.messages * n)
 
 
-FLOAT64 = np.dtype(np.float64)
-
 MESSAGE = 1 << 30
 """The bytes of the longest message."""
 
@@ -110,8 +108,3 @@ def all_reduced(
         return Sent()
     algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
     return carried_out(algorithm, group, rank, n, dtype)
-
-
-def doubled(group: Sequence[int], rank: int, n: int) -> Sent:
-    """What a rank sends in the all-reduce of a short row of float64."""
-    return carried_out(ALGORITHMS["doubling"], group, rank, n, FLOAT64)

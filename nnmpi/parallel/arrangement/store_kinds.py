@@ -29,10 +29,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
+from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed
 from nnmpi.parallel.arrangement.flat_buffer import Stretch, scalar_count
 from nnmpi.parallel.arrangement.memory import (
     Memory,
@@ -43,16 +45,16 @@ from nnmpi.parallel.arrangement.memory import (
     window,
 )
 from nnmpi.parallel.arrangement.program import SLOTS, gathered
-from nnmpi.parallel.arrangement.sent import FLOAT64, Sent, all_reduced, carried_out, doubled
 from nnmpi.parallel.arrangement.traffic import moments
+from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import Action, highest, moves, owners_of
 
-Messages: TypeAlias = Callable[[Arrangement, int, int], Iterable[Sent]]
-"""What a rank sends in a step of so many micro-batches."""
+Messages: TypeAlias = Callable[[Arrangement, int, int], Iterable[Exchange]]
+"""The exchanges of a rank in a step of so many micro-batches."""
 
 
-def _nothing(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
-    yield Sent()
+def _nothing(a: Arrangement, rank: int, micro: int) -> Iterable[Exchange]:
+    return ()
 
 
 def _all(a: Arrangement, rank: int) -> Iterator[Stretch]:
@@ -203,61 +205,72 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[Stretch]:
 # ---- what they send
 
 
-def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+def _summed(
+    a: Arrangement,
+    group: tuple[int, ...],
+    n: int,
+    during: Kind = Kind.REDUCE,
+    operation: Collective = Collective.ALL_REDUCE,
+) -> Exchange:
+    return Exchange("gradients", operation, a.algorithm, group, n, a.dtype, during)
+
+
+def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """An all-reduce a bucket; scalars are apart from gradients of 16 bits."""
     held = a.model_on(rank)
     if a.is_mixed:
-        yield doubled(a.replicas(rank), rank, scalar_count(held.trained))
+        yield agreed(a.replicas(rank), scalar_count(held.trained), "scalars")
     for bucket in held.buckets:
-        n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
-        yield all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
+        yield _summed(a, a.summed_over(rank, bucket), bucket.stop - bucket.start)
 
 
-def _sums_on_node(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+def _sums_on_node(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """The same, and the squares, of which each rank has those of its slices."""
-    yield doubled(a.replicas(rank), rank, 1)
+    yield agreed(a.replicas(rank), 1, "squares")
     yield from _sums(a, rank, micro)
 
 
-def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """Gradients, in stages 2 and 3 of ZeRO after each backward pass of each stage."""
-    held, group = a.model_on(rank), a.replicas(rank)
-    yield doubled(group, rank, scalar_count(held.trained) + 3)  # squares, orders
+    held, group, scatters = a.model_on(rank), a.replicas(rank), a.store.scatters
+    yield agreed(group, scalar_count(held.trained) + 3, "scalars, squares, orders")
     for bucket in held.buckets:
         n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
-        if ranks == group and a.algorithm in REDUCE_SCATTERS:
-            once = carried_out(REDUCE_SCATTERS[a.algorithm], ranks, rank, n, a.dtype)
-        else:
-            once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
-        yield once.times(micro * len(users_of(held.inside(bucket))) if a.store.scatters else 1)
-        if a.store.scatters and bucket.tied != NOT_TIED:
+        halves = ranks == group and a.algorithm in REDUCE_SCATTERS
+        operation = Collective.REDUCE_SCATTER if halves else Collective.ALL_REDUCE
+        one = _summed(a, ranks, n, Kind.B if scatters else Kind.REDUCE, operation)
+        users = users_of(held.inside(bucket))
+        yield one._replace(times=micro * len(users)) if scatters else one
+        if scatters and bucket.tied != NOT_TIED:
             edges, r = bounds(n, len(group)), group.index(rank)
             own, stages = edges[r + 1] - edges[r], a.across_stages(rank, bucket, "pp")
-            yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
+            yield _summed(a, stages, own, Kind.UPDATE)._replace(dtype=a.updated_dtype)
 
 
-def _gathers_once(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+def _gathers_once(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """Each bucket, after the update."""
     for bucket in sorted(a.model_on(rank).buckets):
         n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
-        yield carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
+        yield Exchange("parameters", Collective.ALL_GATHER, "ring", ranks, n, a.dtype, Kind.UPDATE)
 
 
-def _gathers_at_use(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+def _gathers_at_use(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """Each bucket, whenever a layer uses it and it is in no slot."""
     uses = gathered(a, rank, micro)
-    yield from (one.times(uses[k]) for k, one in enumerate(_gathers_once(a, rank, micro)))
+    for k, one in enumerate(_gathers_once(a, rank, micro)):
+        yield one._replace(during=Kind.F, times=uses[k])
 
 
-def _along_the_tree(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+def _along_the_tree(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """Gradients of slices, each with a row of moments; the first rank broadcasts the sum."""
     group = a.replicas(rank)
     plan = moves(owners_of(a.config.slices, len(group)), rank)
     sends = sum(move.action is Action.SEND for move in plan)
-    rows = sum(row for _, row in moments(a, rank))
+    rows = sum(row for *_, row in moments(a, rank))
     for n, dtype in ((a.model_on(rank).length, a.dtype), (rows, FLOAT64)):
-        yield Sent(n * dtype.itemsize, 1).times(sends)
-        yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
+        up = Exchange("slices", Collective.MESSAGE, "", group[:2], n, dtype, Kind.REDUCE)
+        yield up._replace(times=sends)
+        yield Exchange("slices", Collective.BROADCAST, "tree", group, n, dtype, Kind.UPDATE)
 
 
 # ---- the rows

@@ -1,32 +1,34 @@
 """What a rank sends in a step, axis by axis: exactly, from the plans that are carried out.
 
-    dp     gradients, parameters of ZeRO, statistics of BatchNorm: along dp and cp
-    cp     keys, values and their gradients
-    tp     sums and gathers of activations, and of the loss on sharded classes; with sequence
-           parallelism, reduce-scatters, and gradients of which ranks have terms
-    pp     activations and their gradients
-    model  the agreement of ranks that hold one model, after the sums
-
-Counted are messages between ranks. Through memory that a node shares nothing is sent, and what the
-MPI library sends in its own all-reduce is not known.
+dp     gradients, parameters of ZeRO, statistics of BatchNorm: along dp and cp
+cp     keys, values and their gradients
+tp     sums and gathers of activations, and of the loss on sharded classes; with sequence
+       parallelism, reduce-scatters, and gradients of which ranks have terms
+pp     activations and their gradients
+model  the agreement of ranks that hold one model, after the sums
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
+import numpy as np
+
+from nnmpi.collectives.collective import Collective
 from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed, sent
 from nnmpi.parallel.arrangement.program import forward, micro_batches, passes_of
-from nnmpi.parallel.arrangement.sent import FLOAT64, Sent, carried_out, doubled
+from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
+from nnmpi.schedules.op import Kind
 
 NORMS = "BatchNorm1d", "BatchNorm2d"
 
-WISH, REPORT = Sent(8, 1), Sent(16, 1)
-"""What stages of PipeDream tell each other of a batch, forward and back."""
+WISH, REPORT = 1, 2
+"""Numbers that stages of PipeDream tell each other of a batch, forward and back."""
 
 
 Traffic: TypeAlias = Mapping[str, Sent]
@@ -36,96 +38,132 @@ Traffic: TypeAlias = Mapping[str, Sent]
 # ---- along dp
 
 
-def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """What the store sends, and statistics."""
     yield from a.store.sends(a, rank, len(micro))
     yield from a.store.gathers(a, rank, len(micro))
-    for sent in _statistics(a, rank):
-        yield sent.times(len(micro))
+    yield from _statistics(a, rank, len(micro))
 
 
-def _statistics(a: Arrangement, rank: int) -> Iterator[Sent]:
+def _statistics(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """BatchNorm of a micro-batch: moments forward, and sums for the gradient of its input."""
     group, p = a.replicas(rank), len(a.replicas(rank))
     if p == 1 or a.config.reproducible:
         return
-    for node, row in moments(a, rank):
-        yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64)
+    for s, node, row in moments(a, rank):
+        yield Exchange(
+            *("moments", Collective.ALL_GATHER, "halving", group, p * row, FLOAT64, Kind.F, s),
+            times=micro,
+        )
         if a.graph.edges[node.inputs[0]].requires_grad:
-            doubling = ALGORITHMS["doubling"]
-            yield carried_out(doubling, group, rank, row - 1, a.updated_dtype)
+            yield Exchange(
+                *("moments", Collective.ALL_REDUCE, "doubling", group, row - 1, a.updated_dtype),
+                *(Kind.B, s),
+                times=micro,
+            )
 
 
-def moments(a: Arrangement, rank: int) -> Iterator[tuple[Node, int]]:
-    """The nodes of BatchNorm in the stages of a rank, and the numbers of a row of moments: samples,
-    and two of each channel."""
+def moments(a: Arrangement, rank: int) -> Iterator[tuple[int, Node, int]]:
+    """The nodes of BatchNorm in the stages of a rank, each with its stage, and the numbers of a row
+    of moments: samples, and two of each channel."""
     for s in a.model_on(rank).stages:
         for node in (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank)):
             if node.kind in NORMS:
                 at = a.mesh.coordinates(rank)
-                yield node, 1 + 2 * a.local_shape(node.outputs[0], 1, at)[1]
+                yield s, node, 1 + 2 * a.local_shape(node.outputs[0], 1, at)[1]
 
 
 # ---- along cp
 
 
-def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Keys and values around the ring, forward and back, and their gradients to their owners."""
-    at, cut = a.mesh.coordinates(rank), a.sharding.sequences
-    width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
+    at, cut, group = a.mesh.coordinates(rank), a.sharding.sequences, a.mesh.group(rank, "cp")
+    dtype = a.dtype if a.cluster.has_devices else a.updated_dtype
     passes, nodes = passes_of(a, rank, micro), a.graph.nodes
+
+    def messages(keys: Iterable[int], of_key: int, during: Kind, s: int) -> Iterator[Exchange]:
+        for n, times in Counter(keys).items():
+            one = Exchange("keys", Collective.MESSAGE, "", group[:2], n * of_key, dtype, during, s)
+            yield one._replace(times=times)
+
     here = [(s, k) for s in a.model_on(rank).stages for k in a.stages[s] if k in cut.rings]
     for s, k in here:
         e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
-        of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2 * width
+        of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2
         owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
         around = [cut.count(r) for r in owners[:-1]]
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for n in forward(passes, s):
-            yield from (Sent(keys * n * of_position, 1) for keys in around)
+            yield from messages(around, n * of_position, Kind.F, s)
         for n in micro if a.graph.edges[e].requires_grad else ():
-            yield from (Sent(keys * n * of_position, 1) for keys in (*around, *home))
+            yield from messages((*around, *home), n * of_position, Kind.B, s)
 
 
 # ---- along pp, and tp too
 
 
-def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Activations to the next stage, and their gradients to the one before."""
-    at, stages = a.mesh.coordinates(rank), a.division.stages
+    at, stages, group = a.mesh.coordinates(rank), a.division.stages, a.mesh.group(rank, "pp")
     last = len(stages) - 1
+
+    def message(numbers: int, dtype: np.dtype[Any], during: Kind, s: int) -> Exchange:
+        other = group[a.division.stages[s + 1 if during is Kind.SEND_F else s - 1].rank]
+        ends = (rank, other)
+        return Exchange("activations", Collective.MESSAGE, "", ends, numbers, dtype, during, s)
+
+    def crossing(edges: Iterable[int], n: int, during: Kind, s: int) -> Iterator[Exchange]:
+        for e in edges:
+            dtype = np.dtype(a.graph.edges[e].dtype)
+            yield message(prod(a.local_shape(e, n, at)), dtype, during, s)
+
     for s in a.model_on(rank).stages:
         ahead = stages[s + 1].takes if s < last else ()
         back = [e for e in stages[s].takes if a.graph.edges[e].requires_grad and s > 0]
-        for n in micro:
-            yield from (Sent(a.local_bytes(e, n, at), 1) for e in (*ahead, *back))
-            if not a.steps_together:
-                yield WISH.times(s < last) + REPORT.times(s > 0)
+        for n, times in Counter(micro).items():
+            sent = [*crossing(ahead, n, Kind.SEND_F, s), *crossing(back, n, Kind.SEND_B, s)]
+            if not a.steps_together and s < last:
+                sent.append(message(WISH, FLOAT64, Kind.SEND_F, s))
+            if not a.steps_together and s > 0:
+                sent.append(message(REPORT, FLOAT64, Kind.SEND_B, s))
+            yield from (one._replace(times=times) for one in sent)
 
 
-def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Loss, stop, not finite, squares, and one number a tied parameter."""
     group = a.mesh.group(rank, *MODEL)
     if len(group) > 1 and a.steps_together:
-        yield doubled(group, rank, 4 + len(a.tied))
+        yield agreed(group, 4 + len(a.tied))
 
 
-TRAFFIC: Mapping[str, Callable[[Arrangement, int, Sequence[int]], Iterator[Sent]]] = {
+TRAFFIC: Mapping[str, Callable[[Arrangement, int, Sequence[int]], Iterator[Exchange]]] = {
     "dp": _dp,
     "cp": _cp,
     "tp": along_tp,
     "pp": _pp,
     "model": _model,
 }
-"""What a rank sends along each axis, for micro-batches of so many samples."""
+"""The exchanges of a rank along each axis, for micro-batches of so many samples."""
+
+
+def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
+    """The exchanges of a rank that computes in a step over a batch of so many samples, by axis."""
+    micro = micro_batches(a, rank, batch)
+    return {axis: list(along(a, rank, micro)) for axis, along in TRAFFIC.items()}
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
-    micro = micro_batches(a, rank, batch)
-    return {axis: sum(along(a, rank, micro), Sent()) for axis, along in TRAFFIC.items()}
+    found = exchanges(a, rank, batch)
+    return {axis: all_sent(a, rank, along) for axis, along in found.items()}
 
 
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
     """What of the traffic along dp is parameters, which ZeRO gathers."""
-    return sum(a.store.gathers(a, rank, len(micro_batches(a, rank, batch))), Sent())
+    return all_sent(a, rank, a.store.gathers(a, rank, len(micro_batches(a, rank, batch))))
+
+
+def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Sent:
+    """What a rank sends in exchanges."""
+    return sum((sent(a, one, rank) for one in exchanges), Sent())

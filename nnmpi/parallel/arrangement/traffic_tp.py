@@ -14,17 +14,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from nnmpi.autograd.ops.experts import slots_of
-from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.collective import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
-from nnmpi.parallel.arrangement.sent import Sent, all_reduced, carried_out
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.ops import SHORT, Bounds
-from nnmpi.parallel.tensor.patterns import Collective, LayerMessage
+from nnmpi.parallel.tensor.patterns import LayerMessage
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
 
@@ -32,24 +33,22 @@ LOSS_NUMBERS = 4
 """Of a label, that each rank tells the others for a loss on sharded classes."""
 
 
-def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Messages of sharded layers, and the table of a loss on sharded classes."""
     group = a.mesh.group(rank, "tp")
     if len(group) == 1:
         return
     at, passes = a.mesh.coordinates(rank), passes_of(a, rank, micro)
-    for n, times in sums_of(a, rank, micro).items():
-        name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype).times(times)
-    for layer, message, n, times in _messages(a, rank, passes):
-        if message.row.by is not Collective.ALL_REDUCE:
-            for sent in PRICES[message.row.by](a, rank, layer, message, n):
-                yield sent.times(times)
+    for during, s, layer, message, n, times in _messages(a, rank, passes):
+        for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
+            yield one._replace(during=during, stage=s, times=one.times * times)
+    if terms := _terms(a, rank):
+        yield _summed(a, group, terms)._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
         for n in forward(passes, last):
             numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
-            yield carried_out(ALL_GATHERS["ring"], group, rank, numbers, a.updated_dtype)
+            yield _gathered(group, numbers, a.updated_dtype, "loss")._replace(stage=last)
 
 
 def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
@@ -58,15 +57,14 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
     return n * prod(positions)
 
 
-def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Counter[int]:
-    """How many sums of a rank add up so many numbers in a step."""
-    found: Counter[int] = Counter()
-    for _, message, samples, times in _messages(a, rank, passes_of(a, rank, micro)):
-        if message.row.by is Collective.ALL_REDUCE:
-            found[_numbers(a, rank, message, samples)] += times
-    if terms := _terms(a, rank):
-        found[terms] += 1
-    return found
+def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[int]:
+    """How many numbers sums of a rank add up in a step."""
+    found = {
+        _numbers(a, rank, message, samples)
+        for *_, message, samples, _ in _messages(a, rank, passes_of(a, rank, micro))
+        if message.row.by is Collective.ALL_REDUCE
+    }
+    return found | {*filter(None, [_terms(a, rank)])}
 
 
 def is_short(a: Arrangement, n: int) -> bool:
@@ -94,9 +92,9 @@ OPERATIONS: Mapping[Kind, frozenset[Kind]] = {
 
 def _messages(
     a: Arrangement, rank: int, passes: Passes
-) -> Iterator[tuple[ShardedLayer, LayerMessage, int, int]]:
-    """The messages of a step, each with its layer, the samples of the passes that send it, and how
-    many passes of so many samples there are.
+) -> Iterator[tuple[Kind, int, ShardedLayer, LayerMessage, int, int]]:
+    """The messages of a step, each with the kind and the stage of the passes that send it, its
+    layer, the samples of these passes, and how many passes of so many samples there are.
 
     In the first stage all of a backward pass in two halves is done in the second one.
     """
@@ -107,7 +105,7 @@ def _messages(
                 kinds = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
                 for kind in kinds if s else {Kind.W if k is Kind.I else k for k in kinds}:
                     for n, times in Counter(passes[s, kind]).items():
-                        yield layer, message, n, times
+                        yield kind, s, layer, message, n, times
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
@@ -116,33 +114,51 @@ def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> 
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
 
+def _summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
+    name = "doubling" if is_short(a, n) else a.sums_by(group)
+    return Exchange("activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F)
+
+
+def _gathered(
+    group: tuple[int, ...], n: int, dtype: np.dtype[Any], what: str, edges: tuple[int, ...] = ()
+) -> Exchange:
+    return Exchange(what, Collective.ALL_GATHER, "ring", group, n, dtype, Kind.F, edges=edges)
+
+
+def _by_sum(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Exchange]:
+    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples))
+
+
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
-) -> Iterator[Sent]:
+) -> Iterator[Exchange]:
     """Half an all-reduce, whose chunks are the parts of the ranks."""
     numbers, bounds = _numbers(a, rank, message, samples), message.bounds
-    edges, group = [numbers * b // bounds[-1] for b in bounds], a.mesh.group(rank, "tp")
-    yield carried_out(RINGS[message.row.by], group, rank, numbers, a.dtype, edges)
+    edges, group = tuple(numbers * b // bounds[-1] for b in bounds), a.mesh.group(rank, "tp")
+    one = _gathered(group, numbers, a.dtype, "activations", edges)
+    yield one._replace(operation=message.row.by)
 
 
 def _counted(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
-) -> Iterator[Sent]:
+) -> Iterator[Exchange]:
     """A gather of how many tokens of each sample chose each expert."""
     gates = a.graph.edges[a.graph.nodes[layer.node].outputs[0]]
     yield _counts(a, rank, samples * gates.sample[-1])
 
 
-def _counts(a: Arrangement, rank: int, n: int) -> Sent:
+def _counts(a: Arrangement, rank: int, n: int) -> Exchange:
     """A gather of n counts of each rank."""
     group = a.mesh.group(rank, "tp")
-    edges = [n * r for r in range(len(group) + 1)]
-    return carried_out(ALL_GATHERS["ring"], group, rank, edges[-1], np.dtype(np.int64), edges)
+    edges = tuple(n * r for r in range(len(group) + 1))
+    return _gathered(group, edges[-1], np.dtype(np.int64), "counts", edges)
 
 
 def _exchanged(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
-) -> Iterator[Sent]:
+) -> Iterator[Exchange]:
     """Tokens to the ranks of their experts, results back, or the gradients of these."""
     group, node = a.mesh.group(rank, "tp"), a.graph.nodes[layer.node]
     me, C = group.index(rank), a.graph.edges[node.outputs[0]].sample[-1]
@@ -159,8 +175,10 @@ def _exchanged(
     }[message.row]
     if message.row is patterns.TOKENS:
         yield _counts(a, rank, len(group))
-    sent = samples * numbers * a.dtype.itemsize
-    yield Sent(sent, (len(group) - 1) * (samples > 0))
+    yield Exchange(
+        *("tokens", Collective.ALL_TO_ALL, "", group, samples * numbers, a.dtype, Kind.F),
+        times=int(samples > 0),
+    )
 
 
 def _most_that_go(me: int, tokens: list[int], own: list[int], top_k: int, slots: int) -> list[int]:
@@ -180,13 +198,11 @@ def _lengths(bounds: Bounds) -> list[int]:
     return [stop - start for start, stop in pairwise(bounds)]
 
 
-RINGS = {
-    Collective.ALL_GATHER: ALL_GATHERS["ring"],
-    Collective.REDUCE_SCATTER: REDUCE_SCATTERS["ring"],
-}
-PRICES = {
-    **dict.fromkeys(RINGS, _by_ring),
+EXCHANGES = {
+    Collective.ALL_REDUCE: _by_sum,
+    Collective.ALL_GATHER: _by_ring,
+    Collective.REDUCE_SCATTER: _by_ring,
     Collective.GATHER_COUNTS: _counted,
     Collective.ALL_TO_ALL: _exchanged,
 }
-"""What a rank sends for a message of a layer in a pass; of an all-reduce, see `sums_of`."""
+"""What a rank takes part in for a message of a layer in a pass."""

@@ -97,7 +97,7 @@ class ExchangingExperts(Sharded, Experts):
         return apply(experts_by_exchange, x, gates, *weights, **options)
 
 
-class Exchange(NamedTuple):
+class TokenExchange(NamedTuple):
     """Which tokens of this rank go to the experts of each rank, and how many come from each.
 
     goes   the numbers of the tokens, rank by rank, of which each has at least one gate there
@@ -120,13 +120,13 @@ class Exchange(NamedTuple):
         return all_to_all([rows[start:stop] for start, stop in ends], shapes, self.comm)
 
 
-def exchange(gates: Array, comm: Comm, bounds: Bounds) -> Exchange:
+def exchange(gates: Array, comm: Comm, bounds: Bounds) -> TokenExchange:
     """The exchange of tokens with these gates (tokens, E)."""
     xp = xp_of(gates)
     goes = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
     here = np.array([[len(index) for index in goes]])
     ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
-    return Exchange(comm, goes, ranks[:, comm.rank].tolist())
+    return TokenExchange(comm, goes, ranks[:, comm.rank].tolist())
 
 
 def experts_by_exchange(

@@ -7,7 +7,7 @@ Who reads them:
     arrangement/traffic_tp.py    bytes, messages, and how long sums are
     parallelize.py, layers.py    the run, which sends them
 
-A new collective needs a price in `traffic_tp.py`; all else follows from the row of a message.
+A new collective needs its exchanges in `traffic_tp.py`; all else follows from the row of a message.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,19 +15,10 @@ from enum import Enum
 from types import EllipsisType
 from typing import NamedTuple, TypeAlias
 
+from nnmpi.collectives.collective import Collective
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.schedules.op import Kind
-
-
-class Collective(Enum):
-    """What ranks do together."""
-
-    ALL_REDUCE = "sum, for all"
-    ALL_GATHER = "parts of all, for all"
-    REDUCE_SCATTER = "sum, a part for each"
-    GATHER_COUNTS = "integers of all, for all"
-    ALL_TO_ALL = "a part of each for each"
 
 
 def of_input(graph: Graph, node: Node) -> int:
@@ -95,7 +86,8 @@ class Pattern(NamedTuple):
 
 
 F, I, W = (frozenset({kind}) for kind in (Kind.F, Kind.I, Kind.W))
-SUM, GATHER, SCATTER, GATHER_COUNTS, EXCHANGE = Collective
+SUM, GATHER, SCATTER = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+GATHER_COUNTS, EXCHANGE = Collective.GATHER_COUNTS, Collective.ALL_TO_ALL
 
 SUM_OUTPUT = Message(SUM, of_output, F, 2, "all-reduce of the output")
 SUM_GRADIENT = Message(SUM, of_gradients, I, 2, "all-reduce of the gradient of the input")

@@ -9,10 +9,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.planning.paper import UNMEASURED
 from nnmpi.run.setup.cutting import Uncut, sharding_of
-
-UNMEASURED = {"allreduce": "ring"}
-"""What stands for the fastest all-reduce where nothing is measured."""
 
 
 def on_paper(uncut: Uncut, cluster: Cluster) -> Arrangement:

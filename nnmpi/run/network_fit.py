@@ -50,7 +50,7 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
     return Link(max(float(a), 0.0), max(float(b), 0.0))
 
 
-def network(comm: Comm) -> Network:
+def fitted_network(comm: Comm) -> Network:
     """What messages and additions cost here, while all ranks are busy; collective."""
     times: list[float] = []
     for nbytes in SIZES:

@@ -1,0 +1,67 @@
+"""The command `python -m nnmpi.measure`: what a machine takes for a model, for nnmpi.plan.
+
+Started by mpirun with as many ranks as a node has cores for. Exit status: 0 written, 1 failed, 2
+unusable arguments, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnmpi import blas, cli
+from nnmpi.comm import Comm, ended
+from nnmpi.config import Config
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.quoting import shown
+from nnmpi.run.command import first_prints, on_ranks
+from nnmpi.run.files.atomic import check_target, replaced
+from nnmpi.run.measuring import measure
+
+GROUPS = ("model", "data", "training")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command: those of nnmpi.train that say what a rank computes."""
+    p = cli.Parser(
+        prog="python -m nnmpi.measure",
+        description="Measure what a machine takes for a model, for python -m nnmpi.plan.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
+    cli.add_flags(p, GROUPS)
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; every rank calls it."""
+    return on_ranks("nnmpi.measure", lambda comm: _main(comm, arguments), "take a smaller model")
+
+
+def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
+    def read() -> tuple[str, Config]:
+        blas.tune()
+        with first_prints(comm):  # --help prints once
+            given = vars(parser().parse_args(arguments))
+        out: str = given.pop("out")
+        check_target(out, "out")
+        return out, Config(**given)
+
+    out, config = all_or_none(comm, read)
+    blas.set_threads(1)
+    machine = measure(config, comm)
+    if comm.rank == 0:
+        with replaced(Path(out), "w") as file:
+            file.write(machine.as_json())
+        model = machine.models[0]
+        print(
+            f"{machine.cpu}, {machine.ranks} ranks at a time: {len(machine.sums)} kinds of sums, "
+            f"{len(model.units[min(model.units)])} units of {config.model} in micro-batches of "
+            f"{', '.join(map(str, model.units))}, written to {shown(out)}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(ended(main()))

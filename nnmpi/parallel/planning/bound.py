@@ -1,0 +1,198 @@
+"""Bound: seconds, and bytes, that a layout takes at least, without arranging it.
+
+    rank r along pp         its first pass starts after those of the stages before it, forward;
+                            all of its passes follow, and those of the stages before it, backward:
+                            of ZB-H1 gradients of inputs alone, and all of the first stage
+    sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
+    update                  each number is updated by one rank, or by several
+
+Left out are what no formula says before ranks are arranged: latency, waiting, sums on a node. With
+its `messages`, the exchanges within passes count, too: about as many in each stage.
+"""
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.mesh import AXES, REPLICAS, Mesh
+from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
+from nnmpi.parallel.arrangement.memory import sums_of_optimizer
+from nnmpi.parallel.arrangement.traffic import TRAFFIC
+from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.machine import UnitTimes
+from nnmpi.parallel.planning.paper import Paper
+from nnmpi.parallel.planning.step_time import CostModel, stage_passes
+from nnmpi.schedules.op import Kind
+
+AXIS_NAMES = tuple(axis.name for axis in AXES)
+
+ROUNDING = 1 - 1e-9
+"""Sums of the same numbers in another order may differ."""
+
+
+class _Rank(NamedTuple):
+    """What a rank along pp does at least.
+
+    end      seconds until its last backward pass ends
+    last     of these, its last backward passes, one of each of its stages
+    modules  numbers of trained parameters of each, the largest first
+    """
+
+    end: float
+    last: float
+    modules: list[float]
+
+
+class LowerBounds:
+    """The bounds of layouts of one model on one cluster; all raise ValueError where the model
+    cannot be cut in this way."""
+
+    def __init__(self, paper: Paper, costs: CostModel) -> None:
+        self._paper, self._costs = paper, costs
+        self._itemsize = np.dtype(paper.plain.dtype).itemsize
+        self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
+        self._ranks = dict[tuple[Any, ...], list[_Rank]]()
+        self._modules = dict[tuple[int, int], list[list[int]]]()
+        self._messages = dict[tuple[Any, ...], float]()
+
+    def seconds(self, one: Candidate) -> float:
+        """The least time of a step, by what ranks compute."""
+        return ROUNDING * (max(rank.end for rank in self._of_ranks(one)) + self._besides(one))
+
+    def with_sums(self, one: Candidate) -> float:
+        """The same, with sums of gradients between nodes."""
+        return ROUNDING * (self._until_updated(one, 0.0) + self._besides(one))
+
+    def with_messages(self, one: Candidate) -> float:
+        """The same, with exchanges within passes; stages have about as many."""
+        stages, count = self._stages(one), self._count(one)
+        computed = sum(t for passes in stages for t in (passes[Kind.F], passes[Kind.B]))
+        mean = count * (computed + self._in_passes(one)) / one.pp
+        return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
+
+    def _until_updated(self, one: Candidate, busy: float) -> float:
+        """The seconds of passes and sums, if one rank is busy for so long."""
+        ranks, count = self._of_ranks(one), self._count(one)
+        mesh = Mesh.filled(self._paper.cluster.size, dict(zip(AXIS_NAMES, one.shape, strict=True)))
+        along = mesh.group(mesh.size - 1, "pp")
+        ends, gathers = [busy], [0.0]
+        for place, rank in zip(along, ranks, strict=True):
+            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.modules)
+            within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
+            behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
+            ends.append(max(rank.end, within) + max(behind - rank.last, 0.0))
+            gathers.append(half if one.zero in (1, 2) else 0.0)
+        return max(ends) + max(gathers)
+
+    def nbytes(self, one: Candidate) -> float:
+        """The least memory of the rank that has most: values, gradients and running sums."""
+        k, parts = sums_of_optimizer(self._paper.plain), one.replicas
+        most = max(map(sum, self._modules_of(one))) / one.tp * self._itemsize
+        whole = (2, 2, 1, 0)[one.zero]
+        return ROUNDING * most * (whole + (2 + k - whole) / parts)
+
+    # ---- what it is made of
+
+    def _count(self, one: Candidate) -> int:
+        return min(one.micro_batches, self._paper.plain.batch_size)
+
+    def _samples(self, one: Candidate) -> int:
+        """Of the largest micro-batch of the rank along dp that has most."""
+        return self._sizes(one)[1]
+
+    def _sizes(self, one: Candidate) -> tuple[int, int]:
+        """Samples of its smallest and its largest micro-batch."""
+        batch, count = self._paper.plain.batch_size, self._count(one)
+        return ceil(batch // count / one.dp), ceil(ceil(batch / count) / one.dp)
+
+    def _besides(self, one: Candidate) -> float:
+        """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
+        machine, numbers = self._costs.machine, sum(self._trained) / self._paper.cluster.size
+        update = numbers * machine.updates[self._paper.plain.optimizer]
+        return update + machine.step + self._count(one) * machine.micro_batch
+
+    def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
+        """The seconds of the passes of each stage, without exchanges."""
+        model, sharding = self._costs.model, self._paper.sharding(one)
+        of_units = model.of(sharding, one.tp, one.cp, one.sequence_parallel, self._samples(one))
+        begins = [stage.nodes.start for stage in self._paper.division(one).stages]
+        there: list[list[UnitTimes]] = [[] for _ in begins]
+        for unit, seconds in zip(model.units, of_units, strict=True):
+            there[bisect(begins, unit.nodes.start) - 1].append(seconds)
+        return [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
+
+    def _of_ranks(self, one: Candidate) -> list[_Rank]:
+        """What each rank along pp computes."""
+        key = one._replace(zero=0)
+        if key not in self._ranks:
+            self._ranks[key] = [*self._computed(one)]
+        return self._ranks[key]
+
+    def _computed(self, one: Candidate) -> Iterator[_Rank]:
+        stages, pp, count = self._stages(one), one.pp, self._count(one)
+        before = [*accumulate((t[Kind.F] for t in stages[:pp]), initial=0.0)]
+        behind = [*accumulate((t[Kind.B] for t in stages[:pp]), initial=0.0)]
+        gradients = [*accumulate((t[Kind.I] for t in stages[:pp]), initial=0.0)]
+        is_split = one.schedule == "zb-h1"
+        for r, modules in enumerate(self._modules_of(one)):
+            last = sum(t[Kind.B] for t in stages[r::pp])
+            busy = count * (last + sum(t[Kind.F] for t in stages[r::pp]))
+            end = before[r] + busy + (0.0 if is_split else behind[r])
+            if is_split and r:
+                t = stages[r]
+                owed = count * (t[Kind.F] + t[Kind.I])
+                end = max(end, before[r] + owed + gradients[r] + stages[0][Kind.B])
+            yield _Rank(end, last, [n / one.tp for n in modules])
+
+    def _modules_of(self, one: Candidate) -> list[list[int]]:
+        """The numbers of trained parameters of each module of each rank along pp, the largest
+        first, all along tp together."""
+        division, variables = self._paper.division(one), self._paper.graph.variables
+        key = len(division.stages), one.pp
+        if key not in self._modules:
+            self._modules[key] = []
+            for r in range(one.pp):
+                there = {v for stage in division.of_rank(r).values() for v in stage.variables}
+                found = Counter[str]()
+                for v in there:
+                    found[variables[v].path.rpartition(".")[0]] += self._trained[v]
+                self._modules[key].append(sorted(found.values(), reverse=True))
+        return self._modules[key]
+
+    def _in_passes(self, one: Candidate) -> float:
+        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together."""
+        if one.tp * one.cp == 1:
+            return 0.0
+        return min(self._of_samples(one, samples) for samples in {*self._sizes(one)})
+
+    def _of_samples(self, one: Candidate, samples: int) -> float:
+        """The same for so many samples."""
+        key = one.tp, one.cp, one.sequence_parallel, samples
+        if key not in self._messages:
+            whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
+            a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))
+            along = (TRAFFIC[axis](a, a.mesh.size - 1, [samples]) for axis in ("tp", "cp"))
+            inside = (x for x in chain.from_iterable(along) if x.during is not Kind.UPDATE)
+            self._messages[key] = self._costs.exchanges.total(inside)
+        return self._messages[key]
+
+    def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float]) -> float:
+        """The seconds to scatter, or to gather, parameters between nodes: each of these sends all
+        of them but its own, and each bucket in messages to all others.
+
+        A bucket ends with the module by which it gets as long as buckets are: so it is shorter
+        than that and the longest modules.
+        """
+        links, config = self._costs.exchanges.links(group), self._paper.plain
+        others, numbers = links.spans - 1, sum(modules)
+        sent = numbers * self._itemsize * others / links.spans * links.sharing
+        mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
+        lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
+        buckets = sum(length < numbers for length in lengths) + 1
+        rounds = others * buckets if config.allreduce == "auto" else 0
+        return sent * links.machine.far.beta + rounds * links.machine.far.alpha

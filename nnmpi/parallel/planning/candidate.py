@@ -1,0 +1,86 @@
+"""Candidate: a layout that a search may look at, as the options that ask for it."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from nnmpi.config import Config
+from nnmpi.mesh import AXES
+
+MOST_MICRO_BATCHES = 64
+SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
+"""Those that others are never faster than: a step has one update, and the same bits."""
+
+
+class Candidate(NamedTuple):
+    """The options of a layout, by their names in Config."""
+
+    dp: int = 1
+    cp: int = 1
+    pp: int = 1
+    tp: int = 1
+    zero: int = 0
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    micro_batches: int = 1
+    recompute: bool = False
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that have the same parameters."""
+        return self.dp * self.cp
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each axis."""
+        return self.dp, self.cp, self.pp, self.tp
+
+    @property
+    def flags(self) -> str:
+        """The options as a command takes them, those that are not by default."""
+        plain, words = Candidate(), list[str]()
+        for name, value in self._asdict().items():
+            if value != getattr(plain, name):
+                flag = f"--{name.replace('_', '-')}"
+                words.append(flag if value is True else f"{flag} {value}")
+        return " ".join(words) or "--dp 1"
+
+    @property
+    def pure(self) -> str:
+        """The way of being parallel that it uses alone, in a word or two; "" if it uses several."""
+        names = (axis.name for axis in AXES)
+        used = [name for name in names if getattr(self, name) > 1]
+        if len(used) != 1 or self.sequence_parallel or (self.zero and used != ["dp"]):
+            return ""
+        return f"zero {self.zero}" if self.zero else used[0]
+
+
+def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
+    """All (dp, cp, pp, tp) of so many ranks."""
+    small = [k for k in range(1, int(ranks**0.5) + 1) if not ranks % k]
+    divisors = sorted({*small, *(ranks // k for k in small)})
+    for cp, pp, tp in product(divisors, repeat=3):
+        if not ranks % (cp * pp * tp):
+            yield ranks // (cp * pp * tp), cp, pp, tp
+
+
+def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
+    """The layouts of a shape that may be fastest; with recomputation none is, it saves memory."""
+    dp, cp, pp, tp = shape
+    samples = config.batch_size // dp
+    counts = [1 << k for k in range(7) if 1 << k <= min(samples, MOST_MICRO_BATCHES)]
+    for zero, in_parts, schedule, count in product(
+        (0, 1, 2, 3) if dp * cp > 1 else (0,),
+        (False, True) if tp > 1 and cp == 1 else (False,),
+        SCHEDULES_OF_PLANS if pp > 1 else SCHEDULES_OF_PLANS[:1],
+        counts,
+    ):
+        yield Candidate(*shape, zero, in_parts, schedule, count)
+
+
+def recomputed(one: Candidate) -> Candidate | None:
+    """The same layout with less memory and more time; None where nothing would be recomputed: a
+    backward pass whose forward pass came just before has its activations still."""
+    if one.recompute or one.pp == 1 or one.micro_batches == 1:
+        return None
+    return one._replace(recompute=True)

@@ -1,0 +1,142 @@
+"""Machine: what was measured of a node, and of the links between nodes; the file it is in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from os import PathLike
+from typing import Any, NamedTuple, Self
+
+from nnmpi.collectives.price import Link
+from nnmpi.quoting import shown
+from nnmpi.user_files import content, parsed
+
+FORMAT = 1
+LONGEST = 100_000_000  # bytes of a file
+
+
+class Curve(NamedTuple):
+    """Seconds by a size: straight between sizes that were measured, and on beyond them.
+
+    points  (size, seconds), sizes ascending
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, size: float) -> float:
+        """The seconds of a size; no less than 0."""
+        if len(self.points) == 1:
+            return self.points[0][1]
+        pieces = [*pairwise(self.points)]
+        (a, first), (b, second) = next((p for p in pieces if size <= p[1][0]), pieces[-1])
+        return max(first + (size - a) * (second - first) / (b - a), 0.0)
+
+
+class UnitTimes(NamedTuple):
+    """Seconds of a unit: of its forward pass, of the gradients of its input, of its parameters."""
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all three."""
+        return sum(self)
+
+
+class MeasuredModel(NamedTuple):
+    """The units of a model whose layers are divided among ranks along tp.
+
+    units  by samples in a micro-batch, one entry a unit
+    """
+
+    graph: str
+    tp: int
+    dtype: str
+    units: Mapping[int, Sequence[UnitTimes]]
+
+
+class Machine(NamedTuple):
+    """What a node of a machine does in what time, all of its ranks busy.
+
+    cpu          the processor, by name
+    ranks        that were measured together, on one node
+    near, far    a message within a node, and between nodes
+    adding       seconds to add a byte to another one
+    sums         seconds of collectives on a node by bytes: "all-reduce shared 2" of two ranks
+    updates      seconds a number, by optimizer
+    step         seconds that a step takes besides units, exchanges and the update
+    micro_batch  seconds that each micro-batch takes besides these
+    speed        multiplications and additions a second in large layers
+    models       of which units were measured
+    """
+
+    cpu: str
+    ranks: int
+    near: Link
+    far: Link
+    adding: float
+    sums: Mapping[str, Curve]
+    updates: Mapping[str, float]
+    step: float
+    micro_batch: float
+    speed: float
+    models: tuple[MeasuredModel, ...] = ()
+
+    def as_json(self) -> str:
+        """The text of its file."""
+        fields = {
+            **self._asdict(),
+            "sums": {name: curve.points for name, curve in self.sums.items()},
+            "models": [
+                {**m._asdict(), "units": {str(n): rows for n, rows in m.units.items()}}
+                for m in self.models
+            ],
+        }
+        return json.dumps({"format": FORMAT, **fields}, indent=1)
+
+    @classmethod
+    def from_fields(cls, f: Mapping[str, Any]) -> Self:
+        """From the fields of its file."""
+        models = tuple(
+            MeasuredModel(
+                *(m["graph"], m["tp"], m["dtype"]),
+                {int(n): [UnitTimes(*row) for row in rows] for n, rows in m["units"].items()},
+            )
+            for m in f["models"]
+        )
+        sums = {name: Curve(tuple((x, y) for x, y in row)) for name, row in f["sums"].items()}
+        given = {name: f[name] for name in cls._fields}
+        links = {"near": Link(*f["near"]), "far": Link(*f["far"])}
+        return cls(**{**given, **links, "sums": sums, "models": models})
+
+
+def read_machine(path: str | PathLike[str]) -> Machine:
+    """The machine of a file; raises ValueError for one that is none."""
+    file = f"machine file {shown(path)}"
+    text = content(path, file, LONGEST, "make one by python -m nnmpi.measure")
+    try:
+        fields = parsed(json.loads, text)
+        if fields["format"] != FORMAT:
+            raise ValueError(f"its format is {fields['format']}, and this version reads {FORMAT}")
+        return Machine.from_fields(fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(
+            f"{shown(path)} is no machine file: {what}; make one by python -m nnmpi.measure"
+        ) from None
+
+
+TYPICAL = Machine(
+    cpu="typical",
+    ranks=1,
+    near=Link(1e-6, 1e-10),
+    far=Link(2e-5, 1e-9),
+    adding=1e-10,
+    sums={},
+    updates={"sgd": 1e-9, "adam": 2e-9, "adamw": 2e-9, "rmsprop": 2e-9},
+    step=1e-4,
+    micro_batch=1e-4,
+    speed=3e10,
+)
+"""Where nothing was measured: one core a rank, 10 Gbit/s between nodes."""

@@ -1,0 +1,114 @@
+"""Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
+
+sharding   of (cp, tp, sequence parallelism)
+division   of (stages, pp)
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from nnmpi.config import Config
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.arrangement.arrange import STRATEGY_KINDS, arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement, RankModel
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import Division, estimated_division
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.layout import mesh_of
+from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.schedules.pipeline import SCHEDULES
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+UNMEASURED = {"allreduce": "ring"}
+"""What stands for the fastest all-reduce where nothing is measured."""
+
+
+class Paper:
+    """Each method raises ValueError for what cannot be, each time that it is asked."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        graph: Graph,
+        model: ModelTimes,
+        check: Callable[[Config, int], None],
+        sharding_of: Callable[[Config], Sharding],
+    ) -> None:
+        self.plain, self.cluster, self.graph = config, cluster, graph
+        self._model, self._check, self._sharding_of = model, check, sharding_of
+        self._shardings = _Once[tuple[int, int, bool], Sharding]()
+        self._divisions = _Once[tuple[int, int], Division]()
+
+    def config(self, one: Candidate) -> Config:
+        """The config of a layout."""
+        return replace(self.plain, **one._asdict())
+
+    def sharding(self, one: Candidate) -> Sharding:
+        """How layers and sequences are cut."""
+        key = one.tp, one.cp, one.sequence_parallel
+        options: dict[str, Any] = {
+            "tp": one.tp,
+            "cp": one.cp,
+            "sequence_parallel": one.sequence_parallel,
+        }
+        return self._shardings.get(key, lambda: self._sharding_of(replace(self.plain, **options)))
+
+    def division(self, one: Candidate) -> Division:
+        """The stages."""
+        virtual = self.plain.virtual_stages if SCHEDULES[one.schedule].virtual else 1
+        key = one.pp * virtual, one.pp
+        return self._divisions.get(key, lambda: self._divided(*key))
+
+    def _divided(self, stages: int, pp: int) -> Division:
+        seconds = self._model.whole_seconds(max(self.plain.batch_size // 8, 1))
+        return estimated_division(self.graph, stages, pp, seconds=seconds)
+
+    def refusal(self, one: Candidate) -> str:
+        """Why all layouts cannot be whose model is cut in this way; "" if they can."""
+        try:
+            self.sharding(one)
+            self.division(one)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def arranged(self, one: Candidate) -> Arrangement:
+        """What each rank has and does."""
+        config = self.config(one)
+        self._check(config, self.cluster.size)
+        sharding, division = self.sharding(one), self.division(one)
+        return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
+
+    def without_parameters(self, one: Candidate) -> Arrangement:
+        """The same, of which passes of the last rank are asked alone."""
+        config, sharding, division = self.config(one), self.sharding(one), self.division(one)
+        mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
+        rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
+        return Arrangement(
+            *(config, self.cluster, self.graph, sharding, division, mesh, 0, STRATEGY_KINDS[-1]),
+            *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
+        )
+
+
+class _Once(Generic[K, T]):
+    """What is made for each key once, or the reason why it cannot be."""
+
+    def __init__(self) -> None:
+        self._made, self._refused = dict[K, T](), dict[K, str]()
+
+    def get(self, key: K, make: Callable[[], T]) -> T:
+        """The value of a key; raises ValueError if it cannot be."""
+        if key not in self._made and key not in self._refused:
+            try:
+                self._made[key] = make()
+            except ValueError as error:
+                self._refused[key] = str(error)
+        if key in self._refused:
+            raise ValueError(self._refused[key])
+        return self._made[key]

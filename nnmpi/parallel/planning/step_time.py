@@ -1,0 +1,175 @@
+"""How long a step takes on a machine: the programs of the schedule, on a clock for each stage.
+
+compute    units of the rank along pp that is busy longest, each pass of each micro-batch
+tensor     its exchanges within these passes: along tp and cp, statistics
+bubble     what passes take longer than that, on the rank whose gradients are summed last
+sums       of gradients, and parameters that ZeRO 3 gathers, as far as no pass hides them
+update     the optimizer, what ranks agree on, and parameters that are gathered behind it
+other      what no unit and no exchange takes: batches, losses, Python
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.traffic import exchanges
+from nnmpi.parallel.planning.exchange_time import ExchangeTimes
+from nnmpi.parallel.planning.machine import Machine, UnitTimes
+from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.sim.pipeline import Costs, simulate, stage_times
+
+SENDS = (Kind.SEND_F, Kind.SEND_B)
+BACKWARD = (Kind.B, Kind.I, Kind.W)
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step, term by term."""
+
+    compute: float
+    tensor: float
+    bubble: float
+    sums: float
+    update: float
+    other: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(self)
+
+
+class CostModel(NamedTuple):
+    """What is known of the time of a step before it is known how ranks are arranged."""
+
+    machine: Machine
+    model: ModelTimes
+    exchanges: ExchangeTimes
+
+
+class _RankTimes(NamedTuple):
+    """What one rank does in a step, besides messages between stages.
+
+    compute  seconds of each pass of a micro-batch, by stage
+    tensor   seconds of exchanges within a pass, by stage and kind
+    gathers  parameters of ZeRO 3, and gradients that each pass scatters
+    sums     of gradients, in the order in which they begin
+    update   the optimizer, and exchanges around it
+    message  the longest to another stage
+    """
+
+    compute: Mapping[int, Mapping[Kind, float]]
+    tensor: Mapping[tuple[int, Kind], float]
+    gathers: Sequence[Exchange]
+    sums: Sequence[Exchange]
+    update: float
+    message: float
+
+
+def step_time(a: Arrangement, costs: CostModel) -> StepTime:
+    """The seconds of a step over one batch of the config.
+
+    Of the ranks along dp, cp and tp the last ones have most: it is they that the others wait for.
+    """
+    ranks = a.mesh.group(a.mesh.size - 1, "pp")
+    micro = micro_batches(a, ranks[0], a.config.batch_size)
+    programs = [ops(a, rank, len(micro)) for rank in ranks]
+    pairs = zip(ranks, programs, strict=True)
+    found = [_rank_times(a, costs, rank, micro, program) for rank, program in pairs]
+    stages = dict(chain.from_iterable(one.compute.items() for one in found))
+    tensor = dict(chain.from_iterable(one.tensor.items() for one in found))
+    passes = [
+        {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
+        for s in range(len(stages))
+    ]
+    simulated = simulate(programs, Costs(passes, max(one.message for one in found)))
+    ends = [0.0] * len(ranks)
+    for span in simulated.timeline.spans:
+        ends[span.rank] = max(ends[span.rank], span.end)
+    sums = [
+        _exposed(one, simulated.busy[k], passes, costs.exchanges) for k, one in enumerate(found)
+    ]
+    done = max(end + after for end, after in zip(ends, sums, strict=True))
+    busiest = max(range(len(ranks)), key=lambda k: simulated.busy[k])
+    busy = simulated.busy[busiest]
+    computed = (op for op in programs[busiest] if op.micro >= 0)
+    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
+    last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
+    passed = max(ends[last], busy)
+    return StepTime(
+        compute=compute,
+        tensor=busy - compute if any(one.tensor for one in found) else 0.0,
+        bubble=passed - busy,
+        sums=done - passed,
+        update=max(one.update for one in found),
+        other=costs.machine.step + len(micro) * costs.machine.micro_batch,
+    )
+
+
+def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float]:
+    """The seconds of the passes of a stage with these units. Of the first one, all of a backward
+    pass in two halves is done in the second one."""
+    f, i, w = (sum(column) for column in zip(*units, strict=True))
+    return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
+
+
+def _rank_times(
+    a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int], program: Sequence[Op]
+) -> _RankTimes:
+    """What a rank takes, one pass at a time."""
+    axes, times, model = a.mesh.axes, costs.exchanges, costs.model
+    in_parts = a.config.sequence_parallel
+    of_units = model.of(a.sharding, axes["tp"], axes["cp"], in_parts, max(micro))
+    compute = dict[int, Mapping[Kind, float]]()
+    pairs = [*zip(model.units, of_units, strict=True)]
+    for s in a.model_on(rank).stages:
+        here = [seconds for unit, seconds in pairs if unit.nodes.start in a.stages[s]]
+        compute[s] = stage_passes(here, is_first=s == 0)
+    counts = Counter((op.stage, op.kind) for op in program if op.micro >= 0)
+    tensor = defaultdict[tuple[int, Kind], float](float)
+    gathers, sums, updates = list[Exchange](), list[Exchange](), list[Exchange]()
+    along = exchanges(a, rank, a.config.batch_size)
+    for one in chain.from_iterable(along.values()):
+        if one.during in SENDS:
+            continue
+        if one.stage >= 0:
+            at = one.stage, _performed(one, counts)
+            tensor[at] += times.seconds(one) / counts[at]
+        else:
+            of_phase = {Kind.REDUCE: sums, Kind.UPDATE: updates}
+            of_phase.get(one.during, gathers).append(one)
+    numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
+    update = numbers * costs.machine.updates[a.config.optimizer] + times.total(updates)
+    message = max((times.seconds(one) / one.times for one in along["pp"] if one.times), default=0.0)
+    return _RankTimes(compute, tensor, gathers, sums, update, message)
+
+
+def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
+    """The operation in which an exchange of a backward pass happens: B, or the first of two."""
+    there = (kind for kind in (one.during, *BACKWARD) if counts.get((one.stage, kind)))
+    return next(there)
+
+
+def _exposed(
+    one: _RankTimes, busy: float, passes: Sequence[Mapping[Kind, float]], times: ExchangeTimes
+) -> float:
+    """The seconds of sums and gathers that no pass hides.
+
+    Between nodes messages travel while a rank computes: those of the first bucket begin when its
+    part of the last backward pass has ended. On a node the ranks move them themselves.
+    """
+    gathers = times.total(one.gathers)
+    if one.gathers and times.is_between_nodes(one.gathers[0]):
+        gathers = max(gathers - busy, 0.0)
+    numbers, done = sum(sum_.numbers for sum_ in one.sums), 0
+    last = sum(passes[s][Kind.B] for s in one.compute)
+    clock = -last
+    for sum_ in one.sums:
+        done += sum_.numbers
+        ready = last * (done / numbers - 1) if times.is_between_nodes(sum_) else 0.0
+        clock = max(clock, ready) + times.seconds(sum_)
+    return gathers + max(clock, 0.0)

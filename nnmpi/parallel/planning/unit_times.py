@@ -1,0 +1,129 @@
+"""How long the units of a model take on a rank: measured, or from their multiplications."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import chain, pairwise
+
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
+from nnmpi.parallel.tensor.sharding import Sharding
+
+
+def signature(graph: Graph) -> str:
+    """What two graphs have in common whose units take the same time."""
+    rows = [
+        (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
+        for node in graph.nodes
+        for ends in (node.inputs, node.outputs)
+    ]
+    shapes = [(variable.shape, variable.is_trained) for variable in graph.variables]
+    return hashlib.sha256(repr((rows, shapes)).encode()).hexdigest()[:16]
+
+
+class ModelTimes:
+    """The seconds of the units of a model on a machine; each is found once.
+
+    units  of the graph, in their order
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
+        self.units, self._graph, self._machine = units(graph), graph, machine
+        name = signature(graph)
+        alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
+        self._measured = {m.tp: m for m in alike}
+        self._found = dict[tuple[int, int, bool, int], list[UnitTimes]]()
+        self._shares = dict[tuple[int, int, bool], list[float]]()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its units were measured; else their times are estimated."""
+        return 1 in self._measured
+
+    def whole_seconds(self, samples: int) -> list[float] | None:
+        """Of all passes of each unit on a rank that has all of it; None if none was measured."""
+        return [unit.seconds for unit in self._whole(samples)] if self.is_measured else None
+
+    def of(
+        self, sharding: Sharding, tp: int, cp: int, in_parts: bool, samples: int
+    ) -> list[UnitTimes]:
+        """Of a micro-batch of so many samples of a rank, the slowest along tp and cp.
+
+        `sharding` is that of so many ranks, with or without sequence parallelism (`in_parts`).
+        """
+        key = tp, cp, in_parts, samples
+        if key not in self._found:
+            self._found[key] = self._of(sharding, *key)
+        return self._found[key]
+
+    def _of(
+        self, sharding: Sharding, tp: int, cp: int, in_parts: bool, samples: int
+    ) -> list[UnitTimes]:
+        if cp == 1 and tp in self._measured:
+            return _measured(self._measured[tp], samples)
+        way = tp, cp, in_parts
+        if way not in self._shares:
+            self._shares[way] = shares(self._graph, self.units, sharding, tp)
+        of_rank = zip(self._shares[way], self._whole(samples), strict=True)
+        return [UnitTimes(*(share * t for t in one)) for share, one in of_rank]
+
+    def _whole(self, samples: int) -> list[UnitTimes]:
+        """On a rank that computes all of each unit."""
+        if self.is_measured:
+            return _measured(self._measured[1], samples)
+        return [_estimated(self._graph, unit, samples, self._machine.speed) for unit in self.units]
+
+
+def _measured(model: MeasuredModel, samples: int) -> list[UnitTimes]:
+    """Between the numbers of samples that were measured."""
+    sizes = sorted(model.units)
+    found = []
+    for rows in zip(*(model.units[n] for n in sizes), strict=True):
+        passes = zip(*rows, strict=True)
+        curves = (Curve(tuple(zip(sizes, times, strict=True))) for times in passes)
+        found.append(UnitTimes(*(curve.at(samples) for curve in curves)))
+    return found
+
+
+def _estimated(graph: Graph, unit: Unit, samples: int, speed: float) -> UnitTimes:
+    """Each half of a backward pass multiplies as often as the forward pass."""
+    seconds = samples * sum(work(graph, graph.nodes[k]) for k in unit.nodes) / speed
+    needs = any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
+    return UnitTimes(seconds, seconds * needs, seconds * unit.is_trained)
+
+
+# ---- how much of a unit a rank computes
+
+
+def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding, tp: int) -> list[float]:
+    """How much of the multiplications of each unit the rank does that does most of them."""
+    ranks, branches = range(tp), sharding.branches
+    found = []
+    for unit in units:
+        parts = [(k, work(graph, graph.nodes[k]), _part(graph, sharding, k)) for k in unit.nodes]
+        whole = sum(all_of_it for _, all_of_it, _ in parts)
+        here = max(
+            sum(part * of for k, of, part in parts if branches.runs(k, rank))
+            for rank in (ranks if branches.nodes else ranks[:1])
+        )
+        found.append(here / whole if whole else 1.0)
+    return found
+
+
+def _part(graph: Graph, sharding: Sharding, k: int) -> float:
+    """The largest part of a node that a rank computes: of its weight, or of its output if it has
+    none, and of the positions of a sequence."""
+    node, positions = graph.nodes[k], sharding.sequences
+    cut = _cut_of(sharding, node)
+    part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
+    if node.outputs and node.outputs[0] in positions.axes:
+        part *= max(map(positions.count, range(positions.ranks))) / positions.length
+    return part
+
+
+def _cut_of(sharding: Sharding, node: Node) -> Sequence[int] | None:
+    """The bounds of the parts of a node along tp."""
+    weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
+    outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
+    return next((cut.bounds for cut in chain(weights, outputs)), None)

@@ -1,0 +1,65 @@
+"""The command `python -m nnmpi.plan`: the layout of so many ranks that trains fastest, on paper.
+
+Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnmpi import cli
+from nnmpi.config import Config
+from nnmpi.parallel.planning.drawing import as_svg
+from nnmpi.run.planning.planning import Asked, planned
+from nnmpi.run.planning.report import as_event, as_text
+from nnmpi.terms import size
+
+CLUSTER = ("ranks", "nodes", "memory", "machine")
+GROUPS = ("model", "data", "training")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command: those of nnmpi.train that say what is trained."""
+    p = cli.Parser(
+        prog="python -m nnmpi.plan",
+        description="Find the layout of ranks that trains a model fastest, without MPI.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    cluster = p.add_argument_group("cluster")
+    cluster.add_argument("--ranks", type=int, required=True, metavar="N")
+    cluster.add_argument(
+        "--nodes", type=int, default=1, metavar="K", help="that the ranks are on (default 1)"
+    )
+    cluster.add_argument("--memory", default=None, metavar="SIZE", help="of a rank, such as 8GB")
+    cluster.add_argument(
+        "--machine", default=None, metavar="FILE.json", help="what nnmpi.measure has written"
+    )
+    cli.add_flags(p, GROUPS)
+    output = p.add_argument_group("output")
+    output.add_argument("--svg", type=Path, default=None, metavar="FILE", help="write a picture")
+    output.add_argument("--json", action="store_true", default=False, help="print JSON")
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+
+    def command() -> int:
+        given = vars(parser().parse_args(arguments))
+        ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
+        asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
+        svg, is_json = given.pop("svg"), given.pop("json")
+        plan = planned(Config(**given), asked)
+        if svg:
+            svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
+        event = as_event(plan)
+        print(json.dumps(event, indent=2) if is_json else as_text(event), flush=True)
+        return 0
+
+    return cli.run("nnmpi.plan", command, "take fewer ranks, or a smaller model")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,134 @@
+"""From the options of a run, a cluster and a machine to the layouts that a search has found."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nnmpi.config import Config
+from nnmpi.data import blank
+from nnmpi.drawing.tables import amount, plural
+from nnmpi.parallel import plan
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.planning.exchange_time import ExchangeTimes
+from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
+from nnmpi.parallel.planning.paper import Paper
+from nnmpi.parallel.planning.search import Search, Searcher
+from nnmpi.parallel.planning.step_time import CostModel
+from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.quoting import shown
+from nnmpi.run.dry_run import MOST_RANKS
+from nnmpi.run.measuring import processor
+from nnmpi.run.setup import objectives
+from nnmpi.run.setup.cutting import Uncut, sharding_of
+from nnmpi.run.setup.setup import NO_METRICS, build_model
+
+
+class Asked(NamedTuple):
+    """What a plan is asked for besides options of a run; `memory` in bytes of a rank."""
+
+    ranks: int
+    nodes: int
+    memory: float | None
+    machine: str | None
+
+
+class LayoutPlan(NamedTuple):
+    """What was found.
+
+    notes  what one should know of the figures, a line each
+    """
+
+    config: Config
+    asked: Asked
+    search: Search
+    notes: list[str]
+
+    @property
+    def title(self) -> str:
+        """What was planned."""
+        nodes = f" on {plural(self.asked.nodes, 'node')}" if self.asked.nodes > 1 else ""
+        return f"{self.config.model} on {plural(self.asked.ranks, 'rank')}{nodes}"
+
+
+def planned(config: Config, asked: Asked) -> LayoutPlan:
+    """The fastest layouts; raises ValueError where there is none, or none that fits."""
+    _check(asked)
+    machine = read_machine(asked.machine) if asked.machine else TYPICAL
+    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
+    model, loss = build_model(config, None, dataset), objectives.criterion(None)
+    plan.check_batch(config, len(dataset.train.y))
+    objectives.check_labels(loss, dataset)
+    graph = objectives.model_graph(config, model, dataset, loss)
+    cluster = Cluster.on_paper(asked.ranks, asked.nodes, config.device)
+    times = ModelTimes(graph, machine, config.dtype)
+    notes = [*_notes(config, asked, machine, times)]
+    if config.optimizer not in machine.updates:
+        most = max(machine.updates.values())
+        machine = machine._replace(updates={**machine.updates, config.optimizer: most})
+
+    def cut(one: Config) -> Sharding:
+        return sharding_of(Uncut(one, graph, loss, dataset, NO_METRICS))
+
+    paper = Paper(config, cluster, graph, times, plan.check, cut)
+    costs = CostModel(machine, times, ExchangeTimes(machine, cluster))
+    found = Searcher(paper, costs, asked.memory or float("inf")).search()
+    _refuse_none(config, asked, found)
+    return LayoutPlan(config, asked, found, notes)
+
+
+def _check(asked: Asked) -> None:
+    if not 1 <= asked.ranks <= MOST_RANKS:
+        raise ValueError(f"ranks {asked.ranks} must be from 1 to {MOST_RANKS:,}")
+    if not 1 <= asked.nodes <= asked.ranks:
+        raise ValueError(
+            f"nodes {asked.nodes} must be from 1 to {asked.ranks}, the number of ranks"
+        )
+
+
+def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
+    """Raises ValueError where no layout was found."""
+    if found.best:
+        return
+    if found.least and asked.memory:
+        least = found.least
+        raise ValueError(
+            f"no layout of {plural(asked.ranks, 'rank')} fits into {amount(asked.memory)} a rank: "
+            f"{least.layout.flags} takes least, {amount(least.nbytes)}; use --memory "
+            f"{amount(least.nbytes * 1.01).replace(' ', '')} if there is so much, more --ranks, or "
+            f"a smaller --batch-size than {config.batch_size}"
+        )
+    reasons = "".join(f" ({why})" for why in [*found.refused][:1])
+    raise ValueError(
+        f"{config.model} can be divided among {plural(asked.ranks, 'rank')} in no way that leaves "
+        f"each a sample of a batch of {config.batch_size}{reasons}; use fewer --ranks, a number "
+        "with small divisors, or a larger --batch-size"
+    )
+
+
+def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) -> Iterator[str]:
+    """What one should know of the figures."""
+    a_node = -(-asked.ranks // asked.nodes)
+    how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
+    if asked.machine is None:
+        yield (
+            "figures of a typical machine, not of this one: layouts may be compared, and seconds "
+            f"are a guess; measure by {how} --out machine.json, and give --machine machine.json"
+        )
+        return
+    file = shown(asked.machine)
+    if machine.cpu != processor():
+        yield f"{file} is of {machine.cpu}, and here is {processor()}: times are those of the first"
+    if not times.is_measured:
+        yield (
+            f"{file} has not measured {config.model} with {config.data} in {config.dtype}: its "
+            f"units are estimated from {machine.speed / 1e9:.3g} billion multiplications a second; "
+            f"measure by {how} --out FILE.json"
+        )
+    if config.optimizer not in machine.updates:
+        known = ", ".join(machine.updates)
+        yield f"{file} has measured {known}, and {config.optimizer} counts as the slowest of these"
+    if machine.ranks < a_node:
+        yield (
+            f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
+            f"{a_node}: that these share its memory and caches is not in the figures"
+        )

@@ -1,0 +1,108 @@
+"""What is said of a plan: a JSON object, and of that a table."""
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import Any
+
+from nnmpi.config import Config, options
+from nnmpi.drawing.tables import amount, columns, plural
+from nnmpi.parallel.planning.search import Planned
+from nnmpi.parallel.planning.step_time import StepTime
+from nnmpi.run.planning.planning import LayoutPlan
+from nnmpi.run.report import Event
+
+TERMS = StepTime._fields
+
+
+def as_event(plan: LayoutPlan) -> Event:
+    """The plan, its best layouts first."""
+    best, asked = plan.search.best[0], plan.asked
+    return {
+        "event": "plan",
+        "title": plan.title,
+        "batch_size": plan.config.batch_size,
+        **asked._asdict(),
+        "notes": plan.notes,
+        "counts": plan.search.counts._asdict(),
+        "refused": dict(plan.search.refused),
+        "best": [_row(plan, one, best) for one in plan.search.best],
+        "pure": {name: _row(plan, one, best) for name, one in plan.search.pure.items()},
+        "command": " ".join(command(plan.config, asked.ranks, best)),
+    }
+
+
+def _row(plan: LayoutPlan, one: Planned, best: Planned) -> Event:
+    """One layout, and why it is not the best one."""
+    return {
+        "layout": one.layout._asdict(),
+        "flags": one.layout.flags,
+        "seconds": one.time.seconds,
+        "samples_per_second": plan.config.batch_size / one.time.seconds,
+        "bytes": one.nbytes,
+        "fits": one.nbytes <= (plan.asked.memory or float("inf")),
+        **one.time._asdict(),
+        "why": why(one, best, plan.asked.memory),
+    }
+
+
+def why(one: Planned, best: Planned, memory: float | None) -> str:
+    """Why a layout loses: its memory, or the term by which it is slower most."""
+    if memory and one.nbytes > memory:
+        return f"memory: {amount(one.nbytes - memory)} too much"
+    slower = [(b - a, name) for name, a, b in zip(TERMS, best.time, one.time, strict=True)]
+    more, name = max(slower)
+    return f"{name} +{_number(1e3 * more)} ms" if one.layout != best.layout and more > 0 else ""
+
+
+def command(config: Config, ranks: int, one: Planned) -> Iterator[str]:
+    """The words of the command that runs a layout."""
+    yield f"mpirun -n {ranks} python -m nnmpi.train"
+    plain = Config()
+    for option in options(("model", "data", "training")):
+        value = getattr(config, option.name)
+        if value != getattr(plain, option.name) or option.name in ("model", "data"):
+            flag = option.name.replace("_", "-")
+            if isinstance(value, bool):
+                yield f"--{flag}" if value else f"--no-{flag}"
+            else:
+                yield f"--{flag} {quote(str(value))}"
+    yield one.layout.flags
+
+
+SMALL = 1e-6
+"""Milliseconds: less than any clock shows."""
+
+HEAD = ["layout", "ms a step", "samples/s", "memory", *TERMS, "loses by"]
+
+
+def as_text(e: Event) -> str:
+    """The plan as a table."""
+    counts, pure = e["counts"], e["pure"]
+    memory = f", {amount(e['memory'])} a rank" if e["memory"] else ""
+    best = {row["flags"] for row in e["best"]}
+    alone = [_cells(row, f"{name}: ") for name, row in pure.items() if row["flags"] not in best]
+    rows = [HEAD, *(_cells(row) for row in e["best"]), *alone]
+    lines = columns(rows).splitlines()
+    if alone:
+        lines.insert(1 + len(e["best"]), "one way of being parallel alone:")
+    return "\n".join([
+        f"{e['title']}, {plural(e['batch_size'], 'sample')} a step{memory}",
+        *(f"note: {note}" for note in e["notes"]),
+        "",
+        *lines,
+        "",
+        f"{plural(counts['looked'], 'layout')} looked at; {counts['pruned']:,} cannot be faster by "
+        f"their bound, {counts['refused']:,} cannot be, {counts['too_large']:,} are too large",
+        f"run the first one by: {e['command']}",
+    ])  # fmt: skip
+
+
+def _number(x: float) -> str:
+    """A number with four digits, or all of those before the point."""
+    return f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" if x >= SMALL else "0"
+
+
+def _cells(row: dict[str, Any], name: str = "") -> list[str]:
+    seconds, *terms = (_number(1e3 * row[term]) for term in ("seconds", *TERMS))
+    speed = _number(row["samples_per_second"])
+    return [f"{name}{row['flags']}", seconds, speed, amount(row["bytes"]), *terms, row["why"]]

@@ -1,0 +1,127 @@
+"""A search that prunes finds what an exhaustive one finds, and its bounds are bounds."""
+
+import pytest
+from helpers.planning import SLOW_LINKS, planning
+
+from nnmpi.collectives.collective import Collective
+from nnmpi.config import Config
+from nnmpi.parallel.arrangement.memory import activations
+from nnmpi.parallel.planning.bound import LowerBounds
+from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
+from nnmpi.parallel.planning.exchange_time import curve_name
+from nnmpi.parallel.planning.machine import TYPICAL, Curve
+from nnmpi.parallel.planning.search import Search
+
+IMAGES = "synthetic:1x28x28:10:12800"
+MODELS = {
+    "cnn": Config(model="mnist-cnn", data=IMAGES),
+    "wide mlp": Config(model="mlp:784-512-512-10", data=IMAGES, batch_size=24, optimizer="adam"),
+    "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
+    "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
+}
+CURVES = TYPICAL._replace(
+    sums={curve_name(Collective.ALL_REDUCE, "shared", p): Curve(((1.0, 1e-3),)) for p in (2, 4)}
+)
+CASES = {
+    "cnn on three nodes": ("cnn", 6, 3, TYPICAL),
+    "cnn with measured sums": ("cnn", 4, 1, CURVES),
+    "slow links": ("wide mlp", 8, 2, SLOW_LINKS),
+    "a rank a node": ("wide mlp", 6, 6, SLOW_LINKS),
+    "16 bits": ("halves", 4, 2, SLOW_LINKS),
+    "sequences": ("gpt", 2, 2, SLOW_LINKS),
+}
+
+
+FOUND = dict[tuple[object, ...], Search]()
+
+
+def found(case: str, most: float = float("inf"), prunes: bool = False) -> Search:
+    name, ranks, nodes, machine = CASES[case]
+    key = case, most, prunes
+    if key not in FOUND:
+        FOUND[key] = planning(MODELS[name], ranks, nodes, machine).searcher(most, prunes).search()
+    return FOUND[key]
+
+
+def as_tuple(one: Search) -> tuple[object, ...]:
+    return [(p.layout, p.time, p.nbytes) for p in one.best], one.pure
+
+
+@pytest.mark.parametrize("part", [1.0, 0.2])
+@pytest.mark.parametrize("case", CASES)
+def test_pruned_is_exhaustive(case: str, part: float) -> None:
+    sizes = sorted(one.nbytes for one in found(case).looked)
+    most = sizes[int(part * len(sizes))] if part < 1 else float("inf")
+    pruned, exhaustive = found(case, most, prunes=True), found(case, most)
+    assert as_tuple(pruned) == as_tuple(exhaustive)
+    assert pruned.counts.looked <= exhaustive.counts.looked
+    assert all(one.nbytes <= most for one in pruned.best)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bounds_rise_to_what_a_layout_takes(case: str) -> None:
+    name, *cluster = CASES[case]
+    there = planning(MODELS[name], *cluster)
+    bounds = LowerBounds(there.paper, there.costs)
+    for one in found(case).looked:
+        first, second, third = (
+            bound(one.layout) for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
+        )
+        assert first <= second <= third <= one.time.seconds, one
+        assert bounds.nbytes(one.layout) <= one.nbytes, one
+
+
+def test_little_memory_is_met_by_recomputation_or_by_nothing() -> None:
+    config = MODELS["wide mlp"]
+    there = planning(config, 8, 2)
+    least = there.searcher(1.0).search()
+    assert not least.best
+    assert least.least is not None
+    sizes = {one.nbytes for one in there.searcher(prunes=False).search().looked}
+    assert least.least.nbytes <= min(sizes)
+    just = planning(config, 8, 2).searcher(float(least.least.nbytes)).search()
+    assert [one.nbytes for one in just.best] == [least.least.nbytes]
+
+
+def test_recomputation_saves_what_no_backward_pass_needs_at_once() -> None:
+    """A rank whose backward passes follow their forward passes at once keeps all of one."""
+    paper = planning(MODELS["cnn"], 2).paper
+
+    def kept(**options: int) -> list[int]:
+        plain = Candidate(**options, micro_batches=4)  # type: ignore[arg-type]
+        found = [paper.arranged(plain._replace(recompute=again)) for again in (False, True)]
+        return [activations(a, rank, 64) for rank in range(2) for a in found]
+
+    first, again, second, again_there = kept(dp=2)
+    assert first == again == second == again_there > 0
+    first, again, second, again_there = kept(pp=2)
+    assert again < first
+    assert again_there == second
+
+
+def test_shapes_are_all_products() -> None:
+    for ranks in (1, 2, 12, 64):
+        there = [*shapes(ranks)]
+        assert all(dp * cp * pp * tp == ranks for dp, cp, pp, tp in there)
+        assert len({*there}) == len(there)
+    assert len([*shapes(12)]) == 40  # 12 = 2^2 3: 10 ways to divide 2^2 among four, 4 of 3
+
+
+def test_no_candidate_asks_for_what_has_no_effect() -> None:
+    config = Config(batch_size=8)
+    for shape in shapes(8):
+        for one in candidates(config, shape):
+            assert one.micro_batches * one.dp <= 8
+            assert not (one.zero and one.replicas == 1)
+            assert one.pp > 1 or one.schedule == "1f1b"
+            again = recomputed(one)
+            assert (again is None) == (one.pp == 1 or one.micro_batches == 1)
+            assert again is None or recomputed(again) is None
+
+
+def test_flags_are_those_of_the_command() -> None:
+    one = Candidate(dp=2, tp=4, zero=1, sequence_parallel=True, micro_batches=8)
+    assert one.flags == "--dp 2 --tp 4 --zero 1 --sequence-parallel --micro-batches 8"
+    assert Candidate().flags == "--dp 1"
+    names = [one.pure, Candidate(dp=2).pure, Candidate(dp=2, zero=3).pure, Candidate(cp=2).pure]
+    assert names == ["", "dp", "zero 3", "cp"]

@@ -1,0 +1,160 @@
+"""`nnmpi.plan`: the layouts that it finds, as text, JSON and SVG, and what it refuses in a line."""
+
+import json
+import shlex
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from helpers.planning import measured
+
+from nnmpi import plan, train
+from nnmpi.config import Config
+from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes, read_machine
+from nnmpi.run.measuring import processor
+
+CNN = "--model mnist-cnn --data mnist"
+
+
+def planned(text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert plan.main(shlex.split(text)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_table_has_the_best_ten_and_pure_layouts(capsys: pytest.CaptureFixture[str]) -> None:
+    text = planned(f"{CNN} --ranks 8 --nodes 2", capsys)
+    head = "layout ms a step samples/s memory compute tensor bubble sums update other loses by"
+    lines = text.splitlines()
+    (at,) = (k for k, line in enumerate(lines) if " ".join(line.split()) == head)
+    assert all(line.startswith("--") for line in lines[at + 1 : at + 11])
+    assert lines[at + 11] == "one way of being parallel alone:"
+    assert lines[0] == "mnist-cnn on 8 ranks on 2 nodes, 64 samples a step"
+    assert "figures of a typical machine" in text
+    assert "python -m nnmpi.measure" in text
+    assert "looked at" in lines[-2]
+
+
+def test_terms_add_up_and_losers_say_why(capsys: pytest.CaptureFixture[str]) -> None:
+    e = json.loads(planned(f"{CNN} --ranks 8 --nodes 2 --json", capsys))
+    terms = ("compute", "tensor", "bubble", "sums", "update", "other")
+    for row in [*e["best"], *e["pure"].values()]:
+        assert row["seconds"] == pytest.approx(sum(row[term] for term in terms))
+        assert row["samples_per_second"] == pytest.approx(64 / row["seconds"])
+    first, *others = e["best"]
+    assert first["why"] == ""
+    for row in others:
+        term, more, _ = row["why"].split()
+        assert float(more) == pytest.approx(1e3 * (row[term] - first[term]), rel=0.01)
+    assert {"dp", "zero 3", "tp"} <= {*e["pure"]}
+
+
+def test_the_command_of_the_winner_is_one_of_nnmpi_train(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = "--model mlp:64-32-10 --data digits --batch-size 32 --optimizer sgd --momentum 0.9"
+    e = json.loads(planned(f"{options} --ranks 4 --memory 100kB --json", capsys))
+    mpirun, arguments = e["command"].split(" python -m nnmpi.train ")
+    assert mpirun == "mpirun -n 4"
+    flags = e["best"][0]["flags"]
+    assert arguments.endswith(flags)
+    given = vars(train.parser().parse_args(shlex.split(arguments)))
+    layout = {name: given[name] for name in e["best"][0]["layout"] if name in given}
+    assert layout.items() <= e["best"][0]["layout"].items()
+    for name, value in vars(train.parser().parse_args(shlex.split(options))).items():
+        assert given.get(name, getattr(Config(), name, value)) == value
+
+
+def test_the_picture_has_a_point_a_layout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.svg"
+    e = json.loads(
+        planned(
+            f"{CNN} --ranks 4 --nodes 2 --memory 6MB --json --svg {shlex.quote(str(file))}", capsys
+        )
+    )
+    root = ET.parse(file).getroot()
+    circles = [one for one in root.iter() if one.tag.endswith("circle")]
+    titles = {title.text for one in circles for title in one}
+    for row in [*e["best"], *e["pure"].values()]:
+        assert any((title or "").startswith(f"{row['flags']}: ") for title in titles), row["flags"]
+    words = " ".join(one.text or "" for one in root.iter() if one.tag.endswith("text"))
+    assert "memory of a rank" in words
+    assert e["best"][0]["flags"] in words
+
+
+# ---- machines
+
+
+def machine_file(tmp_path: Path, config: Config, **changes: object) -> Path:
+    machine = measured(config, TYPICAL._replace(cpu=processor(), ranks=4), UnitTimes(1, 1, 1))
+    file = tmp_path / "machine.json"
+    file.write_text(machine._replace(**changes).as_json(), encoding="utf-8")
+    return file
+
+
+DIGITS = Config(model="mlp:64-32-10", data="digits")
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "note"),
+    [
+        ({}, "", ""),
+        ({"cpu": "Z80"}, "", "is of Z80, and here is"),
+        ({"models": ()}, "", "its units are estimated from 30 billion multiplications a second"),
+        ({}, "--dtype float64", "in float64: its units are estimated"),
+        ({"updates": {"sgd": 1e-9}}, "", "has measured sgd, and adam counts as the slowest"),
+        ({"ranks": 2}, "", "with 2 ranks at a time, and a node has 4"),
+    ],
+)
+def test_a_machine_that_does_not_fit_is_named(
+    changes: dict[str, object],
+    options: str,
+    note: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = shlex.quote(str(machine_file(tmp_path, DIGITS, **changes)))
+    options = f"--model {DIGITS.model} --data digits --ranks 4 --json {options}"
+    e = json.loads(planned(f"{options} --machine {file}", capsys))
+    assert len(e["notes"]) == bool(note)
+    assert note in " ".join(e["notes"])
+    if not options.endswith("float64") and not changes:
+        assert e["best"][0]["compute"] > 1  # seconds, as was measured
+
+
+def test_a_machine_is_the_same_when_it_is_read(tmp_path: Path) -> None:
+    file = machine_file(tmp_path, DIGITS)
+    found = read_machine(file)
+    assert found == measured(DIGITS, TYPICAL._replace(cpu=processor(), ranks=4), UnitTimes(1, 1, 1))
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (f"{CNN} --ranks 8 --nodes 2 --memory 100kB", "takes least, "),
+        (f"{CNN} --ranks 1009", "1,009 ranks in no way that leaves each a sample of a batch of 64"),
+        (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
+        (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
+        (f"{CNN} --ranks 2 --memory 8", "'8' is no size above 0"),
+        (f"{CNN} --ranks 2 --machine no.json", "no.json"),
+        (f"{CNN} --ranks 2 --machine {__file__}", "is no machine file: "),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_line(
+    options: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan.main(shlex.split(options)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nnmpi.plan: ")
+    assert words in line
+
+
+def test_the_least_memory_that_is_named_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(shlex.split(f"{CNN} --ranks 8 --memory 1kB")) == 2
+    line = capsys.readouterr().err
+    size = line.partition("use --memory ")[2].split()[0]
+    assert "fits" not in planned(f"{CNN} --ranks 8 --memory {size}", capsys)
