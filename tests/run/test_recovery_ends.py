@@ -39,10 +39,11 @@ def test_a_run_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
     def directory(name: str) -> dict[str, Any]:
         return {**PIPELINE, "checkpoint_dir": str(tmp_path / name), "save_every": "2"}
 
-    wanted, operations = recovered.counted(lambda: recovered.run_of(3, directory("whole"), {}))
-    for share in (0.6, 0.7, 0.8):
-        killed = {2: int(share * operations[2])}
-        left = recovered.run_of(3, directory(f"killed {share}"), killed)
+    wanted = recovered.run_of(3, directory("whole"), {})[0]
+    assert wanted is not None
+    for step, later in ((3, 30), (4, 60), (5, 10)):
+        options = {**directory(f"killed in {step}"), "callbacks": [KillsAt(2, step, later)]}
+        left = recovered.run_of(3, options, {})
         recovered.check(left, wanted)
         assert left[0] is not None
         assert left[0].recovered[0]["step"] in (0, 2, 4, 6)

@@ -132,8 +132,10 @@ class Recovery:
         found = gather_objects(everyone, torn.seen() if torn else self._seen)
         known = [one for one in found if one is not None]
         self._seen = SeenStep.joined(known) if known else None
+        step = None
         if is_open and self._seen is not None:
-            self._finished = finished(session, self._seen, everyone.members) or self._finished
+            step = finished(session, self._seen, everyone.members)
+        self._finished = step or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
         for key, left in self._torn.items():  # memory of a node has what those now lost have kept
             kept = self._kept[key]
@@ -141,7 +143,7 @@ class Recovery:
             once = {OwnedRange.of(one): one for one in ranges}
             self._kept[key] = kept._replace(ranges=[*once.values()])
         if is_open:
-            for one in held(session, self._finished, everyone.members):
+            for one in held(session, step, everyone.members):
                 key = one.version, self._number
                 self._kept[key] = one
             self._torn[key] = session  # the last one is what it has now
@@ -176,7 +178,7 @@ class Recovery:
             training.load_callbacks(survivors.all, survivors.spare)
         self._kept.clear()
         self._torn.clear()
-        self._seen = self._finished = None
+        self._seen = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
 
@@ -198,7 +200,7 @@ class Recovery:
 
     def _take(self, course: Course) -> None:
         """The counters of the run are those of all ranks."""
-        run = self._training.run
+        run, self._finished = self._training.run, None
         if course.counters is not None:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told if self._was_spare else {}, course.again)
@@ -257,9 +259,8 @@ class Recovery:
             run.told.calling,
             tuple(self._holding(*key) for key in self._kept),
             run.counters,
-            run.result,
+            (run.result, self._finished),
             run.follows,
-            self._finished,
             tuple(states_of(self._training.callbacks)) if self.survivors.spare else (),
         )
 
