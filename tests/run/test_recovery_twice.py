@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
-from threading import get_ident
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -62,8 +62,8 @@ def in_settle(patch: pytest.MonkeyPatch, losses: TwoLosses) -> None:
     settle = LocalStore.settle
 
     def dies(store: LocalStore) -> None:
-        losses.lose_first()
         settle(store)
+        losses.lose_first()
 
     patch.setattr(LocalStore, "settle", dies)
 

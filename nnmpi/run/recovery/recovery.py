@@ -16,6 +16,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
+from nnmpi.parallel.refusals import why_not
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
@@ -158,7 +159,8 @@ class Recovery:
         fewer = self._fewer()
         self._arrange_all(agreed(standings), fewer, standings)
         made = max(one.step for one in standings)
-        self.news.append(self._event(made, fewer, time.perf_counter() - began))
+        if self.survivors.work is not None:  # spare ranks tell nothing
+            self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
     def _arrange_all(
         self, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
@@ -185,7 +187,7 @@ class Recovery:
     def _open(self, course: Course, config: Config, work: Comm, snapshot: Snapshot | None) -> None:
         """A session of the ranks that work."""
         if course.lacks:
-            self._go_back(config, work, course.lacks)
+            self._go_back(config, work, course)
             return
         self._training.arrange(config, work, snapshot)
         if snapshot is None and self._number:  # after a loss
@@ -219,29 +221,30 @@ class Recovery:
         gifts = handed_over([one.holds for one in standings], source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
-    def _go_back(self, config: Config, comm: Comm, lacks: str) -> None:
-        """Goes back to the newest checkpoint; raises NothingLeftError where there is none."""
-        if not self._training.go_back(config, comm):
+    def _go_back(self, config: Config, comm: Comm, course: Course) -> None:
+        """Goes back to the newest checkpoint; raises ValueError where there is none."""
+        if not self._training.go_back(config, comm, were_spare=course.counters is None):
             directory = config.checkpoint_dir
             where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-            raise NothingLeftError(
-                f"a rank was lost, and nothing is left to go on from: {where} ({lacks}); start "
-                "again, with --backup or --save-every"
+            remedy = "" if why_not("backup", self._training.asked, comm.size) else "--backup or "
+            raise ValueError(
+                f"nothing is left to go on from: {where} ({course.lacks}); "
+                f"{remedy}--save-every keeps it"
             )
 
     def _check_initial(self, comm: Comm) -> None:
-        """Raises NothingLeftError if a run that begins again had other values at its start."""
+        """Raises ValueError if a run that begins again had other values at its start."""
         now = {OwnedRange.of(one): one.values for one in self._training.session.snapshot().owned}
 
         def check() -> None:
-            for version in self._kept.values():
-                for one in version.ranges:
+            for kept in (one for one in self._kept.values() if not one.version):
+                for one in kept.ranges:
                     own = slice(0, one.hi - one.lo)
                     values = now.get(OwnedRange.of(one))
                     if values is not None and not np.array_equal(values[own], one.values[own]):
-                        raise NothingLeftError(
+                        raise ValueError(
                             f"{one.place.path} was changed before the first step, and a rank was "
-                            "lost that had a part of the model: start again"
+                            "lost that had a part of the model"
                         )
 
         all_or_none(comm, check)

@@ -90,11 +90,8 @@ def agreed(standings: Sequence[Standing]) -> Course:
     try:
         source = newest(chain.from_iterable(one.holds for one in workers))
     except ValueError as error:
-        first, is_new = (
-            min(workers, key=_progress),
-            not furthest and all(one.number == 0 for one in workers),
-        )
-        lacks = "" if is_new else str(error)
+        first = min(workers, key=_progress)
+        lacks = str(error) if furthest else ""
         return Course(stage, None, first.counters, None, first.told, first.callbacks, lacks=lacks)
     version = source.version
     again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
