@@ -124,8 +124,10 @@ class Fails:
     def on_step(self, trainer: Trainer, event: Event) -> None:
         if event["step"] == 3:
             self.calls += 1
-            if self._dies and trainer.comm.members[trainer.comm.rank] == self._lost:
-                threads.kill(trainer.comm)
+            if self._dies and self._lost in trainer.comm.members:
+                trainer.comm.barrier()  # all have called it
+                if trainer.comm.members[trainer.comm.rank] == self._lost:
+                    threads.kill(trainer.comm)
             raise AgreedError("the run has failed")
 
 
