@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from helpers.training import recovered
@@ -14,12 +14,19 @@ from helpers.training.recovered import COMMON, RING, Left, trained
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.metrics import Sums
 from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.parallel import strategy
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.run.recovery.holdings import Holding
+from nnmpi.run.recovery.standing import RunStage, Standing, agreed
 from nnmpi.run.report import NullReport
+from nnmpi.run.report.pace import NO_TIME
+from nnmpi.run.run_state import Counters, VersionFacts
 from nnmpi.run.session import Session
+from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.training import Training
 
 TORN = 2  # the number of the step in which the first one is lost
@@ -138,3 +145,15 @@ def test_a_layout_without_copies_begins_again_after_two_losses(
     assert wanted is not None
     assert left[1:] == [None, None]
     recovered.check(left, wanted)
+
+
+def test_a_step_that_the_model_does_not_have_is_not_followed() -> None:
+    """It was finished, but a second loss leaves the version before: the step is made again."""
+    counters = Counters(None, StepState(2), 0, Sums(), 0, 1, False, {}, NO_TIME, {})
+    facts = VersionFacts(cast(Snapshot, None), counters)
+    last = StepResult(StepState(3), 8, 8.0, 1.0, 0.0, True)
+    there = Holding(2, 0, (), (), facts)
+    one = Standing(RunStage.RUNNING, 1, {}, None, (there,), counters, (last, None), True)
+    assert agreed([one, one]).unfinished is None
+    ahead = one._replace(holds=(there._replace(version=3),))
+    assert agreed([ahead, one]).unfinished == last
