@@ -173,6 +173,7 @@ class RunState:
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """The counters are those of the snapshot."""
+        self.follows = self.follows and snapshot.state == self.state
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
@@ -191,6 +192,12 @@ class RunState:
         now = self.counters_of(resumed.snapshot)
         self.take(now._replace(pace=resumed.pace, stopping=False), None)
         self.told.note("start", self.first)
+
+    @property
+    def finished(self) -> StepResult | None:
+        """The step in which a rank was lost, if it is in the model, and not noted yet."""
+        last = self.result if self.follows else None
+        return last if last is not None and last.state.step > self.state.step else None
 
     @property
     def epochs(self) -> int:

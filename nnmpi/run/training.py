@@ -107,11 +107,15 @@ class Training:
         if not goes_on(config, directory, comm, partial(self._resume, config, comm)):
             self._open(config, comm, None)
 
-    def go_back(self, config: Config, comm: Comm) -> bool:
-        """Opens a session on the newest checkpoint of this run; returns whether there is one."""
+    def go_back(self, config: Config, comm: Comm, were_spare: bool) -> bool:
+        """Opens a session on the newest checkpoint of this run; returns whether there is one. Where
+        all ranks were spare, their callbacks get the states of then."""
 
         def use(found: Found) -> None:
-            self.run.go_back(self._open_on(config, comm, found))
+            resumed = self._open_on(config, comm, found)
+            self.run.go_back(resumed)
+            if were_spare:
+                all_or_none(comm, lambda: load_states(self.callbacks, resumed.callbacks))
 
         directory = config.checkpoint_dir
         return directory is not None and use_newest(directory, comm, use) is not None

@@ -100,9 +100,16 @@ def test_reproducible_runs_keep_their_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", [{"micro_batches": 3}, {"schedule": "pipedream", "clip_norm": None}], ids=str
+    ("layout", "remedy"),
+    [
+        ({"micro_batches": 3}, "--backup or --save-every"),
+        ({"schedule": "pipedream", "clip_norm": None}, "--save-every"),
+    ],
+    ids=str,
 )
-def test_a_part_that_nobody_has_ends_the_run_with_one_line(layout: dict[str, Any]) -> None:
+def test_a_part_that_nobody_has_ends_the_run_with_one_line(
+    layout: dict[str, Any], remedy: str
+) -> None:
     def fit(comm: Comm) -> str:
         config = Config(**{**recovered.COMMON, "pp": 3, **layout})
         trainer = Trainer(config, None, digits(), comm, callbacks=[KillsAt(2, 4)])
@@ -113,7 +120,9 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line(layout: dict[str, Any
     *left, lost = threads.run(3, fit, fault_tolerant=True)
     assert lost is None
     for text in left:
-        assert "a rank was lost, and nothing is left to go on from" in text
+        assert text.startswith("a rank was lost, and the others cannot go on: ")
+        assert "nothing is left to go on from: no checkpoint (" in text
+        assert text.endswith(f"; {remedy} keeps it; start again")
         assert "\n" not in text
 
 

@@ -39,10 +39,11 @@ def test_a_run_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
     def directory(name: str) -> dict[str, Any]:
         return {**PIPELINE, "checkpoint_dir": str(tmp_path / name), "save_every": "2"}
 
-    wanted, operations = recovered.counted(lambda: recovered.run_of(3, directory("whole"), {}))
-    for share in (0.6, 0.7, 0.8):
-        killed = {2: int(share * operations[2])}
-        left = recovered.run_of(3, directory(f"killed {share}"), killed)
+    wanted = recovered.run_of(3, directory("whole"), {})[0]
+    assert wanted is not None
+    for later in (0, 20, 50):  # after step 5, for which that of step 2 is whole
+        options = {**directory(f"killed {later}"), "callbacks": [KillsAt(2, 5, later)]}
+        left = recovered.run_of(3, options, {})
         recovered.check(left, wanted)
         assert left[0] is not None
         assert left[0].recovered[0]["step"] in (0, 2, 4, 6)
@@ -142,22 +143,37 @@ def test_a_run_that_some_ranks_have_begun_has_its_epochs(monkeypatch: pytest.Mon
 def test_a_spare_rank_alone_goes_back_and_makes_the_epochs_that_were_asked_for(
     tmp_path: Path,
 ) -> None:
-    class Dies:
+    """With the states of its callbacks; what was told of the first loss is not told again."""
+
+    class Counts:
+        steps = 0
+
         def on_step(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.size == 4 and event["step"] == 8:
+            self.steps += 1
+            is_lost = trainer.comm.members[trainer.comm.rank] == 3 and event["step"] == 2
+            if is_lost or (trainer.comm.size == 4 and event["step"] == 8):
                 threads.kill(trainer.comm)
 
-    def fit(comm: Comm) -> int:
+        def state_dict(self) -> dict[str, int]:
+            return {"steps": self.steps}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.steps = state["steps"]
+
+    def fit(comm: Comm) -> tuple[int, int]:
         options = {**COMMON, **RING, "dp": 2, "tp": 2, "log": str(log), "quiet": True}
         saves = {"checkpoint_dir": str(tmp_path / "c"), "save_every": "2", "elastic": True}
-        trainer = Trainer(Config(**options, **saves), None, digits(), comm, callbacks=[Dies()])
-        return int(trainer.fit(epochs=2)["steps"])
+        counts = Counts()
+        trainer = Trainer(Config(**options, **saves), None, digits(), comm, callbacks=[counts])
+        return trainer.fit(epochs=2)["steps"], counts.steps
 
     log = tmp_path / "log"
-    assert threads.run(5, fit, fault_tolerant=True) == [None] * 4 + [10]
+    assert threads.run(6, fit, fault_tolerant=True) == [None] * 5 + [(10, 10)]
     events = [json.loads(line) for line in log.read_text().splitlines()]
     kinds = Counter(event["event"] for event in events)
     assert (kinds["start"], kinds["epoch"], kinds["done"]) == (1, 2, 1)
+    lost = [event["lost"] for event in events if event["event"] == "recovered"]
+    assert lost == [[3], [0, 1, 2, 3, 4]]
 
 
 def test_a_log_of_another_run_is_not_that_of_a_run_whose_first_rank_is_lost(tmp_path: Path) -> None:

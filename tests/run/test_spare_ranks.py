@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers.training import recovered
+from helpers.training.acts import KillsAt
 from helpers.training.laws_checkpoints import Stopper
 from helpers.training.pipelined import digits
 from helpers.training.recovered import COMMON, RING
@@ -24,14 +25,16 @@ def elastic(folder: Path, **options: Any) -> dict[str, Any]:
     return {**TENSORS, "elastic": True, "checkpoint_dir": str(folder), **options}
 
 
-@pytest.mark.parametrize(("lost", "share"), [(0, 0.1), (3, 0.5), (0, 0.7), (3, 0.8), (3, 0.98)])
+@pytest.mark.parametrize(
+    ("lost", "step", "later"), [(0, 0, 80), (3, 1, 10), (0, 3, 20), (3, 5, 0), (3, 6, 150)]
+)
 def test_a_spare_rank_takes_the_place_of_one_that_is_lost(
-    lost: int, share: float, tmp_path: Path
+    lost: int, step: int, later: int, tmp_path: Path
 ) -> None:
     """Before the first step, in others, and where the run ends."""
-    wanted, operations = recovered.whole("tensor parallel")
-    killed = {lost: int(share * operations[lost])}
-    left = recovered.run_of(5, elastic(tmp_path), killed)
+    wanted = recovered.whole("tensor parallel")[0]
+    options = elastic(tmp_path, callbacks=[KillsAt(lost, step, later)] if step else [])
+    left = recovered.run_of(5, options, {} if step else {lost: later})
     recovered.check(left[:4], wanted)
     *_, spare = left
     assert spare is not None
@@ -121,8 +124,10 @@ class Fails:
     def on_step(self, trainer: Trainer, event: Event) -> None:
         if event["step"] == 3:
             self.calls += 1
-            if self._dies and trainer.comm.members[trainer.comm.rank] == self._lost:
-                threads.kill(trainer.comm)
+            if self._dies and self._lost in trainer.comm.members:
+                trainer.comm.barrier()  # all have called it
+                if trainer.comm.members[trainer.comm.rank] == self._lost:
+                    threads.kill(trainer.comm)
             raise AgreedError("the run has failed")
 
 

@@ -68,6 +68,11 @@ class TornStep:
         0 before the first step of this strategy."""
         return max(self._update.version, self._buffers.step)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the last step here has ended: the loss scale is that of the next one."""
+        return self._update.settled
+
     def seen(self) -> SeenStep:
         """What this rank knows, and what is noted in the memory of its node."""
         update, paths = self._update, [p.place.path for p in self._store.parameters]

@@ -28,8 +28,8 @@ def finished(session: Session, seen: SeenStep, left: Collection[int]) -> StepRes
 
 
 def held(session: Session, step: StepResult | None, left: Collection[int]) -> Iterator[HeldVersion]:
-    """What this rank has of earlier steps; and after the last one, which may be one that was
-    finished here, with what lost ranks of its node had."""
+    """What this rank has of earlier steps; and after the last one, with what lost ranks of its node
+    had. `step` is that one, if it was finished in this session."""
     with suppress(RankLost):  # where parameters are gathered again for steps
         session.wake()
     yield from session.backups.held()
@@ -38,12 +38,13 @@ def held(session: Session, step: StepResult | None, left: Collection[int]) -> It
         if start.version == session.run.state.step:  # what is there now may be of later steps
             session.run.take(start.about.counters, None)
             return
-    own, run = session.snapshot(), session.run
+    own, run, torn = session.snapshot(), session.run, session.strategy.torn
     ranges = [*own.owned, *of_lost(session, left)]
     head = own._replace(owned=())
-    if step and own.loss_scale:
+    if step and own.loss_scale and torn and not torn.settled:
         head = head._replace(loss_scale=own.loss_scale.after(step.updated))
-    yield HeldVersion((step or run).state.step, ranges, VersionFacts(head, run.counters))
+    version = (step or run.finished or run).state.step
+    yield HeldVersion(version, ranges, VersionFacts(head, run.counters))
 
 
 def of_lost(session: Session, left: Collection[int]) -> Iterator[SavedRange]:

@@ -16,6 +16,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
+from nnmpi.parallel.refusals import why_not
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
@@ -132,8 +133,10 @@ class Recovery:
         found = gather_objects(everyone, torn.seen() if torn else self._seen)
         known = [one for one in found if one is not None]
         self._seen = SeenStep.joined(known) if known else None
+        step = None
         if is_open and self._seen is not None:
-            self._finished = finished(session, self._seen, everyone.members) or self._finished
+            step = finished(session, self._seen, everyone.members)
+        self._finished = step or self._finished
         everyone.barrier()  # ranks of a node have finished parts of each other
         for key, left in self._torn.items():  # memory of a node has what those now lost have kept
             kept = self._kept[key]
@@ -141,7 +144,7 @@ class Recovery:
             once = {OwnedRange.of(one): one for one in ranges}
             self._kept[key] = kept._replace(ranges=[*once.values()])
         if is_open:
-            for one in held(session, self._finished, everyone.members):
+            for one in held(session, step, everyone.members):
                 key = one.version, self._number
                 self._kept[key] = one
             self._torn[key] = session  # the last one is what it has now
@@ -156,7 +159,8 @@ class Recovery:
         fewer = self._fewer()
         self._arrange_all(agreed(standings), fewer, standings)
         made = max(one.step for one in standings)
-        self.news.append(self._event(made, fewer, time.perf_counter() - began))
+        if self.survivors.work is not None:  # spare ranks tell nothing
+            self.news.append(self._event(made, fewer, time.perf_counter() - began))
 
     def _arrange_all(
         self, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
@@ -176,14 +180,14 @@ class Recovery:
             training.load_callbacks(survivors.all, survivors.spare)
         self._kept.clear()
         self._torn.clear()
-        self._seen = self._finished = None
+        self._seen = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
 
     def _open(self, course: Course, config: Config, work: Comm, snapshot: Snapshot | None) -> None:
         """A session of the ranks that work."""
         if course.lacks:
-            self._go_back(config, work, course.lacks)
+            self._go_back(config, work, course)
             return
         self._training.arrange(config, work, snapshot)
         if snapshot is None and self._number:  # after a loss
@@ -198,7 +202,7 @@ class Recovery:
 
     def _take(self, course: Course) -> None:
         """The counters of the run are those of all ranks."""
-        run = self._training.run
+        run, self._finished = self._training.run, None
         if course.counters is not None:
             run.take(course.counters, course.unfinished)
             run.told.take(course.told if self._was_spare else {}, course.again)
@@ -217,29 +221,30 @@ class Recovery:
         gifts = handed_over([one.holds for one in standings], source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
-    def _go_back(self, config: Config, comm: Comm, lacks: str) -> None:
-        """Goes back to the newest checkpoint; raises NothingLeftError where there is none."""
-        if not self._training.go_back(config, comm):
+    def _go_back(self, config: Config, comm: Comm, course: Course) -> None:
+        """Goes back to the newest checkpoint; raises ValueError where there is none."""
+        if not self._training.go_back(config, comm, were_spare=course.counters is None):
             directory = config.checkpoint_dir
             where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-            raise NothingLeftError(
-                f"a rank was lost, and nothing is left to go on from: {where} ({lacks}); start "
-                "again, with --backup or --save-every"
+            remedy = "" if why_not("backup", self._training.asked, comm.size) else "--backup or "
+            raise ValueError(
+                f"nothing is left to go on from: {where} ({course.lacks}); "
+                f"{remedy}--save-every keeps it"
             )
 
     def _check_initial(self, comm: Comm) -> None:
-        """Raises NothingLeftError if a run that begins again had other values at its start."""
+        """Raises ValueError if a run that begins again had other values at its start."""
         now = {OwnedRange.of(one): one.values for one in self._training.session.snapshot().owned}
 
         def check() -> None:
-            for version in self._kept.values():
-                for one in version.ranges:
+            for kept in (one for one in self._kept.values() if not one.version):
+                for one in kept.ranges:
                     own = slice(0, one.hi - one.lo)
                     values = now.get(OwnedRange.of(one))
                     if values is not None and not np.array_equal(values[own], one.values[own]):
-                        raise NothingLeftError(
+                        raise ValueError(
                             f"{one.place.path} was changed before the first step, and a rank was "
-                            "lost that had a part of the model: start again"
+                            "lost that had a part of the model"
                         )
 
         all_or_none(comm, check)
@@ -257,9 +262,8 @@ class Recovery:
             run.told.calling,
             tuple(self._holding(*key) for key in self._kept),
             run.counters,
-            run.result,
+            (run.result, self._finished),
             run.follows,
-            self._finished,
             tuple(states_of(self._training.callbacks)) if self.survivors.spare else (),
         )
 

@@ -33,9 +33,8 @@ class Standing(NamedTuple):
     calling    the callback that was interrupted
     holds      what it has of the model; a spare rank has nothing
     counters   of the run, after the last step that it has noted
-    result     that step
-    follows    whether what follows that step is not done yet
-    finished   the step in which a rank was lost, if it was finished here
+    results    that step, and the one in which a rank was lost, where they are known
+    follows    whether what follows the last one that is known is not done yet
     callbacks  their names and states, where ranks are spare
     """
 
@@ -45,9 +44,8 @@ class Standing(NamedTuple):
     calling: Hashable | None = None
     holds: tuple[Holding, ...] = ()
     counters: Counters | None = None
-    result: StepResult | None = None
+    results: tuple[StepResult | None, ...] = ()
     follows: bool = False
-    finished: StepResult | None = None
     callbacks: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -92,11 +90,8 @@ def agreed(standings: Sequence[Standing]) -> Course:
     try:
         source = newest(chain.from_iterable(one.holds for one in workers))
     except ValueError as error:
-        first, is_new = (
-            min(workers, key=_progress),
-            not furthest and all(one.number == 0 for one in workers),
-        )
-        lacks = "" if is_new else str(error)
+        first = min(workers, key=_progress)
+        lacks = str(error) if furthest else ""
         return Course(stage, None, first.counters, None, first.told, first.callbacks, lacks=lacks)
     version = source.version
     again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
@@ -105,12 +100,13 @@ def agreed(standings: Sequence[Standing]) -> Course:
     assert first.counters is not None
     has_told = first.told, first.callbacks
     course = Course(stage, source, first.counters, None, *has_told, again)
+    known = (one for one in chain.from_iterable(one.results for one in workers) if one is not None)
+    last = next((one for one in known if one.state.step == version), None)
     if at:
         follows = first.follows or len(at) < len(workers)
-        return course._replace(unfinished=first.result if follows else None)
+        return course._replace(unfinished=last if follows else None)
     if version > furthest:  # no rank has noted the step, but some have finished it
-        finished = (one.finished for one in workers if one.finished is not None)
-        return course._replace(unfinished=next(finished))
+        return course._replace(unfinished=last)
     counters = source.facts.counters._replace(changed=first.counters.changed)
     return course._replace(counters=counters)
 

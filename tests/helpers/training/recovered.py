@@ -128,7 +128,8 @@ def counted(run: Callable[[], list[Left | None]]) -> tuple[Left, dict[int, int]]
 
 
 def check(left: list[Left | None], wanted: Left, bound: float = BOUND) -> None:
-    """Every rank that works at the end has heard of each step, epoch and event once."""
+    """Every rank that works at the end has heard of each step, epoch and event once; one that was
+    spare when the run began, by a loss, has not heard of that."""
     found = [one for one in left if one is not None]
     assert found
     for one in found:
@@ -141,6 +142,7 @@ def check(left: list[Left | None], wanted: Left, bound: float = BOUND) -> None:
         for ours, theirs in zip(one.told.epochs, wanted.told.epochs, strict=True):
             assert ours == pytest.approx(theirs, rel=1e4 * bound)
         kinds = Counter(event["event"] for event in one.events)
-        assert (kinds["start"], kinds["epoch"], kinds["done"]) == (1, len(wanted.told.epochs), 1)
+        assert (kinds["epoch"], kinds["done"]) == (len(wanted.told.epochs), 1)
+        assert kinds["start"] == 1 or (one is not found[0] and not kinds["start"])
         if one.state is not None and wanted.state is not None:
             assert distance(one.state, wanted.state) < 100 * bound
