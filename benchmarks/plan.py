@@ -20,8 +20,9 @@ from lib.timing import Row
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, world
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.planning.step_time import step_time
+from nnmpi.parallel.planning.exchange_time import ExchangeTimes
+from nnmpi.parallel.planning.step_time import CostModel, step_time
+from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.run.measuring import measure
 
 CASES: dict[str, dict[str, Any]] = {
@@ -85,7 +86,12 @@ def rows_of(comm: Comm, case: str, a: argparse.Namespace) -> list[Row]:
         rows = []
         for name in LAYOUTS:
             arrangement = trainers[name, 0].arrangement
-            predicted = step_time(arrangement, units(arrangement.graph), machine)
+            costs = CostModel(
+                machine,
+                ModelTimes(arrangement.graph, machine, config.dtype),
+                ExchangeTimes(machine, arrangement.cluster),
+            )
+            predicted = step_time(arrangement, costs)
             rows.append(
                 {
                     "benchmark": "plan",

@@ -24,7 +24,7 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.planning.exchange_time import curve_name
-from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
+from nnmpi.parallel.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.unit_times import signature
 from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.trainer import Trainer
@@ -34,6 +34,9 @@ SIZES = tuple(1 << k for k in range(8, 25, 2))
 
 LONG = 0.1
 """Seconds: where one sum takes longer, larger ones are not timed."""
+
+MANY = 8
+"""Micro-batches of a step, to tell what each of them takes from what a step takes."""
 
 STEPS = 10
 """Steps of one rank that are timed, of which the least time counts."""
@@ -46,34 +49,43 @@ def processor() -> str:
 
 def measure(config: Config, comm: Comm) -> Machine:
     """The machine that the ranks of a Comm run on, and the units of the config's model on it; every
-    rank calls it."""
+    rank calls it. Raises ValueError where they are on several nodes.
+
+    Links between nodes are those of a typical machine.
+    """
+    _check_one_node(comm)
     plain = replace(config, epochs=1, steps=None, check_copies=0)
     network = fitted_network(comm)
     sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p)}
-    models = list[MeasuredModel]()
     with closing(Trainer(plain, comm=comm_self())) as one:
-        sizes = _micro_batches(config, comm.size)
-        models.append(_whole(comm, one, sizes))
-        speed = _speed(one, models[0])
-        update = _update(comm, one)
-        step, micro_batch = _fixed(comm, plain, models[0], update, one)
-    link = network.link
+        model = _whole(comm, one, _micro_batches(config))
+        speed, update = _speed(one, model), _update(comm, one)
+        step, micro_batch = _fixed(comm, plain, model, update, one)
     return Machine(
-        processor(), comm.size, link, link, network.gamma, sums,
-        {config.optimizer: update}, step, micro_batch, speed, tuple(models),
-    )  # fmt: skip
+        *(processor(), comm.size, network.link, TYPICAL.far, network.gamma, sums),
+        *({config.optimizer: update}, step, micro_batch, speed, (model,)),
+    )
+
+
+def _check_one_node(comm: Comm) -> None:
+    there = len({*gather_objects(comm, platform.node())})
+    if there > 1:
+        raise ValueError(
+            f"the {comm.size} ranks are on {there} nodes, and what one of them does is measured: "
+            "start as many ranks as one node has cores for, on one node"
+        )
 
 
 def _group_sizes(comm: Comm) -> list[int]:
-    """2, 4, 8, ... and all ranks."""
-    powers = [1 << k for k in range(1, comm.size.bit_length()) if 1 << k < comm.size]
-    return [*powers, comm.size] if comm.size > 1 else []
+    """2, 4, 8, ... as far as groups are equal, and all ranks."""
+    powers = {1 << k for k in range(1, comm.size.bit_length())}
+    return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
 
-def _micro_batches(config: Config, ranks: int) -> list[int]:
+def _micro_batches(config: Config) -> list[int]:
     """Samples of a rank in a micro-batch: three numbers, the largest all that one rank may have."""
     n = config.batch_size
-    return sorted({max(n // 8, 1), max(n // 2, 1), n})
+    return sorted({max(n // MANY, 1), max(n // 2, 1), n})
 
 
 # ---- sums
@@ -81,7 +93,7 @@ def _micro_batches(config: Config, ranks: int) -> list[int]:
 
 def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
     """The seconds of collectives in groups of p ranks, all at the same time."""
-    group = comm.split(comm.rank // p, comm.rank)
+    group = comm.split(comm.rank // p)
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
         (Collective.ALL_REDUCE, "ring"): partial(group.all_reduce, algorithm="ring"),
@@ -98,6 +110,7 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
             if seconds > LONG:
                 break
         yield curve_name(collective, algorithm, p), Curve(tuple(points))
+    group.free()
 
 
 # ---- units
@@ -112,7 +125,7 @@ def _whole(comm: Comm, one: Trainer, sizes: Sequence[int]) -> MeasuredModel:
 
 def _mean_units(comm: Comm, one: Trainer, samples: int) -> list[UnitTimes]:
     graph, on = one.arrangement.graph, one.session.setup.on
-    x = one.train.gather(np.arange(samples)).x
+    x = one.train.gather(np.arange(samples) % len(one.train.split.y)).x
     comm.barrier()
     costs = plan.profile(
         one.model, graph, units(graph), x, on, together=(comm,), dtype=one.config.dtype
@@ -152,23 +165,21 @@ def _fixed(
 ) -> tuple[float, float]:
     """Seconds of a step, and of each of its micro-batches, besides units and the update."""
     n, numbers = config.batch_size, sum(p.size for p in one.optimizer.parameters)
-    left = dict[int, float]()
-    for count in (1, 8):
+    left, many = dict[int, float](), min(MANY, n)
+    for count in (1, many):
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
         with closing(Trainer(replace(config, micro_batches=count), comm=comm_self())) as trainer:
             left[count] = _step(comm, trainer) - count * of_units - numbers * update
-    micro_batch = max((left[8] - left[1]) / 7, 0.0)
+    micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
     return max(left[1] - micro_batch, 0.0), micro_batch
 
 
 def _step(comm: Comm, trainer: Trainer) -> float:
     """Seconds of a step of one rank."""
-    times, model = list[float](), trainer.model.train()
-    assert model is not None
+    times = list[float]()
+    trainer.model.train()
     while len(times) < STEPS:
-        comm.barrier()
         with closing(trainer.strategy.steps(trainer.train, trainer.state)) as steps:
-            next(steps)
             began = time.perf_counter()
             for _ in islice(steps, STEPS):
                 now = time.perf_counter()

@@ -127,6 +127,9 @@ def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) ->
     if config.optimizer not in machine.updates:
         known = ", ".join(machine.updates)
         yield f"{file} has measured {known}, and {config.optimizer} counts as the slowest of these"
+    if asked.nodes > 1 and machine.far == TYPICAL.far:
+        rate = 8e-9 / machine.far.beta
+        yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"
     if machine.ranks < a_node:
         yield (
             f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "

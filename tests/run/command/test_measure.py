@@ -1,0 +1,53 @@
+"""The command `python -m nnmpi.measure`: its file, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import run
+
+from nnmpi import Config, plan
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.planning.machine import TYPICAL, read_machine
+from nnmpi.run import measuring
+
+DIGITS = "--model", "digits-cnn", "--data", "digits"
+
+
+def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sums of two ranks, the units of a model at three sizes, and all else that a step takes."""
+    file = tmp_path / "machine.json"
+    out = "--batch-size", "24", "--out", file
+    ended = run(2, "-m", "nnmpi.measure", *DIGITS, *out, timeout=120)
+    assert (ended.status, ended.err) == (0, "")
+    assert "in micro-batches of 3, 12, 24, written to" in ended.out
+    machine = read_machine(file)
+    assert (machine.ranks, machine.far) == (2, TYPICAL.far)
+    assert {name.split()[-1] for name in machine.sums} == {"2"}
+    assert {*machine.updates} == {"adam"}
+    (model,) = machine.models
+    assert all(unit.forward > 0 for units in model.units.values() for unit in units)
+    assert machine.speed > 0
+    assert plan.main([*DIGITS, "--batch-size", "24", "--ranks", "2", "--machine", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "estimated" not in text
+    assert "guess" not in text
+
+
+def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
+    config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1)
+    (machine,) = threads.run(1, lambda comm: measuring.measure(config, comm))
+    assert [*machine.models[0].units] == [1]
+    whole = Config(model="iris-mlp", data="iris", batch_size=150)
+    (machine,) = threads.run(1, lambda comm: measuring.measure(whole, comm))
+    assert [*machine.models[0].units] == [18, 75, 150]
+
+
+def test_ranks_of_several_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring.platform, "node", lambda: str(object()))
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises(ValueError, match="the 2 ranks are on 2 nodes"):
+            measuring.measure(Config(model="iris-mlp", data="iris"), comm)
+
+    threads.run(2, rank)
