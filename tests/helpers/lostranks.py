@@ -118,6 +118,8 @@ def two_at_once(comm: Comm) -> Comm:
     try:
         return until_lost(comm, ring, end) if comm.rank != 2 else dies_of_it(comm)
     except RankLost:
+        if comm.rank in (1, 3):  # which has heard of the other one first
+            die()
         return left_of(comm)
 
 
