@@ -8,7 +8,7 @@ from nnmpi.drawing.svg import INK, QUIET, page, text
 from nnmpi.drawing.tables import amount, duration
 from nnmpi.parallel.planning.search import Planned, Search
 
-LEFT, TOP, WIDTH, HEIGHT = 84.0, 56.0, 760.0, 400.0  # of the plot, in pixels
+LEFT, TOP, WIDTH, HEIGHT = 84.0, 72.0, 760.0, 400.0  # of the plot, in pixels
 RADIUS, LINE = 4.5, 13.0  # of a point; between labels
 FITS, BEST, TOO_LARGE = "#2f6fd0", "#d5700a", "#b0b5bf"
 TICKS = 1, 2, 5
@@ -60,16 +60,20 @@ def _point(one: Planned, x: Scale, y: Scale, colour: str) -> str:
 
 
 def _labels(found: Search, x: Scale, y: Scale) -> Iterator[str]:
-    """The names of the best layout and of pure ones, none on another."""
+    """The names of the best layout and of pure ones, none on another; a line leads to a point that
+    is further away."""
     named = {one.layout: (one, name) for name, one in found.pure.items()}
     for one in found.best[:1]:
         named[one.layout] = one, one.layout.flags
     taken = list[tuple[float, float]]()
     for one, name in named.values():
-        across, down = x.at(one.time.seconds), y.at(one.nbytes) - LINE
+        across, point = x.at(one.time.seconds), y.at(one.nbytes) - RADIUS
+        down = point + RADIUS - LINE
         while any(abs(across - a) < 90 and abs(down - d) < LINE for a, d in taken):
             down -= LINE
         taken.append((across, down))
+        if point - down > LINE:
+            yield f'<path d="M{across:.1f} {point:.1f}V{down + LINE / 2:.1f}" stroke="{QUIET}"/>'
         ends = "end" if across > LEFT + WIDTH / 2 else "start"
         yield text(across, down, name, 12, INK, ends)
 
