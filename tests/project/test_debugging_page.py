@@ -16,8 +16,10 @@ FIRST = "rank [01] has waited for longer than NNMPI_TIMEOUT=3 s"  # of whichever
 
 
 def lines(text: str) -> set[str]:
-    """The lines, without what depends on the run: folders, and the seconds of a wait."""
+    """The lines, without what depends on the run: folders, the seconds of a wait, and which rank
+    was the first to tell a mistake of both."""
     text = re.sub(r'File ".*?(\w+\.py)"', r'File "\1"', text)
+    text = re.sub("^rank [01] of 2: ", "rank R of 2: ", text, flags=re.M)
     return set(re.sub(r"for \d+\.\d s", "for T s", text).splitlines())
 
 

@@ -44,6 +44,7 @@ class TwoLosses:
         def open_and_die(training: Training, config: Config, comm: Comm, snapshot: Any) -> None:
             opened(training, config, comm, snapshot)
             if snapshot is not None and second in comm.members:
+                comm.barrier()
                 self._die(comm, second)
 
         patch.setattr(Training, "_open", open_and_die)
