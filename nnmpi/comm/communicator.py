@@ -250,7 +250,7 @@ class Comm:
 
     def free(self) -> None:
         """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""
-        if not self._p2p.family.abandoned:
+        if not self.is_abandoned:
             self._calls.barrier(self._calls.log("free"))
         self.free_sums()
         self._calls.free()
@@ -265,6 +265,11 @@ class Comm:
         """
         with self._calls.collective(self._calls.log("confirm")):
             self._p2p.family.confirm()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether only `shrink` may follow: a rank was lost, perhaps before this Comm was made."""
+        return self._p2p.family.abandoned
 
     def abandon(self) -> None:
         """Ends all operations on the Comms of this rank, for all ranks; never waits.

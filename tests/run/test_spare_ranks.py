@@ -1,5 +1,6 @@
 """Ranks that the layout has no place for: from the start with --elastic, and after a loss."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,21 @@ def test_a_loss_does_not_hide_the_error_of_a_run(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Session, "close", close)
     assert threads.run(3, fit, fault_tolerant=True) == ["failed", None, "failed"]
+
+
+def test_a_rank_that_is_left_alone_from_the_start_takes_another_layout() -> None:
+    """It sends nothing that would tell of a loss where MPI started."""
+
+    def fit(comm: Comm) -> str:
+        if comm.rank:
+            threads.kill(comm)
+        with suppress(RankLost):
+            while True:
+                comm.barrier()
+        left = comm.shrink()
+        left.abandon()
+        config = Config(model="iris-mlp", data="iris", pp=2, epochs=1)
+        with Trainer(config, comm=left) as trainer:
+            return str(trainer.fit(NullReport())["event"])
+
+    assert threads.run(2, fit, fault_tolerant=True) == ["done", None]

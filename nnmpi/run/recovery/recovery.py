@@ -67,6 +67,8 @@ class Recovery:
         training, comm = self._training, self.survivors.all
         fewer = Fewer(training.asked, comm.size, 0, "")
         with suppress(RankLost):
+            if comm.is_abandoned:  # where MPI started; one rank alone sends nothing that would tell
+                raise RankLost("a rank was lost before the Trainer was made")
             if training.asked.elastic:
                 fewer = fitted(training.asked, comm)
                 training.why = fewer.why if fewer.spare or fewer.config != training.asked else ""
