@@ -272,17 +272,13 @@ class Comm:
         return self._p2p.family.abandoned
 
     def abandon(self) -> None:
-        """Ends all operations on the Comms of this rank, for all ranks; never waits.
-
-        Later ones raise RankLost. Memory of nodes stays readable, and to free it is local then.
-        """
+        """Ends all operations on the Comms of this rank, for all ranks; never waits. Later ones
+        raise RankLost. Memory of nodes stays readable, and to free it is local then."""
         self._progress.abandon()
 
     def shrink(self) -> "Comm":
-        """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
-
-        All call it, each on any Comm. It abandons. If it raises RankLost, again.
-        """
+        """A Comm of the ranks of the job that are left, in their old order, after a RankLost. All
+        call it, each on any Comm. It abandons. If it raises RankLost, again."""
         with self._progress.log.during(self._calls.log("shrink")):
             return Comm(self._progress.shrink(), "world", self._progress)
 
