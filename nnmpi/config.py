@@ -294,6 +294,10 @@ GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in field
 """The groups of options, in the order of --help."""
 
 
+TRAINED = ("model", "data", "training")
+"""The groups that say what is trained, whatever the layout."""
+
+
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
     """The options of these groups, in the order of --help."""
     return tuple(one for one in fields(Config) if one.metadata["group"] in groups)

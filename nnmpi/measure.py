@@ -11,14 +11,12 @@ from pathlib import Path
 
 from nnmpi import blas, cli
 from nnmpi.comm import Comm, ended
-from nnmpi.config import Config
+from nnmpi.config import TRAINED, Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.measuring import measure
-
-GROUPS = ("model", "data", "training")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
     )
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
-    cli.add_flags(p, GROUPS)
+    cli.add_flags(p, TRAINED)
     return p
 
 

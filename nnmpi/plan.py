@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnmpi import cli
-from nnmpi.config import Config
+from nnmpi.config import TRAINED, Config
 from nnmpi.parallel.planning.drawing import as_svg
 from nnmpi.run.planning.planning import Asked, planned
 from nnmpi.run.planning.report import as_event, as_text
 from nnmpi.terms import size
 
 CLUSTER = ("ranks", "nodes", "memory", "machine")
-GROUPS = ("model", "data", "training")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     cluster.add_argument(
         "--machine", default=None, metavar="FILE.json", help="what nnmpi.measure has written"
     )
-    cli.add_flags(p, GROUPS)
+    cli.add_flags(p, TRAINED)
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, default=None, metavar="FILE", help="write a picture")
     output.add_argument("--json", action="store_true", default=False, help="print JSON")

@@ -150,12 +150,15 @@ def _before(given: argparse.Namespace) -> argparse.Namespace:
 
 def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
     """The config and the cluster of these options."""
-    if not 1 <= given.ranks <= MOST_RANKS:
-        raise ValueError(f"ranks {given.ranks} must be from 1 to {MOST_RANKS:,}")
-    if not 1 <= given.nodes <= given.ranks:
-        raise ValueError(
-            f"nodes {given.nodes} must be from 1 to {given.ranks}, the number of ranks"
-        )
+    check_cluster(given.ranks, given.nodes)
     known = {"backup", *(option.name for option in options(GROUPS))}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     return config, Cluster.on_paper(given.ranks, given.nodes, config.device)
+
+
+def check_cluster(ranks: int, nodes: int) -> None:
+    """Raises ValueError unless so many ranks on so many nodes can be arranged on paper."""
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks {ranks} must be from 1 to {MOST_RANKS:,}")
+    if not 1 <= nodes <= ranks:
+        raise ValueError(f"nodes {nodes} must be from 1 to {ranks}, the number of ranks")

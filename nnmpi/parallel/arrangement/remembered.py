@@ -24,7 +24,7 @@ def remembered(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate
 
     @wraps(function)
     def found(a: A, /, *args: P.args, **named: P.kwargs) -> R:
-        key = function, args
+        key = function, args, *named.items()
         if key not in a.prices:
             a.prices[key] = function(a, *args, **named)
         price: R = a.prices[key]

@@ -63,7 +63,7 @@ class Machine(NamedTuple):
     ranks        that were measured together, on one node
     near, far    a message within a node, and between nodes
     adding       seconds to add a byte to another one
-    sums         seconds of collectives on a node by bytes: "all-reduce shared 2" of two ranks
+    sums         seconds of collectives on a node by bytes: "all_reduce shared 2" of two ranks
     updates      seconds a number, by optimizer
     step         seconds that a step takes besides units, exchanges and the update
     micro_batch  seconds that each micro-batch takes besides these
@@ -131,7 +131,7 @@ TYPICAL = Machine(
     cpu="typical",
     ranks=1,
     near=Link(1e-6, 1e-10),
-    far=Link(2e-5, 1e-9),
+    far=Link(2e-5, 8e-10),
     adding=1e-10,
     sums={},
     updates={"sgd": 1e-9, "adam": 2e-9, "adamw": 2e-9, "rmsprop": 2e-9},

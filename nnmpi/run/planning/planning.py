@@ -16,7 +16,7 @@ from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
-from nnmpi.run.dry_run import MOST_RANKS
+from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, sharding_of
@@ -52,7 +52,7 @@ class LayoutPlan(NamedTuple):
 
 def planned(config: Config, asked: Asked) -> LayoutPlan:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
-    _check(asked)
+    check_cluster(asked.ranks, asked.nodes)
     machine = read_machine(asked.machine) if asked.machine else TYPICAL
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     model, loss = build_model(config, None, dataset), objectives.criterion(None)
@@ -74,15 +74,6 @@ def planned(config: Config, asked: Asked) -> LayoutPlan:
     found = Searcher(paper, costs, asked.memory or float("inf")).search()
     _refuse_none(config, asked, found)
     return LayoutPlan(config, asked, found, notes)
-
-
-def _check(asked: Asked) -> None:
-    if not 1 <= asked.ranks <= MOST_RANKS:
-        raise ValueError(f"ranks {asked.ranks} must be from 1 to {MOST_RANKS:,}")
-    if not 1 <= asked.nodes <= asked.ranks:
-        raise ValueError(
-            f"nodes {asked.nodes} must be from 1 to {asked.ranks}, the number of ranks"
-        )
 
 
 def _refuse_none(config: Config, asked: Asked, found: Search) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
-from nnmpi.config import Config, options
+from nnmpi.config import TRAINED, Config, options
 from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.planning.step_time import StepTime
@@ -58,7 +58,7 @@ def command(config: Config, ranks: int, one: Planned) -> Iterator[str]:
     """The words of the command that runs a layout."""
     yield f"mpirun -n {ranks} python -m nnmpi.train"
     plain = Config()
-    for option in options(("model", "data", "training")):
+    for option in options(TRAINED):
         value = getattr(config, option.name)
         if value != getattr(plain, option.name) or option.name in ("model", "data"):
             flag = option.name.replace("_", "-")
