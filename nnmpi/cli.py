@@ -1,16 +1,17 @@
 """Shared by the commands of nnmpi: options from flags and files, and errors of one line."""
 
 import argparse
+import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import Field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from nnmpi import user_code
+from nnmpi import terms, user_code
 from nnmpi.config import GROUPS, Config, not_an_option, options
 from nnmpi.option import kind_of
 from nnmpi.quoting import nearest, quoted, shown
@@ -68,12 +69,63 @@ def _add_flag(p: Any, o: "Field[Any]") -> None:
 
 def from_toml(path: str) -> Config:
     """The Config of a TOML file; its tables, if it has any, are the groups of options."""
-    check_text("config", path)
-    file = f"config {shown(path)}"
+    return _of_file("config", path, lambda table: Config(**with_layout(_by_name(table))))
+
+
+LAYOUT = tuple(o.name for o in options(("layout", "pipeline", "reduce")))
+"""The options that a file of --layout may have."""
+
+
+def with_layout(given: dict[str, Any]) -> dict[str, Any]:
+    """Options by name; if --layout names a file, with what that has below them."""
+    path = given.get("layout")
+    if not isinstance(path, str) or not path.endswith(".toml"):
+        return given
+    rest = {name: value for name, value in given.items() if name != "layout"}
+    return {**from_layout(path), **rest}
+
+
+def from_layout(path: str) -> dict[str, Any]:
+    """The options of a file of --layout, by name, as Config takes them."""
+
+    def made(table: dict[str, Any]) -> dict[str, Any]:
+        ways = table.pop("ways", {})
+        found = _by_name(table)
+        for name in found:
+            if name not in LAYOUT or name == "layout":
+                raise ValueError(f"{name} is no option of a layout; give it as a flag")
+        if not isinstance(ways, dict):
+            raise ValueError("ways is a table: write [ways], and below it layers with their ways")
+        if ways:
+            found["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
+            terms.ways(found["layout"])
+        return found
+
+    return _of_file("layout", path, made)
+
+
+def layout_file(config: Config, ways: Mapping[str, str]) -> str:
+    """A file of --layout: what a config says of the layout, and ways of layers by their paths."""
+    plain, lines = Config(), list[str]()
+    for name in LAYOUT:
+        value = getattr(config, name)
+        if name != "layout" and value != getattr(plain, name):
+            lines.append(f"{name} = {json.dumps(value)}")
+    rows = [f"{json.dumps(path)} = {json.dumps(how)}" for path, how in ways.items()]
+    return "\n".join([*lines, *["[ways]"] * bool(rows), *rows, ""])
+
+
+T = TypeVar("T")
+
+
+def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
+    """What is made of a TOML file that an option names."""
+    check_text(option, path)
+    file = f"{option} {shown(path)}"
     readable = "name a TOML file that can be read"
     text = content(path, file, LONGEST_FILE, readable, "name a file of options")
     try:
-        return Config(**_by_name(parsed(tomllib.loads, text.decode())))
+        return made(parsed(tomllib.loads, text.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: it is not TOML: {shown(error)}") from None
     except ValueError as error:

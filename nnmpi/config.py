@@ -138,6 +138,12 @@ class Config:
     sequence_parallel: bool = _layout(
         False, "with --tp: between sharded layers, each rank has some positions of every sample"
     )
+    layout: str | None = _layout(
+        None,
+        "with --tp: how ranks share layers, as LAYER=WAY, LAYER=WAY ... (features.*=samples); or a "
+        "FILE.toml with options of the layout, and with ways in its table [ways]",
+        form=terms.ways,
+    )
     order: str = _layout(
         "tp,dp,pp",
         "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "

@@ -70,6 +70,20 @@ def _term(spec: str) -> Rate:
     return found
 
 
+def ways(spec: str) -> dict[str, str]:
+    """The value of `LAYER=WAY, LAYER=WAY ...`: names of ways by paths of layers, or patterns."""
+    found = dict[str, str]()
+    for term in spec.split(","):
+        path, equals, how = (word.strip() for word in term.partition("="))
+        if not path or not equals or not how.isidentifier() or path in found:
+            raise ValueError(
+                f"{quoted(spec)} is not LAYER=WAY, LAYER=WAY ... with each layer once: "
+                f"{quoted(term.strip())}; such as 0=samples, *.fc=column, or name a FILE.toml"
+            )
+        found[path] = how
+    return found
+
+
 class Interval(NamedTuple):
     """How often something is done: every `number` steps, seconds or epochs."""
 

@@ -68,7 +68,7 @@ def config(arguments: Sequence[str]) -> Config:
     of_file = Config() if path is None else cli.from_toml(path)
     if not is_trusted:
         cli.refuse_code(path, of_file, given)
-    c = replace(of_file, **given)
+    c = replace(of_file, **cli.with_layout(given))
     if given.get("model") == Config().model and c.load and is_folder(c.load):
         check_named(c, c.load)  # a Config cannot tell the default from what is given
     for option in ("save", "log", "trace"):

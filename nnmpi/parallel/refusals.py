@@ -111,6 +111,7 @@ REFUSALS = (
     # text while it is trained
     Refusal("sample_every", "cp", ONE_POSITION),
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
+    Refusal("sample_every", "layout", "a text is one sample, of which no rank has a part"),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
     # backups
@@ -130,6 +131,7 @@ NEEDS = (
     Need("slices", "reproducible", "a batch is cut into slices for that alone"),
     Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
     Need("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
+    Need("layout", "tp", "it says how the ranks along tp share layers"),
     Need("cut", "pp", "the model is cut between the ranks along pp"),
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),

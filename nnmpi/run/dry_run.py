@@ -152,7 +152,8 @@ def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
     """The config and the cluster of these options."""
     check_cluster(given.ranks, given.nodes)
     known = {"backup", *(option.name for option in options(GROUPS))}
-    config = Config(**{name: value for name, value in vars(given).items() if name in known})
+    asked = {name: value for name, value in vars(given).items() if name in known}
+    config = Config(**cli.with_layout(asked))
     return config, Cluster.on_paper(given.ranks, given.nodes, config.device)
 
 

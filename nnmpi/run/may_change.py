@@ -80,7 +80,7 @@ TABLE = (
     ),
     MayChange(
         (
-            *("dp", "pp", "tp", "cp", "sequence_parallel", "order", "zero", "the ranks"),
+            *("dp", "pp", "tp", "cp", "sequence_parallel", "layout", "order", "zero", "the ranks"),
             *("schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
             *("allreduce", "bucket_mb", "overlap", "progress", "device", "convolution"),
             *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),

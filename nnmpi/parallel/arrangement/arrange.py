@@ -43,6 +43,7 @@ from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, StoreKind, asked
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.ways import OF_SAMPLES
 from nnmpi.schedules.pipeline import SCHEDULES
 
 MB = 1e6
@@ -52,7 +53,7 @@ DEFAULT_MB = 1.0
 OF_RANKS = (
     *(axis.name for axis in AXES),
     *("zero", "schedule", "virtual_stages", "cut", "recompute"),
-    *("slow_rank", "jitter", "verify", "sequence_parallel", "backup", "mtbf"),
+    *("slow_rank", "jitter", "verify", "sequence_parallel", "layout", "backup", "mtbf"),
 )
 """Options that one rank has no use for."""
 
@@ -73,6 +74,7 @@ def arrange(
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), 1)
     _check_branches(sharding, division)
+    _check_samples(graph, sharding, division)
     places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
     rank_models = {at: _rank_model(config, graph, sharding, division, *at) for at in places}
     lengths = {at: held.length for at, held in rank_models.items()}
@@ -158,6 +160,16 @@ def _check_branches(sharding: Sharding, division: Division) -> None:
                     f"stage {s} begins within the branches {call.path}, of which each rank along "
                     "tp has some: give a --cut before or behind them, or use --tp 1"
                 )
+
+
+def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
+    """Raises ValueError if a stage begins with what ranks along tp have some samples of each."""
+    for s, stage in enumerate(division.stages):
+        if any(sharding.edges.get(e) is OF_SAMPLES for e in stage.takes):
+            raise ValueError(
+                f"stage {s} begins with {graph.nodes[stage.nodes.start].name} in the midst of "
+                "layers that --layout computes by samples: give a --cut before or behind them"
+            )
 
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:

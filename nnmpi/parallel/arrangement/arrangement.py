@@ -25,6 +25,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
 if TYPE_CHECKING:
     from nnmpi.parallel.arrangement.store_kinds import StoreKind
@@ -114,8 +115,16 @@ def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None
         shape[positions.axes[e]] = positions.count(r)
 
 
+def own_samples(samples: int, ranks: int, r: int) -> range:
+    """The samples of a rank where ranks along tp compute some of a micro-batch each."""
+    return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
+
+
 def _own_channels(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
-    if state := sharding.edges.get(e):
+    state = sharding.edges.get(e)
+    if state is OF_SAMPLES:
+        shape[0] = len(own_samples(shape[0], sharding.ranks, r))
+    elif state:
         axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
         shape[axis] = state.bounds[r + 1] - state.bounds[r]
 

@@ -21,6 +21,7 @@ from nnmpi.parallel.arrangement.arrangement import (
     HeldVariable,
     firsts,
     layers,
+    own_samples,
 )
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum, reads_otherwise
 from nnmpi.parallel.arrangement.flat_buffer import (
@@ -37,6 +38,7 @@ from nnmpi.parallel.arrangement.traffic_tp import (
     rows_of_loss,
     sums_of,
 )
+from nnmpi.parallel.tensor.ways import OF_SAMPLES
 from nnmpi.schedules.op import Kind
 
 At = Mapping[str, int]
@@ -202,13 +204,14 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """
     k = kept.nodes[0]
     first, last = a.graph.nodes[k], a.graph.nodes[kept.nodes[-1]]
-    before = _kept_alone(a)[k].bytes(samples)
-    behind = kept.bytes(samples) - before
-    layer = layers(a).get(k)
+    layer, alone = layers(a).get(k), _kept_alone(a)[k]
+    n = _computed(a, k, last.outputs[0], samples, at)
+    behind = kept.bytes(n) - alone.bytes(n)
+    before = alone.bytes(_computed(a, k, first.inputs[0] if first.inputs else -1, samples, at))
     share, own = _share(a, last.outputs[0], at), 0.0
     if layer is not None and layer.gathers:
         part = layer.part(at["tp"])
-        own = sum(part * a.local_bytes(e, samples, at) for e in _gathered(a, kept))
+        own = sum(part * a.local_bytes(e, n, at) for e in _gathered(a, kept))
         share *= part
     if first.kind == "Conv2d" and layer is not None and layer.way.sums_output:
         before = kept_of_sum(a, k, before, samples, at)
@@ -217,6 +220,15 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     elif first.inputs:
         before *= _share(a, first.inputs[0], at)
     return before + behind * share + own
+
+
+def _computed(a: Arrangement, k: int, e: int, samples: int, at: At) -> int:
+    """How many samples of its input or output, edge e, a rank computes node k with."""
+    layer = layers(a).get(k)
+    by_samples = layer is not None and layer.how == "samples"
+    if not by_samples and a.sharding.edges.get(e) is not OF_SAMPLES:
+        return samples
+    return len(own_samples(samples, a.sharding.ranks, at["tp"]))
 
 
 def _read(a: Arrangement, kept: Kept, at: At) -> set[int]:
@@ -283,5 +295,5 @@ def run_together(a: Arrangement, nodes: range) -> list[Kept]:
 
 
 def _share(a: Arrangement, e: int, at: At) -> float:
-    """How much of an edge is on a rank with these coordinates."""
-    return prod(a.local_shape(e, 1, at)) / max(a.graph.edges[e].numbers, 1)
+    """How much of a sample of an edge is on a rank with these coordinates."""
+    return prod(a.local_shape(e, 1, at)[1:]) / max(prod(a.graph.edges[e].sample), 1)

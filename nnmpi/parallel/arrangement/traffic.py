@@ -47,20 +47,23 @@ def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
 
 def _statistics(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """BatchNorm of a micro-batch: moments forward, and sums for the gradient of its input."""
-    group, p = a.replicas(rank), len(a.replicas(rank))
-    if p == 1 or a.config.reproducible:
+    group = a.replicas(rank)
+    if len(group) == 1 or a.config.reproducible:
         return
     for s, node, row in moments(a, rank):
-        yield Exchange(
-            *("moments", Collective.ALL_GATHER, "halving", group, p * row, FLOAT64, Kind.F, s),
-            times=micro,
-        )
-        if a.graph.edges[node.inputs[0]].requires_grad:
-            yield Exchange(
-                *("moments", Collective.ALL_REDUCE, "doubling", group, row - 1, a.updated_dtype),
-                *(Kind.B, s),
-                times=micro,
-            )
+        for one in _moments(a, group, s, node, row):
+            yield one._replace(times=micro)
+
+
+def _moments(
+    a: Arrangement, group: tuple[int, ...], s: int, node: Node, row: int
+) -> Iterator[Exchange]:
+    """What ranks tell each other of a BatchNorm in a pass forward, and in one back."""
+    numbers = len(group) * row
+    yield Exchange("moments", Collective.ALL_GATHER, "halving", group, numbers, FLOAT64, Kind.F, s)
+    if a.graph.edges[node.inputs[0]].requires_grad:
+        back = "moments", Collective.ALL_REDUCE, "doubling", group, row - 1, a.updated_dtype
+        yield Exchange(*back, Kind.B, s)
 
 
 def moments(a: Arrangement, rank: int) -> Iterator[tuple[int, Node, int]]:
@@ -71,6 +74,19 @@ def moments(a: Arrangement, rank: int) -> Iterator[tuple[int, Node, int]]:
             if node.kind in NORMS:
                 at = a.mesh.coordinates(rank)
                 yield s, node, 1 + 2 * a.local_shape(node.outputs[0], 1, at)[1]
+
+
+# ---- along tp
+
+
+def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
+    """Messages of layers; statistics where ranks have some samples each, before those of dp."""
+    yield from along_tp(a, rank, micro)
+    by_samples = {layer.path for layer in a.sharding.layers if layer.how == "samples"}
+    passes, group = passes_of(a, rank, micro), a.mesh.group(rank, "tp")
+    for s, node, row in moments(a, rank):
+        for one in _moments(a, group, s, node, row) if node.name in by_samples else ():
+            yield one._replace(times=len(forward(passes, s) if one.during is Kind.F else micro))
 
 
 # ---- along cp
@@ -95,9 +111,11 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
         around = [cut.count(r) for r in owners[:-1]]
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for n in forward(passes, s):
-            yield from messages(around, n * of_position, Kind.F, s)
+            numbers = a.local_shape(e, n, at)[0] * of_position
+            yield from messages(around, numbers, Kind.F, s)
         for n in micro if a.graph.edges[e].requires_grad else ():
-            yield from messages((*around, *home), n * of_position, Kind.B, s)
+            numbers = a.local_shape(e, n, at)[0] * of_position
+            yield from messages((*around, *home), numbers, Kind.B, s)
 
 
 # ---- along pp, and tp too
@@ -140,7 +158,7 @@ def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange
 TRAFFIC: Mapping[str, Callable[[Arrangement, int, Sequence[int]], Iterator[Exchange]]] = {
     "dp": _dp,
     "cp": _cp,
-    "tp": along_tp,
+    "tp": _tp,
     "pp": _pp,
     "model": _model,
 }

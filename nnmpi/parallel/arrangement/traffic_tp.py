@@ -20,6 +20,7 @@ import numpy as np
 
 from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
@@ -134,9 +135,10 @@ def _by_sum(
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Half an all-reduce, whose chunks are the parts of the ranks."""
-    numbers, bounds = _numbers(a, rank, message, samples), message.bounds
-    edges, group = tuple(numbers * b // bounds[-1] for b in bounds), a.mesh.group(rank, "tp")
+    """Half an all-reduce, whose chunks are the parts of the ranks: channels, positions, samples."""
+    numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
+    bounds = message.bounds or parts_of(samples, len(group))
+    edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
     one = _gathered(group, numbers, a.dtype, "activations", edges)
     yield one._replace(operation=message.row.by)
 

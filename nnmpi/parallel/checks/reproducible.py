@@ -33,10 +33,10 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.data.loader import part_of
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
+from nnmpi.parallel.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.replicas.batch_size_check import check_parts
-from nnmpi.parallel.replicas.batch_stats import like, packed, unpacked
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
 from nnmpi.parallel.stores.slices import SliceStore

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from nnmpi import nn
 from nnmpi.nn.graph import Graph, Node, Use, Value
 from nnmpi.parallel.sequence_cut import SequenceCut
-from nnmpi.parallel.tensor.choices import is_plain
+from nnmpi.parallel.tensor.possible import is_plain
 from nnmpi.parallel.tensor.rules import OPS, RULES
 
 

@@ -9,9 +9,9 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.mesh import REPLICAS
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
+from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches
-from nnmpi.parallel.replicas.batch_stats import Synced
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.replicas.scattered_sync import ScatteredSync
 from nnmpi.parallel.replicas.term_sums import SummedTerms

@@ -20,9 +20,9 @@ from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
+from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.replicas.batch_stats import Synced
 from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState

@@ -29,7 +29,7 @@ from nnmpi.kernels.window import Windows, pair, windows
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.passes import BatchStats
 from nnmpi.nn.sequential import forget_steps, only_runs_layers
-from nnmpi.parallel.replicas.batch_stats import Synced
+from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.rewriting import become
 from nnmpi.parallel.standalone.halo import Halo, ImageRows, gather_rows
 from nnmpi.parallel.tensor.ops import copy, reduce

@@ -1,16 +1,34 @@
 """Choices: the ways in which a node of a graph may be divided, given how its inputs are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import add
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nnmpi.collectives.step import bounds as parts_of
-from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
+from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
-from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, POSITIONS, Along, Message
-from nnmpi.parallel.tensor.rules import OPS, RULES, ways
-from nnmpi.parallel.tensor.ways import KEPT, TERMS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.patterns import (
+    GATHER_OUTPUT,
+    POSITIONS,
+    SAMPLES,
+    Along,
+    Marker,
+    Message,
+)
+from nnmpi.parallel.tensor.possible import (
+    follows,
+    keeps_cut,
+    possible,
+    takes_samples,
+    variables_of,
+)
+from nnmpi.parallel.tensor.sample_cut import OnSamples
+from nnmpi.parallel.tensor.ways import KEPT, OF_SAMPLES, TERMS, WHOLE, AxisCut, Way
+
+BY_SAMPLES = Way(SAMPLES, SAMPLES, part=OnSamples)
+FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
+"""A layer that is as it is on some samples, and may run as one op with the layer before it."""
 
 
 class PlanCost(NamedTuple):
@@ -59,13 +77,27 @@ def choices(
     states: Sequence[AxisCut | None],
     ranks: int,
     is_shared: bool,
-    sequence: bool = False,
+    cuts: Collection[Marker] = (),
+    wanted: str = "",
 ) -> Iterator[NodeChoice]:
     """The choices for node k if its inputs are cut so, the preferred one first.
 
-    `is_shared`: another node uses its parameters too, so that it may have to be a copy. With
-    `sequence`, sequence parallelism, positions may be cut.
+    `is_shared`: another node uses its parameters too, so that it may have to be a copy. `cuts`:
+    what may be cut besides channels. `wanted`: the only way, by name, if one is given.
     """
+    for choice in _choices(graph, k, states, ranks, is_shared or wanted == WHOLE.pattern.how, cuts):
+        if wanted in ("", choice.way.pattern.how):
+            yield choice
+
+
+def _choices(
+    graph: Graph,
+    k: int,
+    states: Sequence[AxisCut | None],
+    ranks: int,
+    may_be_copy: bool,
+    cuts: Collection[Marker],
+) -> Iterator[NodeChoice]:
     node = graph.nodes[k]
     uncut = tuple((v, None) for v in node.variables)
     if node.layer is None:
@@ -75,50 +107,36 @@ def choices(
         elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
             yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
         return
-    found = possible(graph, node, sequence)
+    found = possible(graph, node, cuts)
     for way in found:
         if len(set(states)) == 1:
             yield from _cut_by(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
-    if not any(states) and (is_shared or not needs_division):
-        size = sum(graph.variables[v].size for v in node.variables)
-        yield NodeChoice(WHOLE, PlanCost(size * needs_division), variables=uncut)
+    copied = PlanCost(needs_division * sum(graph.variables[v].size for v in node.variables))
+    if not any(states) and (may_be_copy or not needs_division):
+        yield NodeChoice(WHOLE, copied, variables=uncut)
+    if SAMPLES in cuts and takes_samples(graph, node):
+        yield from _by_samples(graph, node, states, copied)
 
 
-def possible(graph: Graph, node: Node, sequence: bool = False) -> list[Way]:
-    """The ways of a layer with its settings; none if it is not called with samples alone.
-
-    Those that cut positions are among them with `sequence` alone.
-    """
-    edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
-    if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
-        return []
-    fitting = (way for way in ways(node.layer) if sequence or not way.has_positions)
-    inputs = len(node.arguments[0])
-    found = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
-    for way in found if node.layer not in RULES else ():
-        _check_own(graph, node, way)
-    return found
-
-
-def is_plain(node: Node) -> bool:
-    """Whether a layer is called with tensors of samples alone, and returns one."""
-    args, named = node.arguments
-    return not named and all(type(part) is Value for part in (*args, node.result))
-
-
-def keeps_cut(graph: Graph, node: Node) -> bool:
-    """Whether an op takes inputs that are cut: other arguments are numbers that are not trained."""
-    return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
-
-
-def _is_number(graph: Graph, argument: Any) -> bool:
-    if type(argument) is Value:
-        return True
-    if type(argument) is Use:  # of a trained number each rank would have a part of the gradient
-        used = graph.variables[argument.variable]
-        return used.size == 1 and not used.is_trained
-    return bool(getattr(argument, "size", 1) == 1)
+def _by_samples(
+    graph: Graph, node: Node, states: Sequence[AxisCut | None], copied: PlanCost
+) -> Iterator[NodeChoice]:
+    """The choices of a layer by samples: with its output as it is, and gathered."""
+    graded = [s for s, e in zip(states, node.inputs, strict=True) if graph.edges[e].requires_grad]
+    if {*states} - {None, OF_SAMPLES} or (None in graded and len(graded) > 1):
+        return
+    terms = {v: TERMS if graph.variables[v].is_parameter else None for v in node.variables}
+    variables = tuple(terms.items())
+    if follows(node):
+        if None not in states:
+            yield NodeChoice(FOLLOWS_SAMPLES, copied, output=OF_SAMPLES, variables=variables)
+        return
+    way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
+    cost = copied.plus(_cost(graph, node, *way.pattern.sends))
+    yield NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
+    gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
+    yield NodeChoice(way, gathered, gathers=True, variables=variables)
 
 
 def _cut_by(
@@ -127,17 +145,20 @@ def _cut_by(
     """The choices of one way of a layer: with its output as it is, and gathered."""
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     sides = (way.input, x), (way.output, y)
-    if any(along is POSITIONS and cut_of_positions(e, ranks) is None for along, e in sides):
+    if any(isinstance(a, Marker) and cut_by(a, e, ranks) is None for a, e in sides):
         return
     if way.pattern.divides:
         size = channels(graph, node, way)
-        if state != (cut_of_positions(x, ranks) if way.input else None) or size < ranks:
+        if state != cut_by(way.input, x, ranks) or size < ranks:
             return
         for block in _blocks(graph, node, size, ranks):
             bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
             yield from _with_bounds(graph, node, way, state, bounds, ranks)
     else:
-        if state is None or way.input is None or _axis(way.input, x, state.axis) != state.axis:
+        if state in (None, OF_SAMPLES) or way.input is None:
+            return
+        assert state is not None
+        if _axis(way.input, x, state.axis) != state.axis:
             return
         block, behind = way.block(node.settings, x.sample), None
         if not any(b % block for b in state.bounds):
@@ -150,6 +171,14 @@ def _cut_by(
                 f"give {ranks + 1} that rise from 0, for rank r those at r and r + 1"
             )
         yield from _with_bounds(graph, node, way, state, behind, ranks)
+
+
+def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
+    """Where an edge is cut that is whole, or cut along positions or samples; None if it is whole,
+    or cannot be cut so."""
+    if along is SAMPLES:
+        return OF_SAMPLES if edge.of_samples and edge.axes[0].size == 1 else None
+    return cut_of_positions(edge, ranks) if along is POSITIONS else None
 
 
 def cut_of_positions(edge: Edge, ranks: int) -> AxisCut | None:
@@ -180,9 +209,8 @@ def _with_bounds(
     y = graph.edges[node.outputs[0]]
     variables = _cuts(graph, node, way, bounds)
     cost = _cost(graph, node, *way.pattern.sends)
-    if way.output is None or way.output is POSITIONS:
-        output = cut_of_positions(y, ranks) if way.output else None
-        yield NodeChoice(way, cost, bounds, False, output, variables)
+    if way.output is None or isinstance(way.output, Marker):
+        yield NodeChoice(way, cost, bounds, False, cut_by(way.output, y, ranks), variables)
         return
     output = AxisCut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
     if y.sample[output.axis] == bounds[-1]:
@@ -199,7 +227,7 @@ def _cost(graph: Graph, node: Node, *messages: Message) -> PlanCost:
 def channels(graph: Graph, node: Node, way: Way) -> int:
     """How many channels there are to divide: of the output, or rows of a table."""
     y = graph.edges[node.outputs[0]]
-    if way.output is not None and way.output is not POSITIONS:
+    if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]
     sizes = variables_of(graph, node)
     return max(
@@ -209,21 +237,10 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
     """An axis of a sample, counted from 0."""
-    if axis is POSITIONS:
+    if isinstance(axis, Marker):
         return 0
     assert axis is not None
     return (same if isinstance(axis, EllipsisType) else axis) % len(edge.sample)
-
-
-def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """The parameters and buffers of a layer, by the name of the attribute."""
-    found = {}
-    for v in node.variables:
-        for path in graph.variables[v].names:
-            owner, _, name = path.rpartition(".")
-            if owner == node.name:
-                found[name] = v
-    return found
 
 
 def _cuts(
@@ -243,29 +260,7 @@ def _cuts(
                 f"layer {node.name} ({node.kind}): its rule cuts {name} of shape {shape} along "
                 f"axis {axis}, where it needs one for each of {bounds[-1]} channels"
             )
-        others = TERMS if way.output is POSITIONS and graph.variables[v].is_parameter else None
+        is_part = isinstance(way.output, Marker) and graph.variables[v].is_parameter
+        others = TERMS if is_part else None
         found.append((v, others if axis is None else AxisCut(ends, axis % len(shape))))
     return tuple(found)
-
-
-def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Raises ValueError if the way of somebody's own layer cannot be right."""
-    what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
-    if way.joins_positions:
-        raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
-    for name, v in variables_of(graph, node).items():
-        along, n = way.parameters.get(name), len(graph.variables[v].shape)
-        if along is not None and not -n <= along < n:
-            raise ValueError(f"{what} cuts axis {along} of {name}, which has {n}")
-        if graph.variables[v].is_parameter and along is None and not way.has_positions:
-            raise ValueError(
-                f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
-                "which each rank would have a part of the gradient: cut it too, or make it a "
-                "parameter of a layer of its own"
-            )
-    for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
-        n = len(graph.edges[e].sample)
-        if not n or (isinstance(axis, int) and not -n <= axis < n):
-            raise ValueError(f"{what} cuts axis {axis} of a sample, which has {n}")
-    if way.input is None and way.output is ...:
-        raise ValueError(f"{what} has output=..., the axis of the input, and input=None: give one")

@@ -18,6 +18,8 @@ With sequence parallelism what is whole here is cut along positions: see `sides.
     x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
     (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
 
+The same along samples, behind and before layers that compute some samples (`sample_cut.py`).
+
 All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
 last in memory.
@@ -35,7 +37,7 @@ from nnmpi.kernels.linear import gradients
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
-from nnmpi.parallel.tensor.sides import Side, Whole
+from nnmpi.parallel.tensor.sides import Side, SideOfCall, Whole
 
 
 class Sharded(Module):
@@ -46,7 +48,7 @@ class Sharded(Module):
 
     comm: Comm
     bounds: Bounds
-    side: Side
+    side: SideOfCall
     weight: Parameter
 
     def extra_repr(self) -> str:
@@ -63,7 +65,7 @@ class Product(Sharded):
     axis: ClassVar[int]  # the axis of channels in input and output
 
     def _applied(self, sharded: Callable[..., Result], x: Any, **fused: bool) -> Tensor:
-        options = {"of": self.op, "side": self.side, "axis": self.axis, **self.options()}
+        options = {"of": self.op, "side": self.side.of(x), "axis": self.axis, **self.options()}
         options |= {name: True for name, is_wanted in fused.items() if is_wanted}
         return apply(sharded, x, self.weight, self.bias, **options)
 
@@ -137,7 +139,8 @@ class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
 
 
 class GatheringLinear(ColumnLinear):
-    """ColumnLinear of which each rank has some positions of the input (N, T, in_features).
+    """ColumnLinear of which each rank has some positions of the input (N, T, in_features), or some
+    samples of the input (N, ..., in_features).
 
     They are gathered for the product, and again for the gradient of the weight: a rank keeps its
     own ones only.
@@ -146,7 +149,9 @@ class GatheringLinear(ColumnLinear):
     fuses_as = Linear
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        return apply(gathering_linear, x, self.weight, self.bias, side=self.side, relu=relu)
+        side = self.side.of(x, is_part=True)
+        y = apply(gathering_linear, x, self.weight, self.bias, side=side, relu=relu)
+        return gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
 
 class RowLinear(_ShardedLinear, RowSharded, Linear):
@@ -179,7 +184,7 @@ class ShardedEmbedding(Sharded, Embedding):
             index=self.checked(index),
             start=own(self.bounds, self.comm)[0],
             padding=self.padding_idx,
-            side=self.side,
+            side=self.side.of(index),
         )
 
 
@@ -206,7 +211,7 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, side: Side, relu: bool = False
 ) -> Result:
-    """`linear` of all positions, of which x (N, t, K) has some; w and b are some outputs."""
+    """`linear` of all positions or samples, of which x has some; w and b are some outputs."""
     whole = linear(side.whole(x), w, b, relu=relu)
     y, prepare, xp = whole.value, whole.prepare, xp_of(x)
 

@@ -15,26 +15,36 @@ from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.place import Place, whole
+from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks
-from nnmpi.parallel.tensor.choices import variables_of
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
-from nnmpi.parallel.tensor.patterns import SUM_GRADIENT
+from nnmpi.parallel.tensor.patterns import SAMPLES, SUM_GRADIENT
+from nnmpi.parallel.tensor.possible import variables_of
+from nnmpi.parallel.tensor.sample_cut import OnSamples
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
-from nnmpi.parallel.tensor.sides import CutPositions, Whole
+from nnmpi.parallel.tensor.sides import CutAlong, CutSamples, SideOfCall, Whole
 from nnmpi.parallel.tensor.ways import AxisCut, Way
 
 
-def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False) -> Sharding:
+def parallelize(
+    model: Module,
+    comm: Comm,
+    x: Any,
+    *,
+    whole_output: bool = False,
+    ways: Mapping[str, str] = {},
+) -> Sharding:
     """Divides the layers of a model among the ranks of a Comm so that they send the least.
 
     x are some samples, an array or a tensor, of which only the shape and the type count. With
-    `whole_output` every rank gets all scores, as most losses need them.
+    `whole_output` every rank gets all scores, as most losses need them. `ways` are those of some
+    layers, as `shard` takes them.
 
     Every rank calls it on an equal model. Raises ValueError, and leaves the model as it was, if it
     cannot be divided.
@@ -49,7 +59,7 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
         return (Tensor(np.zeros((samples, *sample.shape[1:]), kind)),), {}
 
     graph = all_or_none(comm, lambda: trace(model, zeros, dtype))
-    sharding = shard(graph, comm.size, whole_output)
+    sharding = shard(graph, comm.size, whole_output, ways=ways)
     rebuild(model, graph, sharding, comm)
     for module in [*model.modules()]:
         if isinstance(module, BranchesOnRanks):
@@ -73,7 +83,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     new: dict[Module, Module] = {}
     for at in sharding.layers:
         layer = modules[at.path]
-        if not at.way.rebuilds or layer in new:
+        if not at.way.rebuilds or layer in new or at.way.part is OnSamples:
             continue
         if layer is model:
             raise ValueError(
@@ -86,13 +96,28 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     replace(model, new)
     for call in sharding.branches.calls.values():
         become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
+    for at in sharding.layers:
+        if at.way.part is OnSamples and not isinstance(modules[at.path], OnSamples):
+            takes = tuple(e not in sharding.edges for e in graph.nodes[at.node].inputs)
+            _compute_samples(modules[at.path], comm, takes, at.gathers)
+    forget_steps(model)
     _tie(model, graph)
+
+
+def _compute_samples(
+    layer: Module, comm: Comm, takes: tuple[bool, ...], gather_output: bool
+) -> None:
+    """Makes a layer compute some samples, in place: it has all that it had."""
+    kind = type(layer)
+    as_before = {"fuses_as": vars(kind).get("fuses_as", kind)}
+    options = {"comm": comm, "takes": takes, "gather_output": gather_output}
+    become(layer, type(f"{kind.__name__}OnSamples", (OnSamples, kind), as_before), options)
 
 
 def refuse_parts(model: Module) -> None:
     """Raises ValueError for a layer that is a part already."""
     for path, layer in model.named_modules():
-        is_part = isinstance(layer, Sharded) or isinstance(vars(layer).get("_way"), Way)
+        is_part = isinstance(layer, Sharded | OnSamples) or isinstance(vars(layer).get("_way"), Way)
         is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
         if is_part and not layer._modules:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
@@ -128,7 +153,9 @@ def _part(
     if not at.way.pattern.sends:
         return new
     part = at.way.part or type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
-    side = CutPositions(comm, at.position_bounds) if at.position_bounds else Whole(comm)
+    side: SideOfCall = CutSamples(comm) if SAMPLES in at.way.markers else Whole(comm)
+    if at.position_bounds:
+        side = CutAlong(comm, at.position_bounds)
     own_part = {"comm": comm, "bounds": at.bounds, "gather_output": at.gathers}
     become(new, part, own_part | {"side": side})
     return new

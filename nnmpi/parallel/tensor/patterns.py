@@ -96,6 +96,7 @@ GATHER_INPUT = Message(GATHER, of_input, F | W, 2, "all-gather of the input, twi
 SCATTER_GRADIENT = Message(SCATTER, of_input, I, 1, "reduce-scatter of its gradient")
 SCATTER_OUTPUT = Message(SCATTER, of_output, F, 1, "reduce-scatter of the output")
 GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
+GATHER_INPUT_GRADIENT = Message(GATHER, of_gradients, I, 1, "all-gather of the input's gradient")
 
 # of experts: no cost, as no other way leaves as few activations whole
 COUNTS = Message(GATHER_COUNTS, of_output, F, 0, "all-gather of how many tokens chose each expert")
@@ -109,11 +110,15 @@ class Marker(Enum):
     """What a way may have in place of an axis."""
 
     POSITIONS = 0
+    SAMPLES = 1
 
 
 POSITIONS = Marker.POSITIONS
 """As the input or output of a way: cut along positions, the first axis of a sample (T, C), which
 sequence parallelism alone does."""
+
+SAMPLES = Marker.SAMPLES
+"""As the input or output of a way: cut along samples, which a layout by layers alone does."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """Where a way has its input or output cut; None: it is whole."""
@@ -127,6 +132,10 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
     (..., POSITIONS): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT)),
     (None, POSITIONS): Pattern("rows", (SCATTER_OUTPUT, GATHER_GRADIENT), divides=True),
     (POSITIONS, POSITIONS): Pattern("positions"),
+    (SAMPLES, ...): Pattern("column", (GATHER_INPUT, SCATTER_GRADIENT), divides=True),
+    (..., SAMPLES): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT)),
+    (SAMPLES, SAMPLES): Pattern("samples"),
+    (None, SAMPLES): Pattern("samples", (GATHER_INPUT_GRADIENT,)),
 }
 """The pattern of a way that names none, by its input and output; ...: cut along some axis."""
 

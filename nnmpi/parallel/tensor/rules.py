@@ -23,7 +23,7 @@ from nnmpi.parallel.tensor import layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER
+from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER, SAMPLES
 from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Options, Way
 
 # ---- where positions go
@@ -141,6 +141,7 @@ _COLUMN = Way(None, -1, _SCALED, part=layers.ColumnLinear)
 _ROW = Way(-1, None, {"weight": 1}, part=layers.RowLinear)  # its bias is a copy
 _GATHERED = _COLUMN._replace(input=POSITIONS, part=layers.GatheringLinear)
 _SCATTERED = _ROW._replace(output=POSITIONS)
+_OF_SAMPLES = _GATHERED._replace(input=SAMPLES), _ROW._replace(output=SAMPLES)
 _COLUMN_2D = Way(None, 0, _SCALED, fits=_has_one_group, part=ColumnConv2d)
 _ROW_2D = Way(0, None, {"weight": 1}, fits=_has_one_group, part=RowConv2d)
 _COLUMN_1D, _ROW_1D = _COLUMN_2D._replace(part=ColumnConv1d), _ROW_2D._replace(part=RowConv1d)
@@ -159,7 +160,7 @@ _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], LayerRule] = {
-    nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED), channels_last),
+    nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED, *_OF_SAMPLES), channels_last),
     nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS)), same_axis),
     Experts: LayerRule((_EXPERTS, _EXCHANGED)),
     Router: LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),)),

@@ -6,14 +6,16 @@
 The states that can be reached are found on the way forward; the least that is still to be sent from
 each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
 equally much it is the one whose choices are listed first. With sequence parallelism it is the one
-of which ranks have the fewest activations whole, and of these the one that sends least.
+of which ranks have the fewest activations whole, and of these the one that sends least. Ways that
+are given for some layers leave the others to the search, and what lies between them.
 
 A node may have more than `MOST` states, for instance after many parallel branches: then only the
 cheapest ones are looked at, and another plan might send less.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -25,11 +27,10 @@ from nnmpi.parallel.tensor.choices import (
     PlanCost,
     channels,
     choices,
-    keeps_cut,
-    possible,
 )
 from nnmpi.parallel.tensor.ops import even_bounds
-from nnmpi.parallel.tensor.patterns import POSITIONS
+from nnmpi.parallel.tensor.patterns import POSITIONS, SAMPLES, Marker
+from nnmpi.parallel.tensor.possible import follows, keeps_cut, possible, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 
@@ -56,15 +57,22 @@ class Transition(NamedTuple):
     total: PlanCost
 
 
-def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool = False) -> Sharding:
+def shard(
+    graph: Graph,
+    ranks: int,
+    whole_output: bool = False,
+    sequence: bool = False,
+    ways: Mapping[str, str] = {},
+) -> Sharding:
     """How the model is divided; every rank finds the same.
 
     With `whole_output` every rank gets all scores, as most losses need them; else their classes may
     stay cut. With `sequence`, sequence parallelism, what is whole on every rank is cut along
-    positions where it can be. Raises ValueError if a layer has fewer channels than there are ranks,
-    or a model no positions to cut.
+    positions where it can be. `ways` are names of ways by paths of layers, or patterns of these;
+    if there are any, layers may be computed by samples. Raises ValueError if a layer has fewer
+    channels than there are ranks, or a model no positions to cut.
     """
-    search = _Search(graph, ranks, whole_output, sequence)
+    search = _Search(graph, ranks, whole_output, sequence, ways)
     transitions = search.transitions()
     edges, variables, terms = dict[int, AxisCut](), dict[int, AxisCut](), set[int]()
     layers, state = list[ShardedLayer](), START
@@ -91,7 +99,7 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
 
 def _refuse_positions(graph: Graph, ranks: int) -> None:
     """Raises ValueError for a model of which nothing can be cut along positions."""
-    ways = [(node, way) for node in graph.nodes for way in possible(graph, node, sequence=True)]
+    ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
     made = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in made if len(sample) == 2), default=0)
     few = [node for node, _ in ways if node.settings.get("num_heads", ranks) < ranks]
@@ -116,9 +124,18 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
 class _Search:
     """The search for the best plan of one graph."""
 
-    def __init__(self, graph: Graph, ranks: int, whole_output: bool, sequence: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        ranks: int,
+        whole_output: bool,
+        sequence: bool,
+        ways: Mapping[str, str],
+    ) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
+        self.cuts = [POSITIONS] * sequence + [SAMPLES] * bool(ways)
         self.branches = divide_branches(graph, ranks)
+        self.wanted = wanted_ways(graph, ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
@@ -134,7 +151,7 @@ class _Search:
         self.needed = self._needed()
 
     def _possible(self, node: Node) -> list[Way]:
-        return possible(self.graph, node, self.sequence)
+        return possible(self.graph, node, self.cuts)
 
     def _needed(self) -> list[str]:
         """What needs each edge whole; nothing if all that take it may take it cut."""
@@ -150,6 +167,7 @@ class _Search:
             else:
                 ways = [way for way in self._possible(node) if way.input is not None]
                 ends = any(way.output is None or way.pattern.divides for way in ways)
+                ends |= SAMPLES in self.cuts and takes_samples(graph, node)
                 needed = "" if ends else behind if ways else whole
             for e in node.inputs:
                 found[e] = found[e] or needed
@@ -201,7 +219,7 @@ class _Search:
             here = (
                 [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
                 if k in self.branches.nodes
-                else choices(self.graph, k, cuts, self.ranks, is_shared, self.sequence)
+                else self._choices(k, cuts, is_shared)
             )
             found[cuts] = [
                 choice._replace(cost=choice.cost.plus(self._whole(node, choice))) for choice in here
@@ -221,6 +239,12 @@ class _Search:
             after = {of: fact for of, fact in (known | facts).items() if self.last.get(of, k) > k}
             yield choice, frozenset(after.items())
 
+    def _choices(
+        self, k: int, states: tuple[AxisCut | None, ...], is_shared: bool
+    ) -> Iterator[NodeChoice]:
+        wanted = self.wanted.get(self.graph.nodes[k].name, "")
+        return choices(self.graph, k, states, self.ranks, is_shared, self.cuts, wanted)
+
     def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
         """What counts with sequence parallelism if the output of a node is whole."""
         is_whole = self.sequence and choice.output is None
@@ -235,6 +259,8 @@ class _Search:
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is OF_BRANCH:
             return f"rank {self.branches.nodes[k]} along tp has the branch"
+        if node.name in self.wanted:
+            return "the layout names its way"
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way is WHOLE:
@@ -256,7 +282,39 @@ class _Search:
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)
                     even_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")
-        raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")
+        given = ", ".join(f"{path}={how}" for path, how in self.wanted.items())
+        why = f" with {given}: leave some of these out" if given else ""
+        raise ValueError(f"no way was found to divide the model among {self.ranks} ranks{why}")
+
+
+def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
+    """The names of ways by the paths of layers, of those by patterns; the last one counts.
+
+    A pattern is of the layers that have the way. Layers in branches of ranks have no choice, nor
+    those that are as they are on a part of their input. Raises ValueError for a pattern of no
+    layer, and for one that has another way.
+    """
+    found = dict[str, str]()
+    for pattern, how in ways.items():
+        nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
+        named = [n for n in nodes if fnmatchcase(n.name, pattern)]
+        known = {n.name: _names_of_ways(graph, n) for n in named if not follows(n)}
+        having = [name for name, names in known.items() if how in names]
+        if not having or (pattern in known and pattern not in having):
+            why = "the model has no such layer"
+            if named:
+                why = f"{named[0].name} ({named[0].kind}) follows the layer before it"
+            for name, names in known.items():
+                why = f"the ways of {name} are {', '.join(names)}"
+            raise ValueError(f"layout {pattern}={how}: {why}")
+        found |= dict.fromkeys(having, how)
+    return found
+
+
+def _names_of_ways(graph: Graph, node: Node) -> list[str]:
+    ways = WHOLE, *possible(graph, node, [*Marker])
+    names = [*(way.pattern.how for way in ways), *["samples"] * takes_samples(graph, node)]
+    return [*dict.fromkeys(names)]
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:

@@ -10,9 +10,10 @@ from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
-from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions, variables_of
+from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import POSITIONS, LayerMessage
+from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
@@ -100,7 +101,7 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
     if way.input is ... and choice.output == cut_of_positions(y, ranks):
         way = way._replace(input=POSITIONS, output=POSITIONS)
     told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
-    if way.has_positions:
+    if POSITIONS in way.markers:
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
         along = cut_of_positions(edge, ranks)
         told = told._replace(position_bounds=along.bounds if along else ())

@@ -2,22 +2,23 @@
 
                     a rank has      sum(terms)          whole(part)
     Whole           all of it       all-reduce          the part itself
-    CutPositions    its positions   reduce-scatter      all-gather
+    CutAlong        some positions, reduce-scatter      all-gather
+                    some samples
 
-The two methods are transposes of each other as maps between what all ranks hold. With CutPositions
-both send half of what an all-reduce sends, and what is between two products is divided by the ranks
-(sequence parallelism of Megatron-LM: Korthikanti and others, 2022).
+The two methods are transposes of each other as maps between what all ranks hold. With CutAlong both
+send half of what an all-reduce sends, and what is between two products is divided by the ranks:
+along positions in sequence parallelism (Megatron-LM: Korthikanti and others, 2022), along samples
+between convolutions that are data-parallel and products that are not (Krizhevsky, 2014).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nnmpi.backend import Array
+from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, reduce_scatter
-
-AXIS = 1
-"""Of positions, in activations (N, T, C)."""
+from nnmpi.parallel.tensor.sample_cut import sample_bounds
 
 
 class Side(Protocol):
@@ -33,10 +34,20 @@ class Side(Protocol):
         """The whole activation, of what each rank has of it."""
 
 
+class SideOfCall(Protocol):
+    """What has a side in each call of a layer."""
+
+    def of(self, x: Any, is_part: bool = False) -> Side:
+        """The side in a call with x, which has all samples, or those of this rank."""
+
+
 class Whole(NamedTuple):
     """Every rank has all of it."""
 
     comm: Comm
+
+    def of(self, x: Any, is_part: bool = False) -> Side:
+        return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
         all_reduce(terms, self.comm, order)
@@ -46,14 +57,28 @@ class Whole(NamedTuple):
         return part
 
 
-class CutPositions(NamedTuple):
-    """Rank r has positions bounds[r] to bounds[r + 1] - 1."""
+class CutAlong(NamedTuple):
+    """Rank r has bounds[r] to bounds[r + 1] - 1 along an axis; 1 is that of positions."""
 
     comm: Comm
     bounds: Bounds
+    axis: int = 1
+
+    def of(self, x: Any, is_part: bool = False) -> Side:
+        return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
-        return reduce_scatter(terms, self.comm, self.bounds, AXIS)
+        return reduce_scatter(terms, self.comm, self.bounds, self.axis)
 
     def whole(self, part: Array) -> Array:
-        return all_gather(part, self.comm, self.bounds, AXIS)
+        return all_gather(part, self.comm, self.bounds, self.axis)
+
+
+class CutSamples(NamedTuple):
+    """Each rank has some samples of a micro-batch, whose number each call tells."""
+
+    comm: Comm
+
+    def of(self, x: Any, is_part: bool = False) -> Side:
+        known = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
+        return CutAlong(self.comm, known, 0)

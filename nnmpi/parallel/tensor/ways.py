@@ -16,6 +16,16 @@ With sequence parallelism (`--sequence-parallel`) "whole" may be cut along posit
     positions  positions  counts                also tell each other how many tokens chose an expert
     positions  positions  all-to-all            send tokens to their experts, and results back
 
+Where a layout says so (`--layout`), a layer is computed by samples: each rank has the whole layer,
+and some samples of a micro-batch. Any layer can be, since none but BatchNorm mixes samples.
+
+    input      output                           then ranks
+    samples    samples    samples               sum the gradients of parameters, once a step
+    whole      samples    samples               also gather the gradient of the input
+    samples    whole      samples, gathered     also gather the output
+    samples    cut        column                gather the input, and reduce-scatter its gradient
+    cut        samples    row                   reduce-scatter the output, and gather its gradient
+
 A new way is an entry of `rules.py`, which may name a pattern of its own (`patterns.py`), and the
 class of what a rank has of the layer.
 """
@@ -25,7 +35,16 @@ from typing import Any, NamedTuple
 
 from nnmpi.nn import Module
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import COPY, PATTERNS, POSITIONS, SUM_OUTPUT, Along, Pattern
+from nnmpi.parallel.tensor.patterns import (
+    COPY,
+    PATTERNS,
+    POSITIONS,
+    SAMPLES,
+    SUM_OUTPUT,
+    Along,
+    Marker,
+    Pattern,
+)
 
 Options = Mapping[str, Any]
 """The plain attributes of a layer."""
@@ -45,6 +64,10 @@ class AxisCut(NamedTuple):
 
 TERMS = AxisCut((), 0)
 """Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
+
+OF_SAMPLES = AxisCut((), -1)
+"""An activation of which each rank has some samples, nearly as many as any other: which ones
+depends on how many a micro-batch has."""
 
 
 def always(settings: Options) -> bool:
@@ -66,7 +89,7 @@ class Way(NamedTuple):
     """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
 
     input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
-                POSITIONS: whole, but that its positions are divided among the ranks
+                POSITIONS, SAMPLES: whole, but that these are divided among the ranks
     output      the same of the output; ... is that of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, of which a part has its share
@@ -98,14 +121,14 @@ class Way(NamedTuple):
         """What it is called, and what ranks send for it."""
         if self.named is not None:
             return self.named
-        i, o = (x if x is None or x is POSITIONS else ... for x in (self.input, self.output))
-        is_copy = i is None and o is not ... and not self.parameters
+        i, o = (... if isinstance(x, int) else x for x in (self.input, self.output))
+        is_copy = i is None and o in (None, POSITIONS) and not self.parameters
         return COPY if is_copy else PATTERNS.get((i, o), COPY)
 
     @property
-    def has_positions(self) -> bool:
-        """Whether input or output are cut along positions."""
-        return POSITIONS in (self.input, self.output)
+    def markers(self) -> set[Marker]:
+        """Whether input or output are cut along positions, or along samples."""
+        return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
     def joins_positions(self) -> bool:
@@ -114,8 +137,10 @@ class Way(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its pattern, and whether one side is cut along positions."""
-        return self.pattern.how + " of positions" * self.joins_positions
+        """The name of its pattern, and whether one side alone is cut along positions or samples."""
+        sides = {POSITIONS: " of positions", SAMPLES: " of samples"}
+        joins = self.input is not self.output and self.pattern.how != "samples"
+        return self.pattern.how + "".join(sides[m] for m in self.markers if joins)
 
     @property
     def sums_output(self) -> bool:
@@ -125,7 +150,7 @@ class Way(NamedTuple):
     @property
     def rebuilds(self) -> bool:
         """Whether another layer takes the place of this one; else it works on a part as it is."""
-        return bool(self.pattern.sends or self.parameters or self.sizes)
+        return bool(self.part or self.pattern.sends or self.parameters or self.sizes)
 
     @property
     def fuses(self) -> bool:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi import terms
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
@@ -80,8 +81,9 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
 def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
     """How layers are divided; logits only if the loss can be computed from its parts."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
+    ways = terms.ways(config.layout) if config.layout else {}
     try:
-        found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel)
+        found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel, ways)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
     return found._replace(sequences=sharding.sequences)

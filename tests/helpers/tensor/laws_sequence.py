@@ -12,7 +12,7 @@ from nnmpi.nn.kept import kept, nbytes
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
 from nnmpi.parallel.tensor.ops import Bounds, own
-from nnmpi.parallel.tensor.sides import CutPositions
+from nnmpi.parallel.tensor.sides import CutAlong
 
 N, T, K = 3, 7, 8
 SEQUENCE = {"sequence_parallel": True}
@@ -22,10 +22,10 @@ def _random(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def _uneven(comm: Comm) -> tuple[CutPositions, slice]:
+def _uneven(comm: Comm) -> tuple[CutAlong, slice]:
     """The last rank has most of the positions; a side, and this rank's."""
     bounds: Bounds = (*range(comm.size), T)
-    return CutPositions(comm, bounds), slice(*own(bounds, comm))
+    return CutAlong(comm, bounds), slice(*own(bounds, comm))
 
 
 def a_sum_is_cut_and_parts_are_gathered(comm: Comm) -> None:

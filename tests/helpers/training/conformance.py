@@ -175,6 +175,34 @@ def _tensor_parallel() -> Iterator[Row]:
         yield _trained("mlp", {"pp": pp, "tp": 2, "schedule": schedule}, case)
 
 
+def _ways_of_layers() -> Iterator[Row]:
+    """Some layers by samples, others by channels; uneven samples, and none on a rank."""
+    cnn = "0=samples,1=samples,4=samples,10=column"
+    cases: list[tuple[Options, Options]] = [
+        *((CNN, {"tp": tp, "layout": cnn}) for tp in (2, 3, 4)),
+        *((CNN, {"tp": tp, "layout": "?=samples"}) for tp in (2, 3)),
+        *((MLP, {"tp": tp, "layout": "1=column,3=row,5=samples"}) for tp in (2, 3)),
+        (MLP, {"tp": 3, "layout": "*=samples"}),
+        (MLP, {"tp": 2, "layout": "1=samples,5=samples,9=copy"}),
+        *((CNN, {"dp": 2, "tp": 2, "layout": cnn, "zero": zero}) for zero in (0, 1, 3)),
+        (_OF_ONE_SAMPLE, {"tp": 2, "layout": cnn}),
+        (_OF_ONE_SAMPLE, {"dp": 2, "tp": 2, "layout": "?=samples", "allreduce": "ring"}),
+    ]
+    for options in ({"recompute": True}, {"schedule": "zb-h1"}):
+        layout = {"pp": 2, "tp": 2, "layout": "0=samples,1=samples", "cut": "4", **options}
+        cases.append(({**CNN, "micro_batches": 3}, layout))
+    for case, layout in cases:
+        name = case["model"].partition(":")[0]
+        made = _trained if case is _OF_ONE_SAMPLE else _row
+        yield made(name + " in micro-batches" * ("micro_batches" in case), layout, case)
+    for axes, (name, build) in product(({"tp": 2}, {"dp": 2, "tp": 2}), GRAPH_MODELS.items()):
+        yield _row(name, {**axes, "layout": "*=samples"}, {"build": build})
+    ways = {"gpt": "*mlp*=samples", "mixture": "?=samples,1?=samples", "encoder": "*=samples"}
+    for axes, (model, names) in product(({"tp": 2}, {"tp": 3}), ways.items()):
+        yield _of_language(model, {**axes, "layout": names}, 1)
+    yield _of_language("gpt", {"cp": 2, "tp": 2, "layout": "*=samples"}, 1)
+
+
 def _zero() -> Iterator[Row]:
     for zero, dp, (name, optimizer) in product((1, 2, 3), (2, 3, 4), OPTIMIZERS.items()):
         layout = {"dp": dp, "zero": zero, "allreduce": "ring", "bucket_mb": 0.01}
@@ -431,6 +459,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "data parallel": _data_parallel,
     "pipelines": _pipelines,
     "tensor parallel": _tensor_parallel,
+    "ways of layers": _ways_of_layers,
     "zero": _zero,
     "three axes": _three_axes,
     "convolutions": _convolutions,

@@ -14,9 +14,9 @@ from nnmpi import Config, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
+from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks import slow_ranks
 from nnmpi.parallel.checks.slow_ranks import Clock, delay_of
-from nnmpi.parallel.replicas.batch_stats import Synced
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay

@@ -16,7 +16,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import digits_cnn
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
-from nnmpi.parallel.replicas.batch_stats import Synced
+from nnmpi.parallel.batch_stats import Synced
 
 
 def rows() -> nn.Module:

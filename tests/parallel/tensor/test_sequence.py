@@ -61,7 +61,7 @@ def test_the_plan_of_a_block() -> None:
 
 def test_without_the_option_no_plan_cuts_positions() -> None:
     _, found = of_gpt(2, sequence=False)
-    assert not any(layer.way.has_positions for layer in found.layers)
+    assert not any(layer.way.markers for layer in found.layers)
     assert not found.terms
 
 

@@ -1,0 +1,93 @@
+"""Which ways a layer has, with its settings and as it is called, whatever its inputs are like."""
+
+from collections.abc import Collection
+from typing import Any
+
+from nnmpi.nn.graph import Graph, Node, Use, Value
+from nnmpi.parallel.tensor.patterns import Marker
+from nnmpi.parallel.tensor.rules import OPS, RULES, ways
+from nnmpi.parallel.tensor.ways import Way
+
+
+def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
+    """The ways of a layer with its settings; none if it is not called with samples alone.
+
+    Those that cut positions or samples are among them if `cuts` has these.
+    """
+    edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
+    if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
+        return []
+    fitting = (way for way in ways(node.layer) if way.markers <= {*cuts})
+    inputs = len(node.arguments[0])
+    found = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
+    for way in found if node.layer not in RULES else ():
+        _check_own(graph, node, way)
+    return found
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a layer is called with tensors of samples alone, and returns one."""
+    args, named = node.arguments
+    return not named and all(type(part) is Value for part in (*args, node.result))
+
+
+def keeps_cut(graph: Graph, node: Node) -> bool:
+    """Whether an op takes inputs that are cut: other arguments are numbers that are not trained."""
+    return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
+
+
+def _is_number(graph: Graph, argument: Any) -> bool:
+    if type(argument) is Value:
+        return True
+    if type(argument) is Use:  # of a trained number each rank would have a part of the gradient
+        used = graph.variables[argument.variable]
+        return used.size == 1 and not used.is_trained
+    return bool(getattr(argument, "size", 1) == 1)
+
+
+def takes_samples(graph: Graph, node: Node) -> bool:
+    """Whether a layer may be computed by samples: it takes tensors of these, and returns one."""
+    edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
+    whole_rows = (edge.of_samples and edge.axes[0].size == 1 for edge in edges)
+    return node.layer is not None and bool(node.inputs) and is_plain(node) and all(whole_rows)
+
+
+def follows(node: Node) -> bool:
+    """Whether a layer is as it is on a part of its input, and so never changes how that is cut."""
+    if node.layer is None or node.layer not in RULES or node.variables:
+        return False
+    return not any(way.rebuilds for way in ways(node.layer))
+
+
+def variables_of(graph: Graph, node: Node) -> dict[str, int]:
+    """The parameters and buffers of a layer, by the name of the attribute."""
+    found = {}
+    for v in node.variables:
+        for path in graph.variables[v].names:
+            owner, _, name = path.rpartition(".")
+            if owner == node.name:
+                found[name] = v
+    return found
+
+
+def _check_own(graph: Graph, node: Node, way: Way) -> None:
+    """Raises ValueError if the way of somebody's own layer cannot be right."""
+    what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
+    if way.joins_positions:
+        raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
+    for name, v in variables_of(graph, node).items():
+        along, n = way.parameters.get(name), len(graph.variables[v].shape)
+        if along is not None and not -n <= along < n:
+            raise ValueError(f"{what} cuts axis {along} of {name}, which has {n}")
+        if graph.variables[v].is_parameter and along is None and not way.markers:
+            raise ValueError(
+                f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
+                "which each rank would have a part of the gradient: cut it too, or make it a "
+                "parameter of a layer of its own"
+            )
+    for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
+        n = len(graph.edges[e].sample)
+        if not n or (isinstance(axis, int) and not -n <= axis < n):
+            raise ValueError(f"{what} cuts axis {axis} of a sample, which has {n}")
+    if way.input is None and way.output is ...:
+        raise ValueError(f"{what} has output=..., the axis of the input, and input=None: give one")

@@ -1,0 +1,100 @@
+"""Layers by samples: each rank along tp computes some samples of a micro-batch, with whole weights.
+
+    x whole ──► own samples ──► layers, as they are ──► all-gather ──► y whole
+    dx  ◄── all-gather ◄──                        ◄── own samples ◄── dy
+
+What depends on who has which samples finds it in the pass: keyed randomness the numbers of those
+that are here, BatchNorm the moments over all ranks. Gradients of weights are terms, which are
+summed once a step (`replicas/term_sums.py`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd import Tensor, as_tensor
+from nnmpi.autograd.ops.norm import Moments
+from nnmpi.backend import Array
+from nnmpi.collectives.step import bounds
+from nnmpi.comm import Comm
+from nnmpi.nn import Module
+from nnmpi.nn.passes import UNTRACKED, BatchStats, Pass, current_pass
+from nnmpi.parallel.batch_stats import Synced
+from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.tensor.ops import Bounds, gather, own, scatter
+
+
+def sample_bounds(x: Any, comm: Comm) -> Bounds:
+    """Where the samples of a micro-batch are cut, of which x has those of this rank.
+
+    A run knows how many there are; else the ranks tell each other.
+    """
+    now = current_pass.get()
+    if now is not None and now.samples is not None:
+        return bounds(len(now.samples), comm.size)
+    counts = np.empty(comm.size, np.int64)
+    counts[comm.rank] = len(x)
+    comm.all_gather(counts)
+    return (0, *accumulate(counts.tolist()))
+
+
+class OnSamples(Module):
+    """The base of layers that compute some samples.
+
+    takes          of each input, whether it is whole here; else it has the samples of this rank
+    gather_output  whether the output is made whole
+    """
+
+    comm: Comm
+    takes: tuple[bool, ...]
+    gather_output: bool
+    fuses_as: type[Module]  # of each kind: the ordinary layer, or what that fuses as
+
+    def forward(self, *inputs: Any, **fused: Any) -> Tensor:
+        tensors, comm = [as_tensor(x) for x in inputs], self.comm
+        if True in self.takes:
+            at = bounds(len(tensors[self.takes.index(True)]), comm.size)
+        else:
+            at = sample_bounds(tensors[0], comm)
+        pairs = zip(tensors, self.takes, strict=True)
+        mine = [scatter(x, comm, at, 0) if is_whole else x for x, is_whole in pairs]
+        with own_samples(comm, at):
+            y: Tensor = super().forward(*mine, **fused)
+        return gather(y, comm, at, 0) if self.gather_output else y
+
+
+@contextmanager
+def own_samples(comm: Comm, at: Bounds) -> Iterator[None]:
+    """Within it, the pass is that of the samples of this rank."""
+    now = current_pass.get() or Pass(0)
+    samples = np.arange(at[-1]) if now.samples is None else now.samples
+    stats = now.batch_stats if now.batch_stats is UNTRACKED else OverRanks(comm, now.batch_stats)
+    token = current_pass.set(
+        now._replace(
+            samples=samples[slice(*own(at, comm))],
+            batch_stats=stats,
+            batch=at[-1] if now.batch is None else now.batch,
+        )
+    )
+    try:
+        yield
+    finally:
+        current_pass.reset(token)
+
+
+class OverRanks:
+    """`BatchStats` over these ranks, then over what `others` joins."""
+
+    def __init__(self, comm: Comm, others: BatchStats) -> None:
+        self._ranks, self._others = Synced(comm, current_recorder.get()), others
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        # running statistics follow the whole batch, so those of these ranks are not tracked
+        of_ranks = self._ranks.moments(local, lambda moments: None)
+        return self._others.moments(of_ranks, track)
+
+    def sum(self, sums: Array) -> Array:
+        return self._others.sum(self._ranks.sum(sums))

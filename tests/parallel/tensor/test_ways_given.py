@@ -1,0 +1,152 @@
+"""Ways of layers that a layout gives, in a file, in a text, and in the library."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+
+import nnmpi
+from nnmpi import Config, nn
+from nnmpi.autograd import Tensor
+from nnmpi.cli import from_layout, layout_file
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.models import mnist_cnn
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.tensor.parallelize import parallelize
+from nnmpi.parallel.tensor.patterns import (
+    GATHER_GRADIENT,
+    GATHER_INPUT,
+    GATHER_INPUT_GRADIENT,
+    GATHER_OUTPUT,
+    SCATTER_GRADIENT,
+    SCATTER_OUTPUT,
+)
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.ways import OF_SAMPLES
+
+TRICK = {"0": "samples", "3": "samples"}
+
+
+def traced(model: nn.Module, *sample: int) -> Graph:
+    def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
+        return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
+
+    return trace(model, zeros, "float32")
+
+
+def test_convolutions_by_samples_and_products_by_channels() -> None:
+    graph = traced(mnist_cnn(), 1, 28, 28)
+    found = shard(graph, 2, ways=TRICK)
+    assert [layer.how for layer in found.layers] == [
+        "samples",
+        "samples",
+        "column",
+        "row",
+        "column",
+    ]
+    sends = [[one.row for one in layer.sends] for layer in found.layers]
+    assert sends[:3] == [[], [], [GATHER_INPUT, SCATTER_GRADIENT]]
+    assert {graph.variables[v].path for v in found.terms} == {
+        *("0.weight", "0.bias", "3.weight", "3.bias")
+    }
+    assert [e for e, cut in found.edges.items() if cut is OF_SAMPLES] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_lies_between_ways_is_found() -> None:
+    """From channels to samples and back, by the messages that carry least."""
+    graph = traced(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), 8)
+    ways = {"0": "column", "1": "row", "2": "samples", "3": "samples"}
+    sends = [[one.row for one in layer.sends] for layer in shard(graph, 2, ways=ways).layers]
+    assert sends == [[], [SCATTER_OUTPUT, GATHER_GRADIENT], [], [GATHER_OUTPUT]]
+    ways = {"0": "copy", "1": "samples", "2": "samples", "3": "column"}
+    sends = [[one.row for one in layer.sends] for layer in shard(graph, 2, ways=ways).layers]
+    assert sends == [[], [GATHER_INPUT_GRADIENT], [], [GATHER_INPUT, SCATTER_GRADIENT]]
+
+
+def test_without_ways_nothing_is_computed_by_samples() -> None:
+    found = shard(traced(mnist_cnn(), 1, 28, 28), 2)
+    assert not found.terms
+    assert OF_SAMPLES not in found.edges.values()
+
+
+def trains(comm: Comm, ways: dict[str, str]) -> None:
+    """Without a Trainer: the number of samples is told by the ranks, or by the whole input."""
+    x = np.random.default_rng(0).standard_normal((5, 2, 6, 6))
+    runs = []
+    for is_cut in (True, False):
+        with nnmpi.seeded(3):
+            model = nn.Sequential(
+                *(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Dropout(0.4), nn.Flatten(), nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 3)),
+            ).to("float64")
+        if is_cut:
+            parallelize(model, comm, x, whole_output=True, ways=ways)
+        passes = []
+        for rows in (x, x[:1], x[:3]):
+            y = model(nnmpi.tensor(rows))
+            (y * y).sum().backward()
+            passes.append(y.numpy())
+        gradient = model[0].weight.grad.copy()
+        if is_cut:
+            comm.all_reduce(gradient)
+        runs.append((*passes, gradient, model[1].running_var))
+    for got, want in zip(*runs, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_model_by_samples_equals_one_rank_without_a_trainer(ranks: int) -> None:
+    threads.run(ranks, trains, {"?": "samples", "6": "column"})
+
+
+@pytest.mark.parametrize(
+    ("ways", "words"),
+    [
+        ({"0": "spiral"}, "layout 0=spiral: the ways of 0 are copy, column, row, samples"),
+        ({"1": "samples"}, r"1 \(ReLU\) follows the layer before it"),
+        ({"conv*": "samples"}, "the model has no such layer"),
+        ({"0": "samples", "9": "row", "7": "samples"}, "no way was found .* 9=row"),
+    ],
+)
+def test_ways_that_cannot_be_are_refused(ways: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        shard(traced(mnist_cnn(), 1, 28, 28), 2, ways=ways)
+
+
+def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
+    options = {"model": "digits-cnn", "pp": 2, "tp": 2, "cut": "4", "layout": "?=samples"}
+    with pytest.raises(ValueError, match=r"stage 1 begins with 4 .* give a --cut"):
+        threads.run(4, lambda comm: nnmpi.Trainer(Config(**options), comm=comm).close())
+
+
+# ---- files
+
+
+def test_a_file_has_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(layout_file(Config(tp=2, dp=2, zero=1, model="mnist-cnn"), TRICK))
+    wanted = {"dp": 2, "tp": 2, "zero": 1, "layout": "0=samples,3=samples"}
+    assert from_layout(str(path)) == wanted
+    path.write_text(layout_file(Config(pp=2), {}))
+    assert from_layout(str(path)) == {"pp": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lr = 0.1", "lr is no option of a layout"),
+        ("tp = 2\nways = 3", "ways is a table"),
+        ("tp = 2\n[ways]\n0 = 3", "0=3"),
+        ("tqp = 2", "tqp is not an option"),
+        ("tp 2", "it is not TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with refused("plan.toml", words):
+        Config(**from_layout(str(path)))
