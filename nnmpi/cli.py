@@ -98,7 +98,7 @@ def from_layout(path: str) -> dict[str, Any]:
             raise ValueError("ways is a table: write [ways], and below it layers with their ways")
         if ways:
             found["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
-            terms.ways(found["layout"])
+            terms.layout(found["layout"])
         return found
 
     return _of_file("layout", path, made)

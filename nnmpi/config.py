@@ -140,9 +140,10 @@ class Config:
     )
     layout: str | None = _layout(
         None,
-        "with --tp: how ranks share layers, as LAYER=WAY, LAYER=WAY ... (features.*=samples); or a "
-        "FILE.toml with options of the layout, and with ways in its table [ways]",
-        form=terms.ways,
+        "which axes of activations are cut along which axis of the mesh (batch:dp,channels:tp), "
+        "and how ranks along tp share single layers (features.*=samples); or a FILE.toml with "
+        "options of the layout, and with ways of layers in its table [ways]",
+        form=terms.layout,
     )
     order: str = _layout(
         "tp,dp,pp",
@@ -293,6 +294,8 @@ class Config:
     def __post_init__(self) -> None:
         for one in options():
             object.__setattr__(self, one.name, checked(one, getattr(self, one.name)))
+        if self.layout and "length" in terms.layout(self.layout).along("tp"):
+            object.__setattr__(self, "sequence_parallel", True)
         dtypes.named(self.dtype)
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from nnmpi.quoting import quoted
@@ -70,18 +70,54 @@ def _term(spec: str) -> Rate:
     return found
 
 
-def ways(spec: str) -> dict[str, str]:
-    """The value of `LAYER=WAY, LAYER=WAY ...`: names of ways by paths of layers, or patterns."""
-    found = dict[str, str]()
+CUTS = {
+    "batch": ("dp", "tp"),
+    "length": ("cp", "tp"),
+    **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
+    **dict.fromkeys(("rows", "columns"), ()),
+}
+"""Along which axes of the mesh each axis of activations may be cut."""
+
+
+class LayoutTerms(NamedTuple):
+    """What --layout says.
+
+    cuts  (axis of activations, axis of the mesh) for each `channels:tp`
+    ways  the name of a way by the path of a layer, or by a pattern of paths, for each `0=column`
+    """
+
+    cuts: tuple[tuple[str, str], ...] = ()
+    ways: Mapping[str, str] = {}
+
+    def along(self, mesh_axis: str) -> frozenset[str]:
+        """The axes of activations that are cut along an axis of the mesh."""
+        return frozenset(name for name, along in self.cuts if along == mesh_axis)
+
+
+def layout(spec: str) -> LayoutTerms:
+    """The value of terms such as `batch:dp, channels:tp` and `0=samples, *.fc=column`."""
+    cuts, ways = list[tuple[str, str]](), dict[str, str]()
     for term in spec.split(","):
         path, equals, how = (word.strip() for word in term.partition("="))
-        if not path or not equals or not how.isidentifier() or path in found:
-            raise ValueError(
-                f"{quoted(spec)} is not LAYER=WAY, LAYER=WAY ... with each layer once: "
-                f"{quoted(term.strip())}; such as 0=samples, *.fc=column, or name a FILE.toml"
-            )
-        found[path] = how
-    return found
+        name, colon, along = (word.strip() for word in term.partition(":"))
+        if path and equals and how.isidentifier() and path not in ways:
+            ways[path] = how
+        elif colon and along in CUTS.get(name, ()):
+            cuts.append((name, along))
+        else:
+            raise ValueError(f"{quoted(spec)}: {_why_no_term(term.strip(), name, along)}")
+    return LayoutTerms(tuple(cuts), ways)
+
+
+def _why_no_term(term: str, name: str, along: str) -> str:
+    if along and name in CUTS:
+        can = f", but along {' or '.join(CUTS[name])}" * bool(CUTS[name])
+        return f"no way of a layer cuts {name} along {quoted(along)}{can}"
+    known = ", ".join(name for name, can in CUTS.items() if can)
+    return (
+        f"{quoted(term)} is neither AXIS:dp, AXIS:cp or AXIS:tp, of the axes {known}, nor "
+        "LAYER=WAY, with each layer once, such as *.fc=column; or name a FILE.toml"
+    )
 
 
 class Interval(NamedTuple):

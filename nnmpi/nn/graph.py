@@ -42,10 +42,14 @@ class SampleCount:
 
 
 class Axis(NamedTuple):
-    """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`."""
+    """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`.
+
+    Names are in `axis_names.py`.
+    """
 
     size: int
     of_samples: bool = False
+    name: str = ""
 
 
 class Edge(NamedTuple):

@@ -23,6 +23,7 @@ from nnmpi.backend import CPU, META, Backend
 from nnmpi.cgroup import memory_available
 from nnmpi.dtypes import is_float
 from nnmpi.meta import NumbersReadError
+from nnmpi.nn.axis_names import with_names
 from nnmpi.nn.graph import (
     Arguments,
     Axis,
@@ -200,7 +201,7 @@ def merged(
         for one, other in zip(few.nodes, more.nodes, strict=True)
     )
     kept = zip(more.kept, most.kept, strict=True)
-    return Graph(
+    graph = Graph(
         tuple(nodes),
         tuple(_edges(few, more, whole)),
         tuple(few.variables),
@@ -212,6 +213,7 @@ def merged(
         tuple(_affine(at, x, y) for (at, x), (_, y) in kept),
         _affine(range(0), more.loss, most.loss),
     )
+    return with_names(graph)
 
 
 def _affine(nodes: range, more: ReadMemory, most: ReadMemory) -> Kept:

@@ -7,6 +7,7 @@ shows it to users.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nnmpi import terms
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config, options
 from nnmpi.dtypes import HALVES
@@ -132,6 +133,7 @@ NEEDS = (
     Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
     Need("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
     Need("layout", "tp", "it says how the ranks along tp share layers"),
+    Need("layout length:cp", "cp", "it says that sequences are cut along cp"),
     Need("cut", "pp", "the model is cut between the ranks along pp"),
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
@@ -211,6 +213,13 @@ def _in_memory(config: Config, ranks: int) -> str:
     return f"allreduce {config.allreduce}" if by_memory else ""
 
 
+def _layout(config: Config, along: str) -> str:
+    """The layout, if it says something of an axis of the mesh."""
+    found = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+    says = found.along(along) or (along == "tp" and found.ways)
+    return f"layout {shown(config.layout)}" if says else ""
+
+
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
@@ -220,6 +229,8 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "allreduce without halves": _without_halves,
     "allreduce in memory": _in_memory,
+    "layout": lambda config, ranks: _layout(config, "tp"),
+    "layout length:cp": lambda config, ranks: _layout(config, "cp"),
     "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
     "16 bits": lambda config, ranks: (
         f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""

@@ -7,7 +7,7 @@ from nnmpi.option import kind_of
 
 TEXTS = {
     "order": "pp,tp,dp",
-    "layout": "0=samples,*.fc=column",
+    "layout": "batch:dp,channels:tp,0=column",
     "lr_schedule": "warmup:5+cosine",
     "jitter": "0.5:2",
     "slow_rank": "0:2",

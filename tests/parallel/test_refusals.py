@@ -18,6 +18,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
+    "layout length:cp": {"layout": "length:cp"},
     "nccl": {"allreduce": "nccl"},
     "one rank": {},
     "pipedream": {"schedule": "pipedream", "pp": 2},

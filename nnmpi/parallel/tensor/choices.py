@@ -76,28 +76,16 @@ def choices(
     k: int,
     states: Sequence[AxisCut | None],
     ranks: int,
-    is_shared: bool,
+    may_be_copy: bool,
     cuts: Collection[Marker] = (),
-    wanted: str = "",
+    per_step: int = 0,
 ) -> Iterator[NodeChoice]:
     """The choices for node k if its inputs are cut so, the preferred one first.
 
-    `is_shared`: another node uses its parameters too, so that it may have to be a copy. `cuts`:
-    what may be cut besides channels. `wanted`: the only way, by name, if one is given.
+    `may_be_copy`: every rank may have all of a layer that could be divided, as where another node
+    uses its parameters too. `cuts`: what may be cut besides channels. `per_step`: the samples of a
+    step over which sums of gradients are spread, if what they send counts as activations do.
     """
-    for choice in _choices(graph, k, states, ranks, is_shared or wanted == WHOLE.pattern.how, cuts):
-        if wanted in ("", choice.way.pattern.how):
-            yield choice
-
-
-def _choices(
-    graph: Graph,
-    k: int,
-    states: Sequence[AxisCut | None],
-    ranks: int,
-    may_be_copy: bool,
-    cuts: Collection[Marker],
-) -> Iterator[NodeChoice]:
     node = graph.nodes[k]
     uncut = tuple((v, None) for v in node.variables)
     if node.layer is None:
@@ -116,11 +104,13 @@ def _choices(
     if not any(states) and (may_be_copy or not needs_division):
         yield NodeChoice(WHOLE, copied, variables=uncut)
     if SAMPLES in cuts and takes_samples(graph, node):
-        yield from _by_samples(graph, node, states, copied)
+        size = sum(graph.variables[v].size for v in node.variables)
+        summed = PlanCost(sent=-(-2 * size // per_step)) if per_step else copied
+        yield from _by_samples(graph, node, states, summed)
 
 
 def _by_samples(
-    graph: Graph, node: Node, states: Sequence[AxisCut | None], copied: PlanCost
+    graph: Graph, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
 ) -> Iterator[NodeChoice]:
     """The choices of a layer by samples: with its output as it is, and gathered."""
     graded = [s for s, e in zip(states, node.inputs, strict=True) if graph.edges[e].requires_grad]
@@ -130,10 +120,10 @@ def _by_samples(
     variables = tuple(terms.items())
     if follows(node):
         if None not in states:
-            yield NodeChoice(FOLLOWS_SAMPLES, copied, output=OF_SAMPLES, variables=variables)
+            yield NodeChoice(FOLLOWS_SAMPLES, PlanCost(), output=OF_SAMPLES, variables=variables)
         return
     way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
-    cost = copied.plus(_cost(graph, node, *way.pattern.sends))
+    cost = summed.plus(_cost(graph, node, *way.pattern.sends))
     yield NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
     gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
     yield NodeChoice(way, gathered, gathers=True, variables=variables)

@@ -14,13 +14,13 @@ cheapest ones are looked at, and another plan might send less.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nnmpi.drawing.tables import plural
 from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.tensor.asked import ANYTHING, Asked, wanted_ways
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import (
     NodeChoice,
@@ -29,8 +29,8 @@ from nnmpi.parallel.tensor.choices import (
     choices,
 )
 from nnmpi.parallel.tensor.ops import even_bounds
-from nnmpi.parallel.tensor.patterns import POSITIONS, SAMPLES, Marker
-from nnmpi.parallel.tensor.possible import follows, keeps_cut, possible, takes_samples
+from nnmpi.parallel.tensor.patterns import POSITIONS, SAMPLES
+from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 
@@ -62,17 +62,16 @@ def shard(
     ranks: int,
     whole_output: bool = False,
     sequence: bool = False,
-    ways: Mapping[str, str] = {},
+    asked: Asked = ANYTHING,
 ) -> Sharding:
     """How the model is divided; every rank finds the same.
 
     With `whole_output` every rank gets all scores, as most losses need them; else their classes may
     stay cut. With `sequence`, sequence parallelism, what is whole on every rank is cut along
-    positions where it can be. `ways` are names of ways by paths of layers, or patterns of these;
-    if there are any, layers may be computed by samples. Raises ValueError if a layer has fewer
-    channels than there are ranks, or a model no positions to cut.
+    positions where it can be. `asked` is what a layout says of axes and layers. Raises ValueError
+    if a layer has fewer channels than there are ranks, or a model nothing that is to be cut.
     """
-    search = _Search(graph, ranks, whole_output, sequence, ways)
+    search = _Search(graph, ranks, whole_output, sequence, asked)
     transitions = search.transitions()
     edges, variables, terms = dict[int, AxisCut](), dict[int, AxisCut](), set[int]()
     layers, state = list[ShardedLayer](), START
@@ -90,6 +89,7 @@ def shard(
             layers.append(described(graph, k, choice, ranks, why))
     if sequence and not any(layer.position_bounds for layer in layers):
         _refuse_positions(graph, ranks)
+    asked.check(graph, ranks, any(layer.way is not WHOLE for layer in layers))
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
     return Sharding(
@@ -130,12 +130,13 @@ class _Search:
         ranks: int,
         whole_output: bool,
         sequence: bool,
-        ways: Mapping[str, str],
+        asked: Asked,
     ) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
-        self.cuts = [POSITIONS] * sequence + [SAMPLES] * bool(ways)
+        self.asked = asked
+        self.cuts = [POSITIONS] * sequence + [SAMPLES] * asked.has_samples
         self.branches = divide_branches(graph, ranks)
-        self.wanted = wanted_ways(graph, ways, self.branches.nodes)
+        self.wanted = wanted_ways(graph, asked.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
@@ -242,8 +243,13 @@ class _Search:
     def _choices(
         self, k: int, states: tuple[AxisCut | None, ...], is_shared: bool
     ) -> Iterator[NodeChoice]:
-        wanted = self.wanted.get(self.graph.nodes[k].name, "")
-        return choices(self.graph, k, states, self.ranks, is_shared, self.cuts, wanted)
+        graph, node, asked = self.graph, self.graph.nodes[k], self.asked
+        wanted = self.wanted.get(node.name, "") if node.layer else ""
+        may_be_copy = is_shared or bool(asked.names) or wanted == WHOLE.pattern.how
+        found = choices(graph, k, states, self.ranks, may_be_copy, self.cuts, asked.per_step)
+        if wanted:
+            return (one for one in found if one.way.pattern.how == wanted)
+        return (one for one in found if asked.allows(graph, node, one))
 
     def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
         """What counts with sequence parallelism if the output of a node is whole."""
@@ -261,6 +267,8 @@ class _Search:
             return f"rank {self.branches.nodes[k]} along tp has the branch"
         if node.name in self.wanted:
             return "the layout names its way"
+        if choice.cost.copied and self.asked.names:
+            return "the layout names no axis of it"
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way is WHOLE:
@@ -285,36 +293,6 @@ class _Search:
         given = ", ".join(f"{path}={how}" for path, how in self.wanted.items())
         why = f" with {given}: leave some of these out" if given else ""
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks{why}")
-
-
-def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
-    """The names of ways by the paths of layers, of those by patterns; the last one counts.
-
-    A pattern is of the layers that have the way. Layers in branches of ranks have no choice, nor
-    those that are as they are on a part of their input. Raises ValueError for a pattern of no
-    layer, and for one that has another way.
-    """
-    found = dict[str, str]()
-    for pattern, how in ways.items():
-        nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
-        named = [n for n in nodes if fnmatchcase(n.name, pattern)]
-        known = {n.name: _names_of_ways(graph, n) for n in named if not follows(n)}
-        having = [name for name, names in known.items() if how in names]
-        if not having or (pattern in known and pattern not in having):
-            why = "the model has no such layer"
-            if named:
-                why = f"{named[0].name} ({named[0].kind}) follows the layer before it"
-            for name, names in known.items():
-                why = f"the ways of {name} are {', '.join(names)}"
-            raise ValueError(f"layout {pattern}={how}: {why}")
-        found |= dict.fromkeys(having, how)
-    return found
-
-
-def _names_of_ways(graph: Graph, node: Node) -> list[str]:
-    ways = WHOLE, *possible(graph, node, [*Marker])
-    names = [*(way.pattern.how for way in ways), *["samples"] * takes_samples(graph, node)]
-    return [*dict.fromkeys(names)]
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:

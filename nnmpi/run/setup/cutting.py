@@ -19,6 +19,7 @@ from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.objective import Criterion
+from nnmpi.parallel.tensor.asked import Asked
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -81,9 +82,10 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
 def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
     """How layers are divided; logits only if the loss can be computed from its parts."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
-    ways = terms.ways(config.layout) if config.layout else {}
+    said = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+    asked = Asked(said.along("tp") - {"length"}, said.ways, config.batch_size // (config.dp or 1))
     try:
-        found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel, ways)
+        found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel, asked)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
     return found._replace(sequences=sharding.sequences)

@@ -184,6 +184,9 @@ def _ways_of_layers() -> Iterator[Row]:
         *((MLP, {"tp": tp, "layout": "1=column,3=row,5=samples"}) for tp in (2, 3)),
         (MLP, {"tp": 3, "layout": "*=samples"}),
         (MLP, {"tp": 2, "layout": "1=samples,5=samples,9=copy"}),
+        *((case, {"tp": 2, "layout": "batch:tp,channels:tp"}) for case in (CNN, MLP)),
+        (CNN, {"dp": 2, "tp": 2, "layout": "batch:dp,batch:tp"}),
+        (MLP, {"tp": 3, "layout": "vocabulary:tp,1=column"}),
         *((CNN, {"dp": 2, "tp": 2, "layout": cnn, "zero": zero}) for zero in (0, 1, 3)),
         (_OF_ONE_SAMPLE, {"tp": 2, "layout": cnn}),
         (_OF_ONE_SAMPLE, {"dp": 2, "tp": 2, "layout": "?=samples", "allreduce": "ring"}),
@@ -200,7 +203,13 @@ def _ways_of_layers() -> Iterator[Row]:
     ways = {"gpt": "*mlp*=samples", "mixture": "?=samples,1?=samples", "encoder": "*=samples"}
     for axes, (model, names) in product(({"tp": 2}, {"tp": 3}), ways.items()):
         yield _of_language(model, {**axes, "layout": names}, 1)
-    yield _of_language("gpt", {"cp": 2, "tp": 2, "layout": "*=samples"}, 1)
+    for model, cuts in (
+        ("gpt", "heads:tp"),
+        ("rotary", "batch:tp"),
+        ("gpt", "length:tp,channels:tp"),
+    ):
+        yield _of_language(model, {"tp": 2, "layout": cuts}, 1)
+    yield _of_language("gpt", {"cp": 2, "tp": 2, "layout": "length:cp,batch:tp"}, 1)
 
 
 def _zero() -> Iterator[Row]:

@@ -8,7 +8,7 @@ import pytest
 from helpers.datafiles import refused
 
 import nnmpi
-from nnmpi import Config, nn
+from nnmpi import Config, nn, terms
 from nnmpi.autograd import Tensor
 from nnmpi.cli import from_layout, layout_file
 from nnmpi.comm import Comm
@@ -16,6 +16,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import mnist_cnn
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.tensor.asked import Asked
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.patterns import (
     GATHER_GRADIENT,
@@ -24,6 +25,7 @@ from nnmpi.parallel.tensor.patterns import (
     GATHER_OUTPUT,
     SCATTER_GRADIENT,
     SCATTER_OUTPUT,
+    Message,
 )
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
@@ -38,9 +40,14 @@ def traced(model: nn.Module, *sample: int) -> Graph:
     return trace(model, zeros, "float32")
 
 
+def sent(graph: Graph, ways: dict[str, str]) -> list[list[Message]]:
+    found = shard(graph, 2, asked=Asked(ways=ways))
+    return [[one.row for one in layer.sends] for layer in found.layers]
+
+
 def test_convolutions_by_samples_and_products_by_channels() -> None:
     graph = traced(mnist_cnn(), 1, 28, 28)
-    found = shard(graph, 2, ways=TRICK)
+    found = shard(graph, 2, asked=Asked(ways=TRICK))
     assert [layer.how for layer in found.layers] == [
         "samples",
         "samples",
@@ -60,10 +67,14 @@ def test_what_lies_between_ways_is_found() -> None:
     """From channels to samples and back, by the messages that carry least."""
     graph = traced(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), 8)
     ways = {"0": "column", "1": "row", "2": "samples", "3": "samples"}
-    sends = [[one.row for one in layer.sends] for layer in shard(graph, 2, ways=ways).layers]
+    sends = [
+        [one.row for one in layer.sends] for layer in shard(graph, 2, asked=Asked(ways=ways)).layers
+    ]
     assert sends == [[], [SCATTER_OUTPUT, GATHER_GRADIENT], [], [GATHER_OUTPUT]]
     ways = {"0": "copy", "1": "samples", "2": "samples", "3": "column"}
-    sends = [[one.row for one in layer.sends] for layer in shard(graph, 2, ways=ways).layers]
+    sends = [
+        [one.row for one in layer.sends] for layer in shard(graph, 2, asked=Asked(ways=ways)).layers
+    ]
     assert sends == [[], [GATHER_INPUT_GRADIENT], [], [GATHER_INPUT, SCATTER_GRADIENT]]
 
 
@@ -114,13 +125,71 @@ def test_a_model_by_samples_equals_one_rank_without_a_trainer(ranks: int) -> Non
 )
 def test_ways_that_cannot_be_are_refused(ways: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        shard(traced(mnist_cnn(), 1, 28, 28), 2, ways=ways)
+        shard(traced(mnist_cnn(), 1, 28, 28), 2, asked=Asked(ways=ways))
 
 
 def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
     options = {"model": "digits-cnn", "pp": 2, "tp": 2, "cut": "4", "layout": "?=samples"}
     with pytest.raises(ValueError, match=r"stage 1 begins with 4 .* give a --cut"):
         threads.run(4, lambda comm: nnmpi.Trainer(Config(**options), comm=comm).close())
+
+
+# ---- names of axes
+
+
+def names(graph: Graph) -> list[str]:
+    made = [graph.inputs[0], *(e for node in graph.nodes for e in node.outputs)]
+    rows = (" ".join(axis.name for axis in graph.edges[e].axes) for e in made)
+    return [*dict.fromkeys(rows)]
+
+
+def test_axes_have_names() -> None:
+    assert names(traced(mnist_cnn(), 1, 28, 28)) == [
+        *("batch channels rows columns", "batch channels", "batch vocabulary")
+    ]
+    gpt = nn.GPT(1, 2, 8, 11, 6)
+    graph = trace(gpt, lambda n: ((nnmpi.tensor(np.zeros((n, 6), np.int64)),), {}), "float32")
+    assert names(graph) == [
+        *("batch length", "batch length channels", "batch length heads"),
+        *("batch length vocabulary", "batch vocabulary length"),
+    ]
+    mixture = nn.Sequential(nn.Linear(4, 6), nn.MixtureOfExperts(6, 5, num_experts=3, top_k=1))
+    assert "batch experts" in names(traced(mixture, 4))
+
+
+def ways_of(cuts: str, samples: int, ranks: int = 2) -> str:
+    asked = Asked(terms.layout(cuts).along("tp"), {}, samples)
+    found = shard(traced(mnist_cnn(), 1, 28, 28), ranks, asked=asked)
+    return " ".join(layer.how for layer in found.layers)
+
+
+def test_names_of_axes_choose_among_ways() -> None:
+    assert ways_of("channels:tp", 64) == "column row column row column"
+    assert ways_of("batch:dp,batch:tp", 64) == "samples samples samples samples samples"
+    assert ways_of("vocabulary:tp", 64) == "copy copy copy copy column"
+
+
+def test_samples_are_weighed_against_channels_by_what_a_step_sends() -> None:
+    """One weird trick: 400,000 weights of a product, or 3,136 activations of each sample."""
+    assert ways_of("batch:tp,channels:tp", 64) == "samples samples column row samples"
+    assert ways_of("batch:tp,channels:tp", 4096) == "samples samples samples samples samples"
+
+
+@pytest.mark.parametrize(
+    ("cuts", "words"),
+    [
+        ("heads:tp", "layout heads:tp: no layer of the model has an axis of heads"),
+        ("rows:tp", "no way of a layer cuts rows along 'tp'"),
+        ("batch:cp", "no way of a layer cuts batch along 'cp', but along dp or tp"),
+        ("bath:tp", "'bath:tp' is neither AXIS:dp"),
+        ("0=samples,0=row", "with each layer once"),
+    ],
+)
+def test_axes_that_cannot_be_cut_are_refused_by_name(cuts: str, words: str) -> None:
+    with refused(words):
+        ways_of(cuts, 64)
+    with pytest.raises(ValueError, match=r"vocabulary among 12 ranks; the most is 10, of 11"):
+        ways_of("vocabulary:tp", 64, ranks=12)
 
 
 # ---- files

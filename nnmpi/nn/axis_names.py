@@ -1,0 +1,88 @@
+"""Names of the axes of a graph, from what layers make of their inputs.
+
+    images       batch, channels, rows, columns        Embedding       batch, length, channels
+    features     batch, channels                       SelfAttention   batch, length, heads
+    scores       batch, vocabulary, ...                Router          batch, length, experts
+
+A layer or an op that is not named here keeps the names of its first input, if it keeps its number
+of axes.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from nnmpi.nn.graph import Edge, Graph, Node
+from nnmpi.nn.layers.attention import SelfAttention
+from nnmpi.nn.layers.basic import Embedding, Linear
+from nnmpi.nn.layers.conv import Conv1d
+from nnmpi.nn.layers.experts import Router
+from nnmpi.nn.layers.sequences import ChannelsFirst
+from nnmpi.nn.module import Module
+
+IMAGES = ("batch", "channels", "rows", "columns")
+SEQUENCES = ("batch", "length", "channels")
+BY_AXES = {2: ("batch", "channels"), 3: SEQUENCES, 4: IMAGES}
+LAST: Mapping[type[Module], str] = {
+    Linear: "channels",
+    SelfAttention: "heads",
+    Router: "experts",
+}
+"""The name of the last axis of the output; others are those of the input."""
+
+
+def with_names(graph: Graph) -> Graph:
+    """The graph whose axes have names; one that no rule names has none."""
+    found: dict[int, tuple[str, ...]] = {}
+    for e in graph.inputs:
+        edge = graph.edges[e]
+        tokens = SEQUENCES[: len(edge.axes)] if edge.dtype.startswith(("int", "uint")) else ()
+        found[e] = tokens or _by_number(edge)
+    for node in graph.nodes:
+        for e in node.outputs:
+            found[e] = _behind(node, [found[i] for i in node.inputs], graph.edges[e])
+    for node in graph.nodes:
+        if node.layer is SelfAttention:  # of its heads are the query, the key and the value
+            found[node.inputs[0]] = (*found[node.inputs[0]][:-1], "heads")
+    _name_scores(graph, found)
+    edges = (_named(edge, found.get(e, ())) for e, edge in enumerate(graph.edges))
+    return graph._replace(edges=tuple(edges))
+
+
+def _by_number(edge: Edge) -> tuple[str, ...]:
+    n = len(edge.axes)
+    return BY_AXES.get(n, ("batch", *[""] * (n - 1)) if edge.of_samples else ("",) * n)
+
+
+def _behind(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
+    """The names of the axes of an output."""
+    x = inputs[0] if inputs else ()
+    if node.layer is Embedding:
+        return (*x, "channels")
+    if node.layer is not None and node.layer in LAST and x:
+        return (*x[:-1], LAST[node.layer])
+    if node.layer is ChannelsFirst and x:
+        return (x[0], x[-1], *x[1:-1])
+    if node.layer is Conv1d:
+        return ("batch", "channels", "length")
+    return x if len(x) == len(edge.axes) else _by_number(edge)
+
+
+def _name_scores(graph: Graph, found: dict[int, tuple[str, ...]]) -> None:
+    """Names the classes of scores, behind the last product and the layers that follow it."""
+    makers = {e: node for node in graph.nodes for e in node.outputs}
+    e, axis = graph.outputs[0], 1
+    while len(found.get(e, ())) > 1:
+        names = [*found[e]]
+        names[axis] = "vocabulary"
+        found[e] = tuple(names)
+        node = makers.get(e)
+        if node is None or node.variables or len(node.inputs) != 1:
+            return
+        axis = -1 if node.layer is ChannelsFirst else axis
+        e = node.inputs[0]
+
+
+def _named(edge: Edge, names: Sequence[str]) -> Edge:
+    if len(names) != len(edge.axes):
+        return edge
+    axes = zip(edge.axes, names, strict=True)
+    return edge._replace(axes=tuple(axis._replace(name=name) for axis, name in axes))

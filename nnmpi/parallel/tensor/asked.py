@@ -1,0 +1,118 @@
+"""Asked: what --layout asks of the search for a plan, by names of axes and of layers."""
+
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.layers.experts import Experts
+from nnmpi.parallel.tensor.choices import NodeChoice
+from nnmpi.parallel.tensor.patterns import Marker
+from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
+from nnmpi.parallel.tensor.ways import WHOLE
+
+BATCH = "batch"
+OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
+"""What `channels:tp` allows; each of the others allows itself alone."""
+
+
+class Asked(NamedTuple):
+    """What may be cut among the ranks along tp.
+
+    names    axes of activations; none: those that --tp cuts alone
+    ways     names of ways by paths of layers, or by patterns of these
+    samples  of a step, of all ranks along tp together: what a layer by samples sends once a step
+             counts beside activations that much less; with 0 it counts more than any of these
+    """
+
+    names: frozenset[str] = frozenset()
+    ways: Mapping[str, str] = {}
+    samples: int = 0
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether layers may be computed by samples."""
+        return bool(self.ways) or BATCH in self.names
+
+    @property
+    def per_step(self) -> int:
+        """The samples of a step if the search weighs samples against channels; else 0."""
+        return self.samples * (BATCH in self.names)
+
+    def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
+        """Whether the names allow a choice for a layer."""
+        if choice.way is WHOLE:
+            by_samples = BATCH in self.names and takes_samples(graph, node)
+            return not by_samples or follows(node)
+        if choice.way.pattern.how == "samples":
+            return BATCH in self.names or not self.names or follows(node)
+        name = _cut_of(graph, node, choice)
+        return not (self.names and name) or name in self._channels()
+
+    def _channels(self) -> frozenset[str]:
+        return OF_CHANNELS if "channels" in self.names else self.names
+
+    def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
+        """Raises ValueError for an axis that no layer has, or of which none is cut."""
+        for name in sorted(self.names):
+            group = OF_CHANNELS if name == "channels" else {name}
+            having = [
+                (node, max(axis.size for axis in axes))
+                for node in graph.nodes
+                for e in node.outputs[:1]
+                if (axes := [axis for axis in graph.edges[e].axes if axis.name in group])
+            ]
+            if not having:
+                raise ValueError(f"layout {name}:tp: no layer of the model has an axis of {name}")
+            node, most = max(having, key=lambda pair: pair[1])
+            if not is_cut:
+                raise ValueError(
+                    f"layout {name}:tp: no layer can be cut along {name} among {ranks} ranks; the "
+                    f"most is {most}, of {node.name} ({node.kind})"
+                )
+
+
+ANYTHING = Asked()
+"""What --tp cuts alone."""
+
+
+def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
+    """The name of the axis along which a way cuts what was whole; "" if it cuts nothing new."""
+    way, y = choice.way, graph.edges[node.outputs[0]]
+    if not way.pattern.divides:
+        return ""
+    if node.layer is Experts:
+        return "experts"
+    if not isinstance(way.output, int):  # rows of a table
+        return "vocabulary"
+    return y.axes[1:][way.output].name
+
+
+def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
+    """The names of ways by the paths of layers, of those by patterns; the last one counts.
+
+    A pattern is of the layers that have the way. Layers in branches of ranks have no choice, nor
+    those that are as they are on a part of their input. Raises ValueError for a pattern of no
+    layer, and for one that has another way.
+    """
+    found = dict[str, str]()
+    for pattern, how in ways.items():
+        nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
+        named = [n for n in nodes if fnmatchcase(n.name, pattern)]
+        known = {n.name: _names_of_ways(graph, n) for n in named if not follows(n)}
+        having = [name for name, names in known.items() if how in names]
+        if not having or (pattern in known and pattern not in having):
+            why = "the model has no such layer"
+            if named:
+                why = f"{named[0].name} ({named[0].kind}) follows the layer before it"
+            for name, names in known.items():
+                why = f"the ways of {name} are {', '.join(names)}"
+            raise ValueError(f"layout {pattern}={how}: {why}")
+        found |= dict.fromkeys(having, how)
+    return found
+
+
+def _names_of_ways(graph: Graph, node: Node) -> list[str]:
+    ways = WHOLE, *possible(graph, node, [*Marker])
+    names = [*(way.pattern.how for way in ways), *["samples"] * takes_samples(graph, node)]
+    return [*dict.fromkeys(names)]
