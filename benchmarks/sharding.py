@@ -7,8 +7,6 @@
     time     a step of ZeRO, `shared` and tp on 2 ranks, of combinations on 4 and 8, beside dp
     weak     an MLP of width H on one rank beside one of width 2H on two tensor-parallel ranks
     halo     one large image on one rank, and cut by rows over two
-    summa    two products on a grid of 2 x 2 ranks beside a column and a row layer on 4; also on the
-             emulated cluster of scripts/cluster, which needs root
 
 Every rank has one BLAS thread, one rank alone too. Ranks sleep between their turns. What is
 compared runs in the same rounds: a ratio is the median over rounds of the quotient of wall-clock

@@ -23,7 +23,6 @@ from helpers.comm import (
 from helpers.tensor import (
     laws_experts,
     laws_sequence,
-    laws_summa,
     laws_tensor,
     laws_tensor_graphs,
     laws_tensor_layers,
@@ -145,7 +144,6 @@ TABLE = {
     "shards": Row(OF_SHARDS, (1, 2, 3, 4), mpi=(3,)),
     "sharded models": Row(OF_SHARDED_MODELS, (1, 2, 3), mpi=(3,)),
     "tensor parallel": Row(of(laws_tensor), (1, 2, 4), mpi=(3,)),
-    "summa": Row(of(laws_summa), (1, 2, 4, 6), mpi=(3,)),
     "spatial": Row(of(laws_spatial), (1, 2, 4), mpi=(3,)),
     "conformance": Row(
         each(conformance.family_trains_as_one_rank, FAMILIES),

@@ -82,17 +82,6 @@ def scaling(rows: Sequence[Row]) -> Cells:
             yield [name, ms(row["seconds"]), two(row["ratio"]), quartiles(row), goal(row)]
 
 
-def products(rows: Sequence[Row]) -> Cells:
-    for row in rows:
-        both = [two(row["ratio"]), two(row["network_ratio"])] if "ratio" in row else ["1", "1"]
-        yield [
-            f"{row['case'].replace('x', ' x ')}, {row['layout']}",
-            *(mb(row["bytes"]), mb(row["predicted_bytes"]), f"{row['messages']:.0f}"),
-            *(mb(row["peak_bytes"]), mb(row["predicted_peak_bytes"])),
-            *(ms(row["seconds"]), both[0], ms(row["network_seconds"]), both[1]),
-        ]
-
-
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Row]], Cells]]] = {
     "| MB of a rank | bytes each | formula | off by | held | slots | messages | activations "
     "| formula | peak | sum |": (("memory",), memory),
@@ -102,8 +91,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Row]], Cells]]] = {
     ),
     "| step | ranks | time | over dp | quartiles | goal |": (("time",), seconds),
     "| 2 ranks over 1 | step | ratio | quartiles | goal |": (("weak", "halo"), scaling),
-    "| N x K x O | MB sent | formula | messages | peak MB | formula | 2 cores | ratio | 1 Gbit/s "
-    "| ratio |": (("summa",), products),
 }
 """The header of each table, the sections that it shows, and its lines."""
 

@@ -10,7 +10,6 @@ from nnmpi import nn
 from nnmpi.collectives.price import Link, Network
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.standalone import summa
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
 from nnmpi.sim import gemm
@@ -136,34 +135,10 @@ def run_column_row(comm: Comm) -> list[Comm]:
     return [comm]
 
 
-def run_summa(q: int, r: int, layers: int) -> Run:
-    def run(comm: Comm) -> list[Comm]:
-        grid = summa.Grid.of(comm, q, r)
-        sizes = ((K, O), (O, K))[:layers]
-        model = nn.Sequential(
-            *(summa.SummaLinear(*size, grid, bias=False, panel=PANEL) for size in sizes)
-        )
-        rows, columns = grid.bounds((N, K))
-        shape = (rows[grid.column.rank + 1] - rows[grid.column.rank], K // r)
-        assert columns[1] == K // r
-        trained(model, nnmpi.tensor(np.ones(shape), dtype="float32", requires_grad=True))
-        return [grid.row, grid.column]
-
-    return run
-
-
 CASES: dict[str, tuple[int, Run, ProductPlan]] = {
     "column": (3, run_column, gemm.column(SIZE, 3)),
     "row": (3, run_row, gemm.row(SIZE, 3)),
     "column + row": (3, run_column_row, gemm.column_row(SIZE, 3)),
-} | {
-    f"{layers} on {q}x{r}": (
-        q * r,
-        run_summa(q, r, layers),
-        (gemm.summa, gemm.summa_twice)[layers - 1](SIZE, q, r, PANEL),
-    )
-    for layers in (1, 2)
-    for q, r in ((1, 1), (1, 3), (3, 1), (2, 2), (2, 3))
 }
 
 
@@ -183,7 +158,3 @@ def test_layers_send_what_their_plan_says(case: tuple[int, Run, ProductPlan]) ->
     c = gemm.cost(plan, FLAT, 1e9, 4)
     assert sum(messages) / p == c["messages"]
     assert sum(nbytes) / p == pytest.approx(c["received"])
-
-
-def test_the_panel_is_that_of_the_layer() -> None:
-    assert gemm.PANEL == summa.PANEL

@@ -1,4 +1,4 @@
-"""The ranks of benchmarks/sharding.py that use library layers: images cut by rows, and products.
+"""The ranks of benchmarks/sharding.py that use library layers: images cut by rows.
 
 serve FOLDER              time tasks, as jobs.py says
 rounds N SECONDS CASE...  seconds per step, in N interleaved rounds
@@ -20,14 +20,12 @@ from lib.workloads import CLASSES, Steps
 from nnmpi import blas, nn, optim
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.parallel.standalone import halo, spatial
-from nnmpi.parallel.standalone.summa import Grid, SummaLinear
-from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
 
 
 class LayerCase(NamedTuple):
     """What is computed, of which sizes, on how many ranks.
 
-    (H, W) of an image, or (N, K, O) of two products: N rows, K -> O -> K features
+    sizes  (H, W) of an image
     """
 
     kind: str
@@ -99,48 +97,13 @@ def image_step(comm: Comm, cut: bool, height: int, width: int) -> Callable[[], o
     return step
 
 
-# ---- two products
-
-
-def products_step(model: nn.Sequential, rows: int, features: int) -> Callable[[], object]:
-    """Forward and backward of a model, all gradients included, on this rank's part of x."""
-    model.to("float32")
-    draws = np.random.default_rng(0)
-    x = draws.standard_normal((rows, features), dtype=np.float32)
-    g = draws.standard_normal((rows, features), dtype=np.float32)
-
-    def step() -> None:
-        for p in model.parameters():
-            p.grad = None
-        model(nnmpi.Tensor(x, requires_grad=True)).backward(g)
-
-    return step
-
-
-def lines(n: int, k: int, o: int) -> Callable[[], object]:
-    """A column and a row layer: x and y are whole on all ranks."""
-    comm = world()
-    model = nn.Sequential(ColumnLinear(k, o, comm), RowLinear(o, k, comm))
-    return products_step(model, n, k)
-
-
-def grid(n: int, k: int, o: int) -> Callable[[], object]:
-    """Two layers on a 2 x 2 grid: of each matrix a rank has a block."""
-    on = Grid.of(world(), 2, 2)
-    model = nn.Sequential(SummaLinear(k, o, on), SummaLinear(o, k, on))
-    return products_step(model, n // 2, k // 2)
-
-
 KINDS: dict[str, Callable[..., Callable[[], object]]] = {
     "whole image": lambda h, w: image_step(comm_self(), False, h, w),
     "image in bands": lambda h, w: image_step(comm_self(), True, h, w),
     "image": lambda h, w: image_step(world(), True, h, w),
     "half an image": lambda h, w: image_step(comm_self(), True, h // 2, w),
-    "column + row": lines,
-    "2 x 2": grid,
 }
-"""An ordinary model on one rank; layers of rows on one rank, on all, and on half an image;
-two products in one dimension and in two."""
+"""An ordinary model on one rank; layers of rows on one rank, on all, and on half an image."""
 
 
 def counted(text: str) -> Counted:

@@ -3,8 +3,6 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from lib import ranks
-from lib.jobs import JobError
 from lib.ranks import Memory, MemorySaid, Sent
 from lib.rounds import ratio_of
 from lib.runs import Case
@@ -12,7 +10,6 @@ from lib.sharding import layers
 from lib.sharding.bench import Bench, name_of
 from lib.sharding.layers import Counted, LayerCase
 from lib.timing import Row, ratio
-from nnmpi.sim import gemm
 
 NUMBER = 4  # bytes of a float32
 MEMORY_GOAL = 0.05  # how far from the formula
@@ -20,9 +17,6 @@ BUCKET_MB = 16.0  # of the memory section: a layer of the model of 50 million pa
 TIME_GOALS = {1: 1.05, 2: 1.05, 3: 1.5}  # over data parallelism, by stage of ZeRO
 WEAK_GOAL = 0.92
 HALO_GOAL = 1.8
-PLANS = ("column + row", "2 x 2")
-RATE = 1e9  # bits per second of each link of the emulated cluster, each way
-NETWORK_ROUNDS = 5
 
 # ---- memory
 
@@ -215,65 +209,10 @@ def halo(b: Bench) -> list[Row]:
     return rows
 
 
-# ---- products in one and two dimensions
-
-
-def summa(b: Bench) -> list[Row]:
-    """Two layers as column and row, and on a 2 x 2 grid; here and on the emulated cluster."""
-    cases = [LayerCase(kind, sizes, 4) for sizes in _products(b) for kind in PLANS]
-    counts = _counted(b, cases)
-    times = b.time(cases, layers.__name__)
-    rows = []
-    for case, counted in zip(cases, counts, strict=True):
-        row = _timed(b.layer_row("summa", case), times[case])
-        rows.append(row | product_figures(case, *counted))
-    slow = over_network(b, cases)
-    for row, found in zip(rows, slow, strict=False):
-        row |= {"network_seconds": statistics.median(found), "bits_per_second": RATE}
-    for i in range(0, len(rows), 2):  # column + row, then 2 x 2
-        rows[i + 1] |= ratio_of(ratio(times[cases[i + 1]], times[cases[i]]), PLANS[0])
-        if slow:
-            spread = ratio(slow[i + 1], slow[i])
-            rows[i + 1] |= {"network_ratio": spread.median}
-            rows[i + 1] |= {"network_ratio_low": spread.low, "network_ratio_high": spread.high}
-    return rows
-
-
 def _counted(b: Bench, cases: Sequence[LayerCase]) -> list[Counted]:
     """What is counted of cases that have equal numbers of ranks."""
     found = b.ask("count", cases, layers.__name__)
     return [Counted(Sent(*sent), peak) for sent, peak in found]
-
-
-def product_figures(case: LayerCase, sent: Sent, peak: float) -> Row:
-    """Bytes and memory of a rank, beside the cost model's."""
-    g = gemm.Gemm(*case.sizes)
-    plan = gemm.column_row(g, 4) if case.kind == PLANS[0] else gemm.summa_twice(g, 2, 2)
-    memory = NUMBER * (2 * (plan.weight + plan.activations) + plan.panels)
-    return {
-        "bytes": sent.bytes,
-        "predicted_bytes": NUMBER * plan.received,
-        "messages": sent.messages,
-        "peak_bytes": peak,
-        "predicted_peak_bytes": memory,
-    }
-
-
-def _products(b: Bench) -> list[tuple[int, int, int]]:
-    """(N, K, O): the first for two dimensions, the last for one; the other sends the same."""
-    shapes = [(4096, 1024, 1024), (1024, 1024, 1024), (256, 1024, 2048)]
-    return [(n // 16, k // 16, o // 16) for n, k, o in shapes] if b.small else shapes
-
-
-def over_network(b: Bench, cases: Sequence[LayerCase]) -> list[list[float]]:
-    """Seconds per step of each case in rounds, one rank a host; none without a cluster, and why."""
-    rounds = min(b.rounds, NETWORK_ROUNDS)
-    words = [str(rounds), str(b.seconds), *(case.text for case in cases)]
-    try:
-        return ranks.over_network(layers.__name__, 4, RATE, words, b.timeout)
-    except JobError as error:
-        print(f"\nsumma: no times over the emulated cluster: {error}")
-        return []
 
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
@@ -282,5 +221,4 @@ SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "time": seconds,
     "weak": weak,
     "halo": halo,
-    "summa": summa,
 }

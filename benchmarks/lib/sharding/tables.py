@@ -63,23 +63,10 @@ def _halo(rows: Sequence[Row]) -> str:
     return table(f"an image of {rows[0]['case']}, over 1 rank in bands", columns, rows)
 
 
-def _summa(rows: Sequence[Row]) -> str:
-    columns = [MS("step ms", "seconds"), *RATIO]
-    columns += [MB("MB sent", "bytes"), MB("formula", "predicted_bytes")]
-    columns += [Column("messages", "messages", "{:.0f}")]
-    columns += [WHOLE_MB("peak MB", "peak_bytes"), WHOLE_MB("formula", "predicted_peak_bytes")]
-    columns += [MS("network ms", "network_seconds"), Column("ratio", "network_ratio")]
-    title = "two products N x K x O on 4 ranks"
-    names = tables.table(title, columns, rows, lambda row: f"{row['case']}, {row['layout']}")
-    note = "network: one rank on each of 4 hosts, 1 Gbit/s; all ranks here share 2 cores"
-    return f"{names}\n{note}"
-
-
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "memory": _memory,
     "bytes": _bytes,
     "time": _time,
     "weak": _weak,
     "halo": _halo,
-    "summa": _summa,
 }

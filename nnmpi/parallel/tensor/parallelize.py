@@ -20,8 +20,8 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
-from nnmpi.parallel.tensor.asked import Asked
 from nnmpi.parallel.tensor.branches import BranchesOnRanks
+from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.patterns import SAMPLES, SUM_GRADIENT
@@ -60,7 +60,7 @@ def parallelize(
         return (Tensor(np.zeros((samples, *sample.shape[1:]), kind)),), {}
 
     graph = all_or_none(comm, lambda: trace(model, zeros, dtype))
-    sharding = shard(graph, comm.size, whole_output, asked=Asked(ways=ways))
+    sharding = shard(graph, comm.size, whole_output, constraints=Constraints(ways=ways))
     rebuild(model, graph, sharding, comm)
     for module in [*model.modules()]:
         if isinstance(module, BranchesOnRanks):

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from nnmpi.drawing.tables import plural
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.parallel.tensor.asked import ANYTHING, Asked, wanted_ways
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import (
     NodeChoice,
@@ -28,6 +27,7 @@ from nnmpi.parallel.tensor.choices import (
     channels,
     choices,
 )
+from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.patterns import POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
@@ -62,16 +62,17 @@ def shard(
     ranks: int,
     whole_output: bool = False,
     sequence: bool = False,
-    asked: Asked = ANYTHING,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> Sharding:
     """How the model is divided; every rank finds the same.
 
     With `whole_output` every rank gets all scores, as most losses need them; else their classes may
     stay cut. With `sequence`, sequence parallelism, what is whole on every rank is cut along
-    positions where it can be. `asked` is what a layout says of axes and layers. Raises ValueError
-    if a layer has fewer channels than there are ranks, or a model nothing that is to be cut.
+    positions where it can be. `constraints` are what a layout says of axes and layers. Raises
+    ValueError if a layer has fewer channels than there are ranks, or a model nothing that is to be
+    cut.
     """
-    search = _Search(graph, ranks, whole_output, sequence, asked)
+    search = _Search(graph, ranks, whole_output, sequence, constraints)
     transitions = search.transitions()
     edges, variables, terms = dict[int, AxisCut](), dict[int, AxisCut](), set[int]()
     layers, state = list[ShardedLayer](), START
@@ -89,7 +90,7 @@ def shard(
             layers.append(described(graph, k, choice, ranks, why))
     if sequence and not any(layer.position_bounds for layer in layers):
         _refuse_positions(graph, ranks)
-    asked.check(graph, ranks, any(layer.way is not WHOLE for layer in layers))
+    constraints.check(graph, ranks, any(layer.way is not WHOLE for layer in layers))
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
     return Sharding(
@@ -130,13 +131,13 @@ class _Search:
         ranks: int,
         whole_output: bool,
         sequence: bool,
-        asked: Asked,
+        constraints: Constraints,
     ) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
-        self.asked = asked
-        self.cuts = [POSITIONS] * sequence + [SAMPLES] * asked.has_samples
+        self.constraints = constraints
+        self.cuts = [POSITIONS] * sequence + [SAMPLES] * constraints.has_samples
         self.branches = divide_branches(graph, ranks)
-        self.wanted = wanted_ways(graph, asked.ways, self.branches.nodes)
+        self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
@@ -243,13 +244,13 @@ class _Search:
     def _choices(
         self, k: int, states: tuple[AxisCut | None, ...], is_shared: bool
     ) -> Iterator[NodeChoice]:
-        graph, node, asked = self.graph, self.graph.nodes[k], self.asked
+        graph, node, constraints = self.graph, self.graph.nodes[k], self.constraints
         wanted = self.wanted.get(node.name, "") if node.layer else ""
-        may_be_copy = is_shared or bool(asked.names) or wanted == WHOLE.pattern.how
-        found = choices(graph, k, states, self.ranks, may_be_copy, self.cuts, asked.per_step)
+        may_be_copy = is_shared or bool(constraints.names) or wanted == WHOLE.pattern.how
+        found = choices(graph, k, states, self.ranks, may_be_copy, self.cuts, constraints.per_step)
         if wanted:
             return (one for one in found if one.way.pattern.how == wanted)
-        return (one for one in found if asked.allows(graph, node, one))
+        return (one for one in found if constraints.allows(graph, node, one))
 
     def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
         """What counts with sequence parallelism if the output of a node is whole."""
@@ -267,7 +268,7 @@ class _Search:
             return f"rank {self.branches.nodes[k]} along tp has the branch"
         if node.name in self.wanted:
             return "the layout names its way"
-        if choice.cost.copied and self.asked.names:
+        if choice.cost.copied and self.constraints.names:
             return "the layout names no axis of it"
         if choice.cost.copied:
             return "its parameters are used in another way too"

@@ -19,7 +19,7 @@ from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.asked import Asked
+from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -79,13 +79,23 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
     return sharding._replace(sequences=sequences)
 
 
+def _constraints(config: Config) -> Constraints:
+    """What --layout says of ranks along tp."""
+    if config.layout is None:
+        return UNCONSTRAINED
+    said = terms.layout(config.layout)
+    samples = config.batch_size // (config.dp or 1)
+    return Constraints(said.along("tp") - {"length"}, said.ways, samples)
+
+
 def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
     """How layers are divided; logits only if the loss can be computed from its parts."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
-    said = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
-    asked = Asked(said.along("tp") - {"length"}, said.ways, config.batch_size // (config.dp or 1))
     try:
-        found = shard(uncut.graph, config.tp, not takes_parts, config.sequence_parallel, asked)
+        found = shard(
+            *(uncut.graph, config.tp, not takes_parts, config.sequence_parallel),
+            constraints=_constraints(config),
+        )
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
     return found._replace(sequences=sharding.sequences)

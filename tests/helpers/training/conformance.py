@@ -13,7 +13,6 @@ from math import prod
 from typing import NamedTuple
 
 from helpers.device import DEVICE
-from helpers.tensor import laws_summa
 from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import (
     laws_conv,
@@ -459,9 +458,6 @@ def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
         yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank, layers=True)
-    for n in (4, 6):  # 2 x 2 and 2 x 3 among them
-        law = laws_summa.a_stack_trains_as_one_rank
-        yield Row(f"summa={n} mlp, every grid", n, law, layers=True)
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {

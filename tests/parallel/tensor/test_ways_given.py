@@ -16,7 +16,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import mnist_cnn
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.tensor.asked import Asked
+from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.patterns import (
     GATHER_GRADIENT,
@@ -41,13 +41,18 @@ def traced(model: nn.Module, *sample: int) -> Graph:
 
 
 def sent(graph: Graph, ways: dict[str, str]) -> list[list[Message]]:
-    found = shard(graph, 2, asked=Asked(ways=ways))
+    found = shard(graph, 2, constraints=Constraints(ways=ways))
+    return [[one.row for one in layer.sends] for layer in found.layers]
+
+
+def sent(graph: Graph, ways: dict[str, str]) -> list[list[Message]]:
+    found = shard(graph, 2, constraints=Constraints(ways=ways))
     return [[one.row for one in layer.sends] for layer in found.layers]
 
 
 def test_convolutions_by_samples_and_products_by_channels() -> None:
     graph = traced(mnist_cnn(), 1, 28, 28)
-    found = shard(graph, 2, asked=Asked(ways=TRICK))
+    found = shard(graph, 2, constraints=Constraints(ways=TRICK))
     assert [layer.how for layer in found.layers] == [
         "samples",
         "samples",
@@ -68,12 +73,14 @@ def test_what_lies_between_ways_is_found() -> None:
     graph = traced(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), 8)
     ways = {"0": "column", "1": "row", "2": "samples", "3": "samples"}
     sends = [
-        [one.row for one in layer.sends] for layer in shard(graph, 2, asked=Asked(ways=ways)).layers
+        [one.row for one in layer.sends]
+        for layer in shard(graph, 2, constraints=Constraints(ways=ways)).layers
     ]
     assert sends == [[], [SCATTER_OUTPUT, GATHER_GRADIENT], [], [GATHER_OUTPUT]]
     ways = {"0": "copy", "1": "samples", "2": "samples", "3": "column"}
     sends = [
-        [one.row for one in layer.sends] for layer in shard(graph, 2, asked=Asked(ways=ways)).layers
+        [one.row for one in layer.sends]
+        for layer in shard(graph, 2, constraints=Constraints(ways=ways)).layers
     ]
     assert sends == [[], [GATHER_INPUT_GRADIENT], [], [GATHER_INPUT, SCATTER_GRADIENT]]
 
@@ -125,7 +132,7 @@ def test_a_model_by_samples_equals_one_rank_without_a_trainer(ranks: int) -> Non
 )
 def test_ways_that_cannot_be_are_refused(ways: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        shard(traced(mnist_cnn(), 1, 28, 28), 2, asked=Asked(ways=ways))
+        shard(traced(mnist_cnn(), 1, 28, 28), 2, constraints=Constraints(ways=ways))
 
 
 def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
@@ -158,8 +165,8 @@ def test_axes_have_names() -> None:
 
 
 def ways_of(cuts: str, samples: int, ranks: int = 2) -> str:
-    asked = Asked(terms.layout(cuts).along("tp"), {}, samples)
-    found = shard(traced(mnist_cnn(), 1, 28, 28), ranks, asked=asked)
+    constraints = Constraints(terms.layout(cuts).along("tp"), {}, samples)
+    found = shard(traced(mnist_cnn(), 1, 28, 28), ranks, constraints=constraints)
     return " ".join(layer.how for layer in found.layers)
 
 

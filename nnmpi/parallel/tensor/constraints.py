@@ -1,4 +1,4 @@
-"""Asked: what --layout asks of the search for a plan, by names of axes and of layers."""
+"""Constraints: what --layout asks of the search for a plan, by names of axes and of layers."""
 
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
@@ -16,7 +16,7 @@ OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
 """What `channels:tp` allows; each of the others allows itself alone."""
 
 
-class Asked(NamedTuple):
+class Constraints(NamedTuple):
     """What may be cut among the ranks along tp.
 
     names    axes of activations; none: those that --tp cuts alone
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
                 )
 
 
-ANYTHING = Asked()
+UNCONSTRAINED = Constraints()
 """What --tp cuts alone."""
 
 
