@@ -1,7 +1,7 @@
 """How long the units of a model take on a rank: measured, or from their multiplications."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 
 from nnmpi.nn.graph import Graph, Node
@@ -9,6 +9,7 @@ from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
 
 def signature(graph: Graph) -> str:
@@ -98,10 +99,12 @@ def _estimated(graph: Graph, unit: Unit, samples: int, speed: float) -> UnitTime
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding, tp: int) -> list[float]:
     """How much of the multiplications of each unit the rank does that does most of them."""
-    ranks, branches = range(tp), sharding.branches
-    found = []
+    ranks, branches, found = range(tp), sharding.branches, list[float]()
+    sampled = {layer.path for layer in sharding.layers if layer.how == "samples"}
     for unit in units:
-        parts = [(k, work(graph, graph.nodes[k]), _part(graph, sharding, k)) for k in unit.nodes]
+        parts = [
+            (k, work(graph, graph.nodes[k]), _part(graph, sharding, sampled, k)) for k in unit.nodes
+        ]
         whole = sum(all_of_it for _, all_of_it, _ in parts)
         here = max(
             sum(part * of for k, of, part in parts if branches.runs(k, rank))
@@ -111,19 +114,21 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding, tp: int) -> 
     return found
 
 
-def _part(graph: Graph, sharding: Sharding, k: int) -> float:
+def _part(graph: Graph, sharding: Sharding, sampled: Collection[str], k: int) -> float:
     """The largest part of a node that a rank computes: of its weight, or of its output if it has
     none, and of the positions of a sequence."""
     node, positions = graph.nodes[k], sharding.sequences
-    cut = _cut_of(sharding, node)
+    cut = _cut_of(sharding, sampled, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
     if node.outputs and node.outputs[0] in positions.axes:
         part *= max(map(positions.count, range(positions.ranks))) / positions.length
     return part
 
 
-def _cut_of(sharding: Sharding, node: Node) -> Sequence[int] | None:
-    """The bounds of the parts of a node along tp."""
+def _cut_of(sharding: Sharding, sampled: Collection[str], node: Node) -> Sequence[int] | None:
+    """The bounds of the parts of a node along tp; `sampled` are computed by samples."""
+    outputs = [sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges]
+    if OF_SAMPLES in outputs or node.name in sampled:
+        return range(sharding.ranks + 1)
     weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
-    outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
     return next((cut.bounds for cut in chain(weights, outputs)), None)

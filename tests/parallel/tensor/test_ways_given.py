@@ -45,11 +45,6 @@ def sent(graph: Graph, ways: dict[str, str]) -> list[list[Message]]:
     return [[one.row for one in layer.sends] for layer in found.layers]
 
 
-def sent(graph: Graph, ways: dict[str, str]) -> list[list[Message]]:
-    found = shard(graph, 2, constraints=Constraints(ways=ways))
-    return [[one.row for one in layer.sends] for layer in found.layers]
-
-
 def test_convolutions_by_samples_and_products_by_channels() -> None:
     graph = traced(mnist_cnn(), 1, 28, 28)
     found = shard(graph, 2, constraints=Constraints(ways=TRICK))
