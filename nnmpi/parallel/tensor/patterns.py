@@ -95,8 +95,8 @@ GATHER_OUTPUT = Message(GATHER, of_output, F, 1, "all-gather of the output")
 GATHER_INPUT = Message(GATHER, of_input, F | W, 2, "all-gather of the input, twice")
 SCATTER_GRADIENT = Message(SCATTER, of_input, I, 1, "reduce-scatter of its gradient")
 SCATTER_OUTPUT = Message(SCATTER, of_output, F, 1, "reduce-scatter of the output")
-GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
 GATHER_INPUT_GRADIENT = Message(GATHER, of_gradients, I, 1, "all-gather of the input's gradient")
+GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
 
 # of experts: no cost, as no other way leaves as few activations whole
 COUNTS = Message(GATHER_COUNTS, of_output, F, 0, "all-gather of how many tokens chose each expert")

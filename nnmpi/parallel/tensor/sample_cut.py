@@ -11,7 +11,7 @@ summed once a step (`replicas/term_sums.py`).
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class OnSamples(Module):
     comm: Comm
     takes: tuple[bool, ...]
     gather_output: bool
-    fuses_as: type[Module]  # of each kind: the ordinary layer, or what that fuses as
+    fuses_as: ClassVar[type[Module]] = Module  # of each kind: what the ordinary layer fuses as
 
     def forward(self, *inputs: Any, **fused: Any) -> Tensor:
         tensors, comm = [as_tensor(x) for x in inputs], self.comm

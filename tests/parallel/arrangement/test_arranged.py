@@ -52,6 +52,17 @@ def test_a_run_holds_and_sends_what_is_said(row: Row, monkeypatch: pytest.Monkey
         threads.run(row.ranks, holds_and_sends_what_is_said, made, row.options)
 
 
+def plain_cnn() -> nn.Module:
+    blocks = (
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3),
+        nn.ReLU(),
+    )
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(32, 20), nn.ReLU(), nn.Linear(20, 10))
+
+
 WIDE = {"build": partial(nn.GPT, 2, 5, 80, 17, 6), "given": many_tokens, "sequence_parallel": True}
 OF_TOKENS = {"given": many_tokens, "pp": 2, "micro_batches": 3}
 EVERYWHERE = {**OF_TOKENS, "build": partial(MODELS["everywhere"], POSITIONS)}
@@ -76,6 +87,14 @@ OTHERS = {
     "a stage that is an embedding": (
         6,
         {**EVERYWHERE, "tp": 3, "sequence_parallel": True, "cut": "1"},
+    ),
+    "convolutions by samples, which run with what follows": (
+        2,
+        {"build": plain_cnn, "tp": 2, "layout": "0=samples,3=samples", "micro_batches": 2},
+    ),
+    "convolutions by samples, the last one gathered": (
+        2,
+        {"build": plain_cnn, "tp": 2, "layout": "0=samples,3=samples,6=samples"},
     ),
     "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
 }
