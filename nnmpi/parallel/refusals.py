@@ -179,7 +179,8 @@ def pointless(config: Config, ranks: int) -> list[str]:
     need several ranks."""
     alone = (row.option for row in REFUSALS if row.beside == "one rank" and ranks == 1)
     unmet = (need.option for need in NEEDS if not _is_met(need.other, config, ranks))
-    return [name for name in (*alone, *unmet) if _asked(name, config, ranks)]
+    asked = (name for name in (*alone, *unmet) if _asked(name, config, ranks))
+    return [name.partition(" ")[0] for name in asked]  # of "layout length:cp" the option
 
 
 def _is_met(other: str, config: Config, ranks: int) -> bool:

@@ -1,6 +1,7 @@
 """How the layers and the sequences of a model are cut among ranks, and the model of one of them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -143,7 +144,8 @@ def cut_model(
 ) -> Sharding:
     """Makes the layers of the model those that this rank has, and returns how they are cut; every
     rank calls it."""
-    uncut = Uncut(config, graph, setup.loss, setup.dataset, setup.metrics)
+    filled = replace(config, dp=layout.mesh.axes["dp"])
+    uncut = Uncut(filled, graph, setup.loss, setup.dataset, setup.metrics)
     sharding = all_or_none(layout.all, lambda: sharding_of(uncut))
     cut = [axis for axis in SET_UPS if layout.mesh.axes[axis] > 1]
     for axis in cut:

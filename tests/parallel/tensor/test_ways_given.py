@@ -16,6 +16,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import mnist_cnn
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.refusals import pointless
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.patterns import (
@@ -192,6 +193,13 @@ def test_axes_that_cannot_be_cut_are_refused_by_name(cuts: str, words: str) -> N
         ways_of(cuts, 64)
     with pytest.raises(ValueError, match=r"vocabulary among 12 ranks; the most is 10, of 11"):
         ways_of("vocabulary:tp", 64, ranks=12)
+
+
+def test_a_layout_means_nothing_where_its_ranks_are_lost() -> None:
+    for text in ("length:cp", "channels:tp", "0=row"):
+        assert pointless(Config(layout=text), 4) == ["layout"]
+    assert not pointless(Config(layout="batch:dp"), 4)
+    assert not pointless(Config(layout="length:cp,0=row", tp=2, cp=2), 4)
 
 
 # ---- files
