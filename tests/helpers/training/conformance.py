@@ -112,7 +112,8 @@ def _trained(name: str, layout: Options, case: Options) -> Row:
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
     ranks = prod(layout.get(axis.name, 1) for axis in AXES)
-    where = " ".join(f"{option}={value}" for option, value in layout.items())
+    where = " ".join(f"{option}={value}" for option, value in layout.items() if option != "layout")
+    where += " " + layout["layout"].replace(",", " ") if "layout" in layout else ""
     return Row(f"{where} {name}", ranks, law)
 
 
