@@ -79,6 +79,11 @@ class Sharding(NamedTuple):
     sequences: SequenceCut = UNCUT
     branches: BranchOwners = NO_BRANCHES
 
+    @property
+    def ways(self) -> dict[str, str]:
+        """The name of the way of each layer, by its path, as --layout takes them."""
+        return {layer.path: layer.how for layer in self.layers if layer.way is not BRANCHES}
+
 
 UNSHARDED = Sharding(1, (), {}, {}, None)
 """Every rank has the whole model."""

@@ -137,6 +137,21 @@ def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
         threads.run(4, lambda comm: nnmpi.Trainer(Config(**options), comm=comm).close())
 
 
+def gpt(heads: int = 2) -> Graph:
+    model = nn.GPT(1, heads, 8, 11, 6)
+    return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 6), np.int64)),), {}), "float32")
+
+
+@pytest.mark.parametrize("names", [set(), {"channels"}, {"batch"}, {"batch", "channels"}])
+@pytest.mark.parametrize("graph", [traced(mnist_cnn(), 1, 28, 28), gpt()], ids=["cnn", "gpt"])
+def test_ways_that_the_search_finds_give_its_plan_again(graph: Graph, names: set[str]) -> None:
+    found = shard(graph, 2, constraints=Constraints(frozenset(names), {}, 64))
+    again = shard(graph, 2, constraints=Constraints(ways=found.ways))
+    assert [layer._replace(why="") for layer in again.layers] == [
+        layer._replace(why="") for layer in found.layers
+    ]
+
+
 # ---- names of axes
 
 
@@ -150,9 +165,7 @@ def test_axes_have_names() -> None:
     assert names(traced(mnist_cnn(), 1, 28, 28)) == [
         *("batch channels rows columns", "batch channels", "batch vocabulary")
     ]
-    gpt = nn.GPT(1, 2, 8, 11, 6)
-    graph = trace(gpt, lambda n: ((nnmpi.tensor(np.zeros((n, 6), np.int64)),), {}), "float32")
-    assert names(graph) == [
+    assert names(gpt()) == [
         *("batch length", "batch length channels", "batch length heads"),
         *("batch length vocabulary", "batch vocabulary length"),
     ]
