@@ -83,6 +83,8 @@ def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Messages of layers; statistics where ranks have some samples each, before those of dp."""
     yield from along_tp(a, rank, micro)
     by_samples = {layer.path for layer in a.sharding.layers if layer.how == "samples"}
+    if not by_samples:
+        return
     passes, group = passes_of(a, rank, micro), a.mesh.group(rank, "tp")
     for s, node, row in moments(a, rank):
         for one in _moments(a, group, s, node, row) if node.name in by_samples else ():

@@ -100,11 +100,11 @@ def choices(
         if len(set(states)) == 1:
             yield from _cut_by(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
-    copied = PlanCost(needs_division * sum(graph.variables[v].size for v in node.variables))
+    size = sum(graph.variables[v].size for v in node.variables)
+    copied = PlanCost(needs_division * size)
     if not any(states) and (may_be_copy or not needs_division):
         yield NodeChoice(WHOLE, copied, variables=uncut)
     if SAMPLES in cuts and takes_samples(graph, node):
-        size = sum(graph.variables[v].size for v in node.variables)
         summed = PlanCost(sent=-(-2 * size // per_step)) if per_step else copied
         yield from _by_samples(graph, node, states, summed)
 

@@ -61,13 +61,13 @@ class OnSamples(Module):
             at = sample_bounds(tensors[0], comm)
         pairs = zip(tensors, self.takes, strict=True)
         mine = [scatter(x, comm, at, 0) if is_whole else x for x, is_whole in pairs]
-        with own_samples(comm, at):
+        with on_own_samples(comm, at):
             y: Tensor = super().forward(*mine, **fused)
         return gather(y, comm, at, 0) if self.gather_output else y
 
 
 @contextmanager
-def own_samples(comm: Comm, at: Bounds) -> Iterator[None]:
+def on_own_samples(comm: Comm, at: Bounds) -> Iterator[None]:
     """Within it, the pass is that of the samples of this rank."""
     now = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if now.samples is None else now.samples
