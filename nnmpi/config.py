@@ -264,6 +264,12 @@ class Config:
     mtbf: str = _checkpoints(
         "24h", "mean time between failures of the job, for --backup", form=terms.duration
     )
+    memory: str | None = _other(
+        None,
+        "of a rank, such as 2GB, for parameters, optimizer and activations: what is more is "
+        "swapped to a file in TMPDIR, or computed again",
+        form=terms.size,
+    )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
     ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)
     sample_every: int | None = _other(

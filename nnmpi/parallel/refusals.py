@@ -28,6 +28,7 @@ TWO = "start it with mpirun -n 2, or leave verify out"
 OWN_SUM = "only ranks that sum gradients themselves use it"
 ONE_POSITION = "a new token is one position, and cannot be cut along positions"
 NO_ONE_STEP = "ranks make their steps at different times"
+ONE_RANK_HAS_ALL = "activations are swapped on ranks that have the whole model"
 SLOWING = "slowing works on ranks of data parallelism"
 
 
@@ -113,6 +114,15 @@ REFUSALS = (
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
+    # beyond memory
+    *(Refusal("memory", axis, ONE_RANK_HAS_ALL) for axis in AXES_BESIDE_DP),
+    Refusal("memory", "zero 2 or 3", "slots of gradients and parameters are moved in another way"),
+    Refusal("memory", "servers", ONE_RANK_HAS_ALL, NO_SERVERS),
+    Refusal("memory", "schedule", ONE_RANK_HAS_ALL),
+    Refusal("memory", "recompute", "which units are computed again is chosen by their cost"),
+    Refusal("memory", "reproducible", WHOLE_SLICE),
+    Refusal("memory", "device", "activations in the memory of a GPU are not swapped"),
+    Refusal("memory", "verify", "the one rank that it compares with has memory of its own"),
     # backups
     Refusal("backup", "servers", NO_ONE_STEP, NO_SERVERS),
     Refusal("backup", "pipedream", NO_ONE_STEP, "use --schedule 1f1b"),

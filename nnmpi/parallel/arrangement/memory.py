@@ -148,6 +148,8 @@ LABELS = 24
 def activations(a: Arrangement, rank: int, batch: int) -> int:
     """The most that a rank keeps at a time in a step over a batch of so many samples."""
     sizes = micro_batches(a, rank, batch)
+    if a.residences is not None:
+        return round(a.residences.memory + entering(a, 0, max(sizes), rank))
     if not a.steps_together:  # as many batches are on their way as there are stages
         sizes *= len(a.stages)
     now = most = 0.0
@@ -182,10 +184,10 @@ def _of_stage(a: Arrangement, stage: int, samples: int, *where: int) -> float:
     elsewhere = [k for k in a.stages[stage] if not a.sharding.branches.runs(k, at["tp"])]
     for kept in run_together(a, a.stages[stage]):
         if kept.nodes[0] not in elsewhere:
-            edges |= _read(a, kept, at) - {*_gathered(a, kept)}
-            besides += _besides(a, kept, samples, at)
+            edges |= edges_read(a, kept, at) - {*_gathered(a, kept)}
+            besides += besides_edges(a, kept, samples, at)
     if is_last:
-        besides += _of_loss(a, samples, at)
+        besides += kept_by_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
     memories -= {graph.edges[e].memory for e in a.division.stages[stage].takes}
@@ -193,7 +195,7 @@ def _of_stage(a: Arrangement, stage: int, samples: int, *where: int) -> float:
     return _entering(a, stage, samples, at) + made + besides
 
 
-def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
+def besides_edges(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """What nodes keep besides their edges: as much of it is here as of what it is made from.
 
     Products keep what they have made of their input; what runs with them keeps masks of the output.
@@ -219,7 +221,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     return before + behind * share + own
 
 
-def _read(a: Arrangement, kept: Kept, at: At) -> set[int]:
+def edges_read(a: Arrangement, kept: Kept, at: At) -> set[int]:
     """The edges that the vjps of nodes read; a convolution of some input channels may read its
     input where one of all channels keeps what it has made of it, or the other way round."""
     k = kept.nodes[0]
@@ -243,7 +245,7 @@ def _kept_alone(a: Arrangement) -> Mapping[int, Kept]:
     return {kept.nodes[0]: kept for kept in a.graph.kept if len(kept.nodes) == 1}
 
 
-def _of_loss(a: Arrangement, samples: int, at: At) -> float:
+def kept_by_loss(a: Arrangement, samples: int, at: At) -> float:
     """What the loss keeps; on sharded classes its part, and what all ranks have told each other."""
     kept = a.graph.loss.bytes(samples)
     kept *= _share(a, a.graph.outputs[0], at)

@@ -105,6 +105,8 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Activations to the next stage, and their gradients to the one before."""
+    if a.residences is not None:  # one rank has all stages
+        return
     at, stages, group = a.mesh.coordinates(rank), a.division.stages, a.mesh.group(rank, "pp")
     last = len(stages) - 1
 

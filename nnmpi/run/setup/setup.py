@@ -239,9 +239,9 @@ def arranged(
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
-    first = all_or_none(comm, arrangement)
-    if not first.has_to_be_measured or "allreduce" in measured:
-        return first, facts
-    fastest = layout.replicas.fastest(first.longest_sum)
-    measured["allreduce"] = gather_objects(comm, fastest)[0]
-    return arrangement(), facts
+    found = all_or_none(comm, arrangement)
+    if found.has_to_be_measured and "allreduce" not in measured:
+        fastest = layout.replicas.fastest(found.longest_sum)
+        measured["allreduce"] = gather_objects(comm, fastest)[0]
+        found = arrangement()
+    return plan.within_memory(found, layout, model, samples, setup.on), facts

@@ -1,0 +1,252 @@
+/* Arenas: memory for NumPy's arrays in a mapping of a file.
+
+   An array that is made while an arena is in use (PyDataMem_SetHandler, NEP 49) lies in it, and
+   keeps it. Pages can be written to the file and dropped, and come back when they are read or
+   touched: the system does so, so no array can ever hold other numbers. Blocks begin at pages, each
+   with a tag; what is shorter than SMALL is not worth one, and lies in the heap, as does what there
+   is no room for.
+
+       arena(fd, length) -> handler              use(handler or None) -> the one before
+       tag(handler, tag)                         tag of the blocks from here on
+       retag(handler, address, tag)              tag of the block with this address, if there is one
+       blocks(handler, tag) -> [(start, end)]    where they are, in bytes; neighbours are joined
+       trim(handler)                             memory of no block gives back its pages, and the disk
+       write_out(handler, start, end)            writes pages and drops them      without the GIL
+       read_in(handler, start, end)              has them in memory               without the GIL */
+#include "native.h"
+
+#ifdef __linux__
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SMALL (1 << 16)
+#define NAME "mem_handler" /* of capsules, by NumPy's rule */
+
+typedef struct {
+    npy_intp start, end;
+    long tag;
+} Block;
+
+typedef struct {
+    PyDataMem_Handler handler;
+    char *memory;
+    int fd;
+    npy_intp length, page, count, room;
+    npy_intp low, high; /* between them blocks were freed since `trim` */
+    long tag;
+    Block *blocks; /* in the order of their places */
+} Arena;
+
+static int is_inside(const Arena *a, const void *p) {
+    return (const char *)p >= a->memory && (const char *)p < a->memory + a->length;
+}
+
+/* The block that has this place, or the first one behind it. */
+static npy_intp block_at(const Arena *a, npy_intp place) {
+    npy_intp lo = 0, hi = a->count;
+    while (lo < hi) {
+        npy_intp middle = (lo + hi) / 2;
+        if (a->blocks[middle].end <= place) lo = middle + 1;
+        else hi = middle;
+    }
+    return lo;
+}
+
+static void *allocate(void *context, size_t size) {
+    Arena *a = context;
+    if (size < SMALL || size > (size_t)a->length) return malloc(size);
+    npy_intp bytes = ((npy_intp)size + a->page - 1) / a->page * a->page, at = 0, k = 0;
+    while (k < a->count && a->blocks[k].start - at < bytes) at = a->blocks[k++].end;
+    if (a->length - at < bytes) return malloc(size);
+    if (a->count == a->room) {
+        Block *more = realloc(a->blocks, (size_t)(2 * a->room + 64) * sizeof *more);
+        if (!more) return malloc(size);
+        a->blocks = more;
+        a->room = 2 * a->room + 64;
+    }
+    memmove(a->blocks + k + 1, a->blocks + k, (size_t)(a->count++ - k) * sizeof *a->blocks);
+    a->blocks[k] = (Block){at, at + bytes, a->tag};
+    return a->memory + at;
+}
+
+static void *allocate_zeros(void *context, size_t n, size_t size) {
+    if (n && size > PY_SSIZE_T_MAX / n) return NULL;
+    void *p = allocate(context, n * size);
+    return p ? memset(p, 0, n * size) : NULL;
+}
+
+static void give_back(void *context, void *p, size_t size) {
+    Arena *a = context;
+    if (!is_inside(a, p)) {
+        free(p);
+        return;
+    }
+    npy_intp k = block_at(a, (char *)p - a->memory);
+    if (a->blocks[k].start < a->low) a->low = a->blocks[k].start;
+    if (a->blocks[k].end > a->high) a->high = a->blocks[k].end;
+    memmove(a->blocks + k, a->blocks + k + 1, (size_t)(--a->count - k) * sizeof *a->blocks);
+}
+
+static void *allocate_again(void *context, void *p, size_t size) {
+    Arena *a = context;
+    if (p && !is_inside(a, p)) return realloc(p, size);
+    void *q = allocate(context, size);
+    if (p && q) {
+        const Block *old = a->blocks + block_at(a, (char *)p - a->memory);
+        npy_intp bytes = old->end - old->start;
+        memcpy(q, p, (size_t)bytes < size ? (size_t)bytes : size);
+        give_back(context, p, 0);
+    }
+    return q;
+}
+
+/* ---- what Python calls */
+
+static void destroy(PyObject *capsule) {
+    Arena *a = PyCapsule_GetContext(capsule);
+    munmap(a->memory, (size_t)a->length);
+    close(a->fd);
+    free(a->blocks);
+    free(a);
+}
+
+static PyObject *arena(PyObject *self, PyObject *args) {
+    int fd;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(args, "in", &fd, &length)) return NULL;
+    Arena *a = calloc(1, sizeof *a);
+    if (!a) return PyErr_NoMemory();
+    int protection = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_NORESERVE;
+    a->memory = mmap(NULL, (size_t)length, protection, flags, fd, 0);
+    if (a->memory == MAP_FAILED) {
+        free(a);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    a->fd = dup(fd);
+    a->length = a->low = length;
+    a->page = sysconf(_SC_PAGESIZE);
+    a->handler = (PyDataMem_Handler){
+        "nnmpi arena", 1, {a, allocate, allocate_zeros, allocate_again, give_back}};
+    PyObject *capsule = PyCapsule_New(&a->handler, NAME, destroy);
+    if (capsule) PyCapsule_SetContext(capsule, a);
+    return capsule;
+}
+
+/* The arena of a handler, which is the first argument of a function. */
+static Arena *arena_of(PyObject *handler) {
+    Arena *a = PyCapsule_IsValid(handler, NAME) ? PyCapsule_GetContext(handler) : NULL;
+    if (!a && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "not an arena");
+    return a;
+}
+
+static PyObject *use(PyObject *self, PyObject *handler) {
+    return PyDataMem_SetHandler(handler == Py_None ? NULL : handler);
+}
+
+static PyObject *tag(PyObject *self, PyObject *args) {
+    PyObject *handler;
+    long value;
+    if (!PyArg_ParseTuple(args, "Ol", &handler, &value)) return NULL;
+    Arena *a = arena_of(handler);
+    if (!a) return NULL;
+    a->tag = value;
+    Py_RETURN_NONE;
+}
+
+static PyObject *retag(PyObject *self, PyObject *args) {
+    PyObject *handler;
+    Py_ssize_t address;
+    long value;
+    if (!PyArg_ParseTuple(args, "Onl", &handler, &address, &value)) return NULL;
+    Arena *a = arena_of(handler);
+    if (!a) return NULL;
+    if (is_inside(a, (void *)address))
+        a->blocks[block_at(a, (char *)address - a->memory)].tag = value;
+    Py_RETURN_NONE;
+}
+
+static PyObject *blocks(PyObject *self, PyObject *args) {
+    PyObject *handler;
+    long value;
+    if (!PyArg_ParseTuple(args, "Ol", &handler, &value)) return NULL;
+    Arena *a = arena_of(handler);
+    PyObject *found = a ? PyList_New(0) : NULL;
+    for (npy_intp k = 0; found && k < a->count; k++) {
+        if (a->blocks[k].tag != value) continue;
+        npy_intp start = a->blocks[k].start;
+        while (k + 1 < a->count && a->blocks[k + 1].tag == value &&
+               a->blocks[k + 1].start == a->blocks[k].end)
+            k++;
+        PyObject *pair = Py_BuildValue("nn", start, a->blocks[k].end);
+        if (!pair || PyList_Append(found, pair) < 0) Py_CLEAR(found);
+        Py_XDECREF(pair);
+    }
+    return found;
+}
+
+static PyObject *trim(PyObject *self, PyObject *handler) {
+    Arena *a = arena_of(handler);
+    if (!a) return NULL;
+    npy_intp at = a->low;
+    for (npy_intp k = block_at(a, at); at < a->high; k++) {
+        npy_intp end = k < a->count && a->blocks[k].start < a->high ? a->blocks[k].start : a->high;
+        if (end > at && madvise(a->memory + at, (size_t)(end - at), MADV_REMOVE))
+            return PyErr_SetFromErrno(PyExc_OSError);
+        at = k < a->count ? a->blocks[k].end : a->high;
+    }
+    a->low = a->length;
+    a->high = 0;
+    Py_RETURN_NONE;
+}
+
+/* `act` on the bytes from start to end, without the GIL. */
+static PyObject *on_range(PyObject *args, int (*act)(Arena *, npy_intp, size_t)) {
+    PyObject *handler;
+    Py_ssize_t start, end;
+    if (!PyArg_ParseTuple(args, "Onn", &handler, &start, &end)) return NULL;
+    Arena *a = arena_of(handler);
+    if (!a) return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = act(a, start, (size_t)(end - start));
+    Py_END_ALLOW_THREADS
+    if (failed) return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+static int written(Arena *a, npy_intp start, size_t n) {
+    int all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (sync_file_range(a->fd, start, (off_t)n, (unsigned)all)) return -1;
+    if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1;
+    errno = posix_fadvise(a->fd, start, (off_t)n, POSIX_FADV_DONTNEED);
+    return errno;
+}
+
+static int there(Arena *a, npy_intp start, size_t n) {
+#ifdef MADV_POPULATE_READ
+    if (!madvise(a->memory + start, n, MADV_POPULATE_READ)) return 0;
+#endif
+    madvise(a->memory + start, n, MADV_WILLNEED);
+    for (size_t i = 0; i < n; i += (size_t)a->page) (void)*(volatile char *)(a->memory + start + i);
+    return 0;
+}
+
+static PyObject *write_out(PyObject *self, PyObject *args) { return on_range(args, written); }
+static PyObject *read_in(PyObject *self, PyObject *args) { return on_range(args, there); }
+
+PyMethodDef arena_functions[] = {
+    {"arena", arena, METH_VARARGS, NULL},
+    {"use", use, METH_O, NULL},
+    {"tag", tag, METH_VARARGS, NULL},
+    {"retag", retag, METH_VARARGS, NULL},
+    {"blocks", blocks, METH_VARARGS, NULL},
+    {"trim", trim, METH_O, NULL},
+    {"write_out", write_out, METH_VARARGS, NULL},
+    {"read_in", read_in, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+#else
+PyMethodDef arena_functions[] = {{NULL, NULL, 0, NULL}};
+#endif

@@ -1,0 +1,173 @@
+"""Within a limit of memory: measures units and the disk, and chooses where activations are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.backend import Backend
+from nnmpi.data import Inputs
+from nnmpi.drawing.tables import amount
+from nnmpi.nn import Module
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import divide
+from nnmpi.parallel.arrangement.memory import activations, entering, memory
+from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.residence import (
+    Disk,
+    Residence,
+    Residences,
+    UnitLoad,
+    choose,
+    least_memory,
+)
+from nnmpi.parallel.arrangement.unit_bytes import joined, kept_by_units, nodes_of
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.pipeline.profile import profile
+from nnmpi.parallel.swapping import arena
+from nnmpi.terms import size
+
+PART = 4
+"""Units are measured on one sample in so many, which takes less memory than a step."""
+
+
+class Needs(NamedTuple):
+    """The bytes of a rank in a step: between steps, of samples, of each unit and of its input."""
+
+    fixed: int
+    samples: float
+    units: tuple[tuple[float, float], ...]
+
+
+def within_memory(
+    a: Arrangement, layout: Layout, model: Module, gather: Callable[[int], Inputs], on: Backend
+) -> Arrangement:
+    """The arrangement with activations within --memory; every rank calls it.
+
+    `gather(n)` returns n samples. Where all ranks have enough memory it is the one given.
+    """
+    if a.config.memory is None:
+        return a
+    limit, batch, rank = size(a.config.memory), a.config.batch_size, layout.all.rank
+    needed = memory(a, rank, batch).total + activations(a, rank, batch)
+    if max(gather_objects(layout.all, needed)) <= limit:
+        return a
+    groups = joined(a.graph, units(a.graph))
+    found = all_or_none(layout.all, lambda: _needs(a, rank, groups))
+    of_all = gather_objects(layout.all, found)
+    fixed = max(one.fixed + one.samples for one in of_all)
+    nbytes = np.max([one.units for one in of_all], axis=0).tolist()
+    least = fixed + max(own for own, _ in nbytes)
+
+    def check() -> None:
+        if least > limit:
+            raise ValueError(
+                f"memory {a.config.memory} is not enough: a step needs {amount(needed)} a rank, "
+                f"and {amount(least)} with its activations on disk, of which parameters, optimizer "
+                f"and samples take {amount(fixed)}: use --memory {_rounded(least)} or more, or "
+                "more --micro-batches"
+            )
+        arena.check()
+
+    all_or_none(layout.all, check)
+    loads, disk = _measured(a, layout, model, gather, on, groups, nbytes)
+
+    def cut() -> Arrangement:
+        choice = choose(loads, limit - fixed, disk)
+        _check_disk(a, loads, choice)
+        ends = (*accumulate(map(len, groups)),)[:-1]
+        every = [unit for group in groups for unit in group]
+        division = divide(a.graph, every, ends, 1)
+        whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
+        names = tuple(group[0].path or str(group[0]) for group in groups)
+        return replace(whole, residences=Residences(names, choice, loads, limit - fixed, disk))
+
+    return all_or_none(layout.all, cut)
+
+
+def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
+    samples = max(micro_batches(a, rank, a.config.batch_size))
+    found = kept_by_units(a, [nodes_of(group) for group in groups], samples, rank)
+    fixed = memory(a, rank, a.config.batch_size).total
+    return Needs(fixed, entering(a, 0, samples, rank), tuple(found))
+
+
+def _measured(
+    a: Arrangement,
+    layout: Layout,
+    model: Module,
+    gather: Callable[[int], Inputs],
+    on: Backend,
+    groups: Sequence[Sequence[Unit]],
+    nbytes: Sequence[tuple[float, float]],
+) -> tuple[tuple[UnitLoad, ...], Disk]:
+    """What units take, and what the disk does: of all ranks at a time, the slowest counts."""
+    samples = max(micro_batches(a, layout.all.rank, a.config.batch_size))
+    few = max(samples // PART, 1)
+    merged = [_merged(group) for group in groups]
+
+    def measure() -> tuple[Disk, list[tuple[float, float]]]:
+        disk = arena.measured_disk()
+        costs = profile(model, a.graph, merged, gather(few), on, dtype=a.config.dtype)
+        costs = [cost.scaled(samples / few) for cost in costs]
+        return disk, [(c.forward, c.input_gradient + c.weight_gradient) for c in costs]
+
+    layout.all.barrier()
+    disks, times = zip(*gather_objects(layout.all, all_or_none(layout.all, measure)), strict=True)
+    write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
+    slowest = np.max(times, axis=0).tolist()
+    loads = (UnitLoad(*both, *own) for both, own in zip(slowest, nbytes, strict=True))
+    return tuple(loads), Disk(write, read, max(disk.paging for disk in disks))
+
+
+def _merged(group: Sequence[Unit]) -> Unit:
+    """Units that stay together, as one."""
+    return group[0]._replace(
+        nodes=nodes_of(group),
+        layers=tuple(layer for unit in group for layer in unit.layers),
+        variables=frozenset[int]().union(*(unit.variables for unit in group)),
+        is_trained=any(unit.is_trained for unit in group),
+    )
+
+
+def _check_disk(a: Arrangement, loads: Sequence[UnitLoad], choice: Sequence[Residence]) -> None:
+    """Raises ValueError if the disk has no room for what the ranks of a node swap."""
+    pairs = zip(loads, choice, strict=True)
+    swapped = sum(unit.nbytes for unit, how in pairs if how is Residence.SWAP)
+    ranks = max(a.cluster.counts(range(a.ranks)).values())
+    if (free := arena.free_disk()) < swapped * ranks:
+        raise ValueError(
+            f"memory {a.config.memory}: {ranks} ranks of a node would swap {amount(swapped)} each, "
+            f"and the folder of TMPDIR has {amount(free)} free: make room, or set TMPDIR to a "
+            "folder on a larger disk"
+        )
+
+
+def _rounded(nbytes: float) -> str:
+    """At least so many bytes, as an option says it."""
+    return f"{-(-nbytes // 10**6):.0f}MB"
+
+
+def facts(found: Residences) -> dict[str, Any]:
+    """What events say of it."""
+    units: list[Mapping[str, Any]] = [
+        {
+            "unit": name,
+            "residence": how.value,
+            "bytes": round(load.nbytes),
+            "seconds": load.forward + load.backward,
+        }
+        for name, how, load in zip(found.names, found.choice, found.loads, strict=True)
+    ]
+    return {
+        "memory_for_activations": round(found.memory),
+        "disk": {"write": round(found.disk.write), "read": round(found.disk.read)},
+        "units": units,
+        "seconds": found.seconds,
+        "seconds_kept": found.seconds_kept,
+    }

@@ -1,0 +1,126 @@
+"""Arena: memory for arrays in a mapping of a file that has no name; how fast its disk is."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from nnmpi import native
+from nnmpi.parallel.arrangement.residence import Disk
+
+MEASURED = 1 << 27
+"""Bytes that are written and read to measure a disk."""
+
+IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+
+
+def check() -> None:
+    """Raises ValueError if there can be no arena here."""
+    if native.kernel("arena") is None:
+        why = native.lack() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
+        raise ValueError(f"memory: activations cannot be swapped here: {why}")
+    folder = tempfile.gettempdir()
+    if _kind_of_files(folder) in IN_MEMORY:
+        raise ValueError(
+            f"memory: activations would be swapped to {folder}, which is in memory itself: set "
+            "TMPDIR to a folder on a disk"
+        )
+
+
+def free_disk() -> int:
+    """The bytes that are free where arenas are."""
+    found = os.statvfs(tempfile.gettempdir())
+    return found.f_bavail * found.f_frsize
+
+
+def _kind_of_files(folder: str) -> str:
+    """The type of the file system of a folder, as Linux lists it; empty if it does not."""
+    device, mounts = os.stat(folder).st_dev, Path("/proc/self/mountinfo")
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.read_text().splitlines() if mounts.exists() else ():
+        first, _, rest = line.partition(" - ")
+        if first.split()[2] == wanted:
+            return rest.split()[0]
+    return ""
+
+
+def _function(name: str) -> Callable[..., Any]:
+    found = native.kernel(name)
+    assert found is not None
+    return found
+
+
+class Arena:
+    """Memory for arrays of so many bytes in all; what has no room in it is in the heap.
+
+    A tag says of a block which unit needs it first in its backward pass.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._file = tempfile.TemporaryFile(prefix="nnmpi-swap-")
+        os.ftruncate(self._file.fileno(), nbytes)
+        self._handler = _function("arena")(self._file.fileno(), nbytes)
+
+    @contextmanager
+    def making(self, tag: int) -> Iterator[None]:
+        """Within it the arrays that this thread makes lie here."""
+        _function("tag")(self._handler, tag)
+        before = _function("use")(self._handler)
+        try:
+            yield
+        finally:
+            _function("use")(before)
+
+    def retag(self, array: np.ndarray, tag: int) -> None:
+        """The tag of the block of an array, if it lies here."""
+        _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
+
+    def blocks(self, tag: int) -> list[tuple[int, int]]:
+        """Where the blocks of a tag begin and end."""
+        found: list[tuple[int, int]] = _function("blocks")(self._handler, tag)
+        return found
+
+    def trim(self) -> None:
+        """Gives back the pages of memory that no array has any more."""
+        _function("trim")(self._handler)
+
+    def write_out(self, blocks: list[tuple[int, int]]) -> None:
+        """Writes pages that have changed, and takes them out of memory."""
+        for start, end in blocks:
+            _function("write_out")(self._handler, start, end)
+
+    def read_in(self, blocks: list[tuple[int, int]]) -> None:
+        """Has pages in memory."""
+        for start, end in blocks:
+            _function("read_in")(self._handler, start, end)
+
+
+def measured_disk() -> Disk:
+    """How fast the disk of arenas is, and how long pages take; the better of two times."""
+    both = [_measure(Arena(2 * MEASURED)) for _ in range(2)]
+    return Disk(*map(max, zip(*both, strict=True)))._replace(paging=min(d.paging for d in both))
+
+
+def _measure(arena: Arena) -> Disk:
+    with arena.making(0):
+        array = np.empty(MEASURED, np.uint8)
+    blocks, times = arena.blocks(0), [perf_counter()]
+
+    def add(_: object) -> None:
+        times.append(perf_counter())
+
+    add(array.fill(1))
+    add(array.fill(2))
+    add(arena.write_out(blocks))
+    add(arena.read_in(blocks))
+    del array
+    add(arena.trim())
+    first, again, write, read, trim = np.diff(times).tolist()
+    return Disk(
+        MEASURED / write, MEASURED / read, max(first - again, 0.0) / MEASURED + trim / MEASURED
+    )

@@ -1,0 +1,167 @@
+"""Swapper: carries out where the activations of each stage are, around the passes of an executor.
+
+    computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
+    thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
+
+It waits for room and for the disk by the rules of the clocks in `arrangement/residence.py`.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.arrangement.residence import Residence, Residences, extra, left, reserved
+from nnmpi.parallel.recorder import Recorder
+from nnmpi.parallel.step.executor import Around
+from nnmpi.parallel.swapping.arena import Arena
+from nnmpi.parallel.swapping.handover import Handover, LocalChannels
+from nnmpi.schedules.op import Kind, Op
+
+ROOM = 4
+"""An arena is so many times as long as what is swapped: memory that is freed leaves gaps, and a
+file takes no more of a disk than what is written."""
+
+Do = Callable[[Op], None]
+
+
+class Swapper:
+    """The stages of a rank in one arena, and the thread that writes and reads.
+
+    The tag of a block is the stage whose backward pass needs it first.
+    """
+
+    def __init__(self, plan: Residences, takes: list[bool], recorder: Recorder) -> None:
+        self._plan, self._recorder = plan, recorder
+        self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
+        self._arena = Arena(max(ROOM * round(sum(unit.nbytes for unit in plan.loads)), 1 << 20))
+        self.borders = [
+            Handover(
+                requires_grad,
+                self._choice[s] is Residence.RECOMPUTE,
+                lambda array, s=s: self._arena.retag(array, s),
+            )
+            for s, requires_grad in enumerate(takes, 1)
+        ]
+        self.channels = LocalChannels(self.borders)
+        self.around: Around = (
+            (Kind.F, self._forward),
+            (Kind.RECOMPUTE, self._again),
+            (Kind.B, self._backward),
+        )
+        self._change = threading.Condition()
+        self._jobs: deque[tuple[str, int]] = deque()
+        self._held, self._at, self._error = 0.0, self._last, None
+        self._read: set[int] = set()
+        self._closed = False
+        self._error: Exception | None
+        self._thread = threading.Thread(target=self._work, name="nnmpi-swap", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """The thread ends."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+        self._thread.join()
+
+    # ---- around passes
+
+    def _forward(self, do: Do, op: Op) -> None:
+        s, how = op.stage, self._choice[op.stage]
+        self._wait(lambda: self._held + self._loads[s].nbytes <= self._limit, op)
+        if Residence.SWAP in self._choice[s : s + 2]:  # its output belongs to the next one
+            with self._arena.making(s):
+                do(op)
+        else:
+            do(op)
+        if s:
+            self.borders[s - 1].passed()
+        self._arena.trim()
+        with self._change:
+            swaps = how is Residence.SWAP
+            self._held += self._loads[s].nbytes if swaps else left(self._loads[s], how)
+            if swaps:
+                self._jobs.append(("write", s))
+            if s == self._last:
+                self._at = s
+                stages = reversed(range(self._last + 1))
+                swapped = (t for t in stages if self._choice[t] is Residence.SWAP)
+                self._jobs.extend(("read", t) for t in swapped)
+            self._change.notify_all()
+
+    def _again(self, do: Do, op: Op) -> None:
+        more = extra(self._loads[op.stage], self._choice[op.stage])
+        self._moves_to(op.stage)
+        self._wait(lambda: self._held + more <= self._limit, op)
+        with self._change:
+            self._held += more
+        do(op)
+
+    def _backward(self, do: Do, op: Op) -> None:
+        s, how = op.stage, self._choice[op.stage]
+        self._moves_to(s)
+        if how is Residence.SWAP:
+            self._wait(lambda: s in self._read, op)
+        do(op)
+        self._arena.trim()
+        with self._change:
+            self._read.discard(s)
+            swaps, unit = how is Residence.SWAP, self._loads[s]
+            self._held -= unit.nbytes if swaps else left(unit, how) + extra(unit, how)
+            self._change.notify_all()
+
+    def _moves_to(self, stage: int) -> None:
+        with self._change:
+            self._at = stage
+            self._change.notify_all()
+
+    @property
+    def _limit(self) -> float:
+        return self._plan.memory * (1 + 1e-9)
+
+    def _wait(self, ready: Callable[[], bool], op: Op) -> None:
+        """Until it is so; raises what has gone wrong in the thread."""
+        began = self._recorder.now()
+        with self._change:
+            self._change.wait_for(lambda: ready() or self._error is not None)
+            if self._error is not None:
+                raise self._error
+        self._recorder.add("wait disk", began, op.micro, op.stage)
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._change:
+                    self._change.wait_for(lambda: self._jobs or self._closed)
+                    if self._closed:
+                        return
+                    what, s = self._jobs.popleft()
+                (self._write_out if what == "write" else self._read_in)(s)
+        except Exception as error:
+            with self._change:
+                self._error = error
+                self._change.notify_all()
+
+    def _write_out(self, s: int) -> None:
+        self._arena.write_out(self._arena.blocks(s))
+        with self._change:
+            self._held -= self._loads[s].nbytes
+            self._change.notify_all()
+
+    def _read_in(self, s: int) -> None:
+        nbytes = self._loads[s].nbytes
+
+        def has_room() -> bool:
+            rest = reserved(self._loads, self._choice, s, self._at)
+            return self._held + nbytes + rest <= self._limit
+
+        with self._change:
+            self._change.wait_for(lambda: has_room() or self._closed)
+            self._held += nbytes
+        self._arena.read_in(self._arena.blocks(s))
+        with self._change:
+            self._read.add(s)
+            self._change.notify_all()
