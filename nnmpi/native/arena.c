@@ -10,7 +10,7 @@
        tag(handler, tag)                         tag of the blocks from here on
        retag(handler, address, tag)              tag of the block with this address, if there is one
        blocks(handler, tag) -> [(start, end)]    where they are, in bytes; neighbours are joined
-       trim(handler)                             memory of no block gives back its pages, and the disk
+       trim(handler)                             memory of no block gives back its pages
        write_out(handler, start, end)            writes pages and drops them      without the GIL
        read_in(handler, start, end)              has them in memory               without the GIL */
 #include "native.h"
@@ -186,13 +186,22 @@ static PyObject *blocks(PyObject *self, PyObject *args) {
     return found;
 }
 
+/* Drops pages unwritten. The place on the disk is kept where the file system can do so: to find
+   another one for each page that is touched takes three times as long. */
+static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
+    int both[] = {FALLOC_FL_ZERO_RANGE, FALLOC_FL_PUNCH_HOLE}, failed = 1;
+    for (int i = 0; failed && i < 2; i++)
+        failed = fallocate(a->fd, both[i] | FALLOC_FL_KEEP_SIZE, start, n);
+    return failed;
+}
+
 static PyObject *trim(PyObject *self, PyObject *handler) {
     Arena *a = arena_of(handler);
     if (!a) return NULL;
     npy_intp at = a->low;
     for (npy_intp k = block_at(a, at); at < a->high; k++) {
         npy_intp end = k < a->count && a->blocks[k].start < a->high ? a->blocks[k].start : a->high;
-        if (end > at && madvise(a->memory + at, (size_t)(end - at), MADV_REMOVE))
+        if (end > at && zeroed(a, at, end - at))
             return PyErr_SetFromErrno(PyExc_OSError);
         at = k < a->count ? a->blocks[k].end : a->high;
     }
@@ -216,19 +225,21 @@ static PyObject *on_range(PyObject *args, int (*act)(Arena *, npy_intp, size_t))
     Py_RETURN_NONE;
 }
 
+/* Pages that no process has mapped are written without asking each core about each of them. */
 static int written(Arena *a, npy_intp start, size_t n) {
     int all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (sync_file_range(a->fd, start, (off_t)n, (unsigned)all)) return -1;
     if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1;
+    if (sync_file_range(a->fd, start, (off_t)n, (unsigned)all)) return -1;
     errno = posix_fadvise(a->fd, start, (off_t)n, POSIX_FADV_DONTNEED);
     return errno;
 }
 
+/* The disk gets all of it at once, not what a fault asks for. */
 static int there(Arena *a, npy_intp start, size_t n) {
+    madvise(a->memory + start, n, MADV_WILLNEED);
 #ifdef MADV_POPULATE_READ
     if (!madvise(a->memory + start, n, MADV_POPULATE_READ)) return 0;
 #endif
-    madvise(a->memory + start, n, MADV_WILLNEED);
     for (size_t i = 0; i < n; i += (size_t)a->page) (void)*(volatile char *)(a->memory + start + i);
     return 0;
 }

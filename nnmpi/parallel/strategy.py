@@ -243,8 +243,13 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
     swapper = swapper_of(layout, spec)
     executor = executor_of(
-        *(layout, spec, parts.sync, apply, parts.batch_stats),
-        *((swapper.channels, swapper.around) if swapper else (None, ())),
+        layout,
+        spec,
+        parts.sync,
+        apply,
+        parts.batch_stats,
+        swapper.channels if swapper else None,
+        swapper.around if swapper else (),
         buffers,
     )
     torn = TornStep(update, parts.store, optimizer, buffers) if survives else None

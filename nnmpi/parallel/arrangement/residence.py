@@ -135,8 +135,9 @@ class Clocks:
         self._room(unit.nbytes)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else left(unit, how)
-        if how is SWAP:
+        if how is not RECOMPUTE:
             self.now += unit.nbytes * self.disk.paging
+        if how is SWAP:
             self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
             self.writes.append((self.disk_free, unit.nbytes))
 
@@ -163,7 +164,9 @@ class Clocks:
         self.held += extra(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
-        self.now += unit.backward + unit.forward * (how is RECOMPUTE)
+        if how is RECOMPUTE:
+            self.now += unit.forward + unit.nbytes * self.disk.paging
+        self.now += unit.backward
         self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
 
 

@@ -47,12 +47,12 @@ def kept_by_units(
     owner |= {memory: i for i, memories in enumerate(enters) for memory in memories}
     for e in graph.inputs:
         owner.pop(graph.edges[e].memory, None)
-    found = []
+    found = list[tuple[float, float]]()
     for i, kept in enumerate(together):
-        own = sum(a.local_bytes(e, samples, at) for e in read if owner.get(e) == i)
+        own: float = sum(a.local_bytes(e, samples, at) for e in read if owner.get(e) == i)
         own += sum(besides_edges(a, k, samples, at) for k in kept)
         if i == len(groups) - 1:
             own += kept_by_loss(a, samples, at)
         whole = sum(a.local_bytes(e, samples, at) for e in enters[i] & owner.keys())
-        found.append((max(own, whole), whole))
+        found.append((max(own, whole), float(whole)))
     return found

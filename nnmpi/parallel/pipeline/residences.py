@@ -24,7 +24,6 @@ from nnmpi.parallel.arrangement.residence import (
     Residences,
     UnitLoad,
     choose,
-    least_memory,
 )
 from nnmpi.parallel.arrangement.unit_bytes import joined, kept_by_units, nodes_of
 from nnmpi.parallel.layout import Layout
@@ -121,7 +120,9 @@ def _measured(
     disks, times = zip(*gather_objects(layout.all, all_or_none(layout.all, measure)), strict=True)
     write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
     slowest = np.max(times, axis=0).tolist()
-    loads = (UnitLoad(*both, *own) for both, own in zip(slowest, nbytes, strict=True))
+    loads = (
+        UnitLoad(f, b, own, enters) for (f, b), (own, enters) in zip(slowest, nbytes, strict=True)
+    )
     return tuple(loads), Disk(write, read, max(disk.paging for disk in disks))
 
 

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -62,8 +63,8 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._file = tempfile.TemporaryFile(prefix="nnmpi-swap-")
-        os.ftruncate(self._file.fileno(), nbytes)
+        self._file = tempfile.TemporaryFile(prefix="nnmpi-swap-")  # noqa: SIM115 - as long as the arena
+        os.posix_fallocate(self._file.fileno(), 0, nbytes)
         self._handler = _function("arena")(self._file.fileno(), nbytes)
 
     @contextmanager
@@ -76,7 +77,7 @@ class Arena:
         finally:
             _function("use")(before)
 
-    def retag(self, array: np.ndarray, tag: int) -> None:
+    def retag(self, tag: int, array: np.ndarray) -> None:
         """The tag of the block of an array, if it lies here."""
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
@@ -101,26 +102,23 @@ class Arena:
 
 
 def measured_disk() -> Disk:
-    """How fast the disk of arenas is, and how long pages take; the better of two times."""
-    both = [_measure(Arena(2 * MEASURED)) for _ in range(2)]
+    """How fast the disk of arenas is, and how long pages take; the best of three times."""
+    both = [_measure(Arena(MEASURED)) for _ in range(3)]
     return Disk(*map(max, zip(*both, strict=True)))._replace(paging=min(d.paging for d in both))
 
 
 def _measure(arena: Arena) -> Disk:
     with arena.making(0):
         array = np.empty(MEASURED, np.uint8)
-    blocks, times = arena.blocks(0), [perf_counter()]
+    fill, blocks = array.fill, arena.blocks(0)
+    first, again = (_seconds(partial(fill, value)) for value in (1, 2))
+    write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
+    del array, fill
+    paging = max(first - again, 0.0) + _seconds(arena.trim)
+    return Disk(MEASURED / write, MEASURED / read, paging / MEASURED)
 
-    def add(_: object) -> None:
-        times.append(perf_counter())
 
-    add(array.fill(1))
-    add(array.fill(2))
-    add(arena.write_out(blocks))
-    add(arena.read_in(blocks))
-    del array
-    add(arena.trim())
-    first, again, write, read, trim = np.diff(times).tolist()
-    return Disk(
-        MEASURED / write, MEASURED / read, max(first - again, 0.0) / MEASURED + trim / MEASURED
-    )
+def _seconds(act: Callable[[], object]) -> float:
+    began = perf_counter()
+    act()
+    return perf_counter() - began

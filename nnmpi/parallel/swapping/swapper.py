@@ -9,20 +9,30 @@ It waits for room and for the disk by the rules of the clocks in `arrangement/re
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
-from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.residence import Residence, Residences, extra, left, reserved
+from nnmpi.parallel.arrangement.residence import (
+    Residence,
+    Residences,
+    extra,
+    left,
+    reserved,
+)
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import Around
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.handover import Handover, LocalChannels
 from nnmpi.schedules.op import Kind, Op
 
-ROOM = 4
-"""An arena is so many times as long as what is swapped: memory that is freed leaves gaps, and a
-file takes no more of a disk than what is written."""
+ROOM = 2
+"""An arena is so many times as long as what lies in it: memory that is freed leaves gaps."""
 
 Do = Callable[[Op], None]
+
+
+def room_for(plan: Residences) -> int:
+    """The length of the file: what is kept lies there too, as the heap would not give it back."""
+    return ROOM * round(sum(unit.nbytes for unit in plan.loads)) + (1 << 20)
 
 
 class Swapper:
@@ -34,12 +44,12 @@ class Swapper:
     def __init__(self, plan: Residences, takes: list[bool], recorder: Recorder) -> None:
         self._plan, self._recorder = plan, recorder
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
-        self._arena = Arena(max(ROOM * round(sum(unit.nbytes for unit in plan.loads)), 1 << 20))
+        self._arena = Arena(room_for(plan))
         self.borders = [
             Handover(
                 requires_grad,
                 self._choice[s] is Residence.RECOMPUTE,
-                lambda array, s=s: self._arena.retag(array, s),
+                partial(self._arena.retag, s),
             )
             for s, requires_grad in enumerate(takes, 1)
         ]
@@ -51,10 +61,10 @@ class Swapper:
         )
         self._change = threading.Condition()
         self._jobs: deque[tuple[str, int]] = deque()
-        self._held, self._at, self._error = 0.0, self._last, None
+        self._held, self._at = 0.0, self._last
         self._read: set[int] = set()
         self._closed = False
-        self._error: Exception | None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="nnmpi-swap", daemon=True)
         self._thread.start()
 
@@ -70,14 +80,12 @@ class Swapper:
     def _forward(self, do: Do, op: Op) -> None:
         s, how = op.stage, self._choice[op.stage]
         self._wait(lambda: self._held + self._loads[s].nbytes <= self._limit, op)
-        if Residence.SWAP in self._choice[s : s + 2]:  # its output belongs to the next one
-            with self._arena.making(s):
-                do(op)
-        else:
+        with self._arena.making(s):
             do(op)
         if s:
             self.borders[s - 1].passed()
-        self._arena.trim()
+        if s == self._last:  # until then others find room in what is free
+            self._arena.trim()
         with self._change:
             swaps = how is Residence.SWAP
             self._held += self._loads[s].nbytes if swaps else left(self._loads[s], how)
@@ -96,7 +104,8 @@ class Swapper:
         self._wait(lambda: self._held + more <= self._limit, op)
         with self._change:
             self._held += more
-        do(op)
+        with self._arena.making(op.stage):
+            do(op)
 
     def _backward(self, do: Do, op: Op) -> None:
         s, how = op.stage, self._choice[op.stage]
