@@ -53,6 +53,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     found = all_or_none(
         comm, lambda: arranged(config, model, dataset, setup.loss, cluster, setup.metrics)
     )
+    found = plan.within_memory(found, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if found.store.buckets:

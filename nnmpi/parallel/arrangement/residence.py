@@ -14,9 +14,9 @@ The functions take values only. KARMA (2020) has the idea, and chooses by a solv
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from itertools import combinations
+from itertools import combinations, pairwise, product
 from typing import NamedTuple, TypeAlias
 
 
@@ -50,6 +50,9 @@ Choice: TypeAlias = tuple[Residence, ...]
 """Of each unit."""
 
 KEEP, SWAP, RECOMPUTE = Residence
+
+STARTS = 200
+"""Choices from which a search begins, over the number of units: each takes longer with more."""
 
 
 class Residences(NamedTuple):
@@ -188,22 +191,31 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk) -> Choice:
         return seconds(units, choice, memory, disk), sum(how is not KEEP for how in choice)
 
     n = len(units)
-    starts = [(how,) * k + (KEEP,) * (n - k) for how in (SWAP, RECOMPUTE) for k in range(n + 1)]
-    best = min(starts, key=cost)
-    found = cost(best)
+    starts = {(how,) * k + (KEEP,) * (n - k) for how in (SWAP, RECOMPUTE) for k in range(n + 1)}
+    nearest = sorted(starts, key=cost)[: max(STARTS // n, 2)]
+    return min((_improved(start, cost) for start in nearest), key=cost)
+
+
+def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
+    """The choice after all changes of one or two units that make it better, the best one first."""
+    found = cost(choice)
     while True:
-        following = min(_neighbours(best), key=cost, default=best)
+        following = min(_neighbours(choice), key=cost, default=choice)
         if cost(following) >= found:
-            return best
-        best, found = following, cost(following)
+            return choice
+        choice, found = following, cost(following)
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
-    """Choices in which one unit is otherwise, or two neighbouring kinds are exchanged."""
+    """Choices in which one unit is otherwise, or two that follow each other, or two exchange."""
     for i, now in enumerate(choice):
         for how in Residence:
             if how is not now:
                 yield (*choice[:i], how, *choice[i + 1 :])
+    for i, pair in enumerate(pairwise(choice)):
+        for both in product(Residence, repeat=2):
+            if both[0] is not pair[0] and both[1] is not pair[1]:
+                yield (*choice[:i], *both, *choice[i + 2 :])
     for i, j in combinations(range(len(choice)), 2):
         if choice[i] is not choice[j]:
             changed = [*choice]

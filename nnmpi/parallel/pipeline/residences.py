@@ -1,15 +1,16 @@
 """Within a limit of memory: measures units and the disk, and chooses where activations are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import Backend
+from nnmpi.comm import Comm
 from nnmpi.data import Inputs
-from nnmpi.drawing.tables import amount
+from nnmpi.drawing.tables import amount, plural
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
@@ -20,15 +21,14 @@ from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.residence import (
     Disk,
-    Residence,
     Residences,
     UnitLoad,
     choose,
 )
 from nnmpi.parallel.arrangement.unit_bytes import joined, kept_by_units, nodes_of
-from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
+from nnmpi.parallel.swapping.swapper import file_bytes
 from nnmpi.terms import size
 
 PART = 4
@@ -44,7 +44,7 @@ class Needs(NamedTuple):
 
 
 def within_memory(
-    a: Arrangement, layout: Layout, model: Module, gather: Callable[[int], Inputs], on: Backend
+    a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
     """The arrangement with activations within --memory; every rank calls it.
 
@@ -52,13 +52,13 @@ def within_memory(
     """
     if a.config.memory is None:
         return a
-    limit, batch, rank = size(a.config.memory), a.config.batch_size, layout.all.rank
+    limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
     needed = memory(a, rank, batch).total + activations(a, rank, batch)
-    if max(gather_objects(layout.all, needed)) <= limit:
+    if max(gather_objects(comm, needed)) <= limit:
         return a
     groups = joined(a.graph, units(a.graph))
-    found = all_or_none(layout.all, lambda: _needs(a, rank, groups))
-    of_all = gather_objects(layout.all, found)
+    found = all_or_none(comm, lambda: _needs(a, rank, groups))
+    of_all = gather_objects(comm, found)
     fixed = max(one.fixed + one.samples for one in of_all)
     nbytes = np.max([one.units for one in of_all], axis=0).tolist()
     least = fixed + max(own for own, _ in nbytes)
@@ -73,20 +73,21 @@ def within_memory(
             )
         arena.check()
 
-    all_or_none(layout.all, check)
-    loads, disk = _measured(a, layout, model, gather, on, groups, nbytes)
+    all_or_none(comm, check)
+    loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
 
     def cut() -> Arrangement:
         choice = choose(loads, limit - fixed, disk)
-        _check_disk(a, loads, choice)
         ends = (*accumulate(map(len, groups)),)[:-1]
         every = [unit for group in groups for unit in group]
         division = divide(a.graph, every, ends, 1)
         whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
         names = tuple(group[0].path or str(group[0]) for group in groups)
-        return replace(whole, residences=Residences(names, choice, loads, limit - fixed, disk))
+        found = Residences(names, choice, loads, limit - fixed, disk)
+        _check_disk(a, found)
+        return replace(whole, residences=found)
 
-    return all_or_none(layout.all, cut)
+    return all_or_none(comm, cut)
 
 
 def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
@@ -98,7 +99,7 @@ def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs
 
 def _measured(
     a: Arrangement,
-    layout: Layout,
+    comm: Comm,
     model: Module,
     gather: Callable[[int], Inputs],
     on: Backend,
@@ -106,7 +107,7 @@ def _measured(
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitLoad, ...], Disk]:
     """What units take, and what the disk does: of all ranks at a time, the slowest counts."""
-    samples = max(micro_batches(a, layout.all.rank, a.config.batch_size))
+    samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
     merged = [_merged(group) for group in groups]
 
@@ -116,8 +117,8 @@ def _measured(
         costs = [cost.scaled(samples / few) for cost in costs]
         return disk, [(c.forward, c.input_gradient + c.weight_gradient) for c in costs]
 
-    layout.all.barrier()
-    disks, times = zip(*gather_objects(layout.all, all_or_none(layout.all, measure)), strict=True)
+    comm.barrier()
+    disks, times = zip(*gather_objects(comm, all_or_none(comm, measure)), strict=True)
     write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
     slowest = np.max(times, axis=0).tolist()
     loads = (
@@ -136,39 +137,17 @@ def _merged(group: Sequence[Unit]) -> Unit:
     )
 
 
-def _check_disk(a: Arrangement, loads: Sequence[UnitLoad], choice: Sequence[Residence]) -> None:
-    """Raises ValueError if the disk has no room for what the ranks of a node swap."""
-    pairs = zip(loads, choice, strict=True)
-    swapped = sum(unit.nbytes for unit, how in pairs if how is Residence.SWAP)
-    ranks = max(a.cluster.counts(range(a.ranks)).values())
-    if (free := arena.free_disk()) < swapped * ranks:
+def _check_disk(a: Arrangement, found: Residences) -> None:
+    """Raises ValueError if the disk has no room for the files of the ranks of a node."""
+    ranks, nbytes = max(a.cluster.counts(range(a.ranks)).values()), file_bytes(found)
+    if (free := arena.free_disk()) < nbytes * ranks:
         raise ValueError(
-            f"memory {a.config.memory}: {ranks} ranks of a node would swap {amount(swapped)} each, "
-            f"and the folder of TMPDIR has {amount(free)} free: make room, or set TMPDIR to a "
-            "folder on a larger disk"
+            f"memory {a.config.memory}: {plural(ranks, 'rank')} of a node would swap to files of "
+            f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(free)} free: make room, "
+            "or set TMPDIR to a folder on a larger disk"
         )
 
 
 def _rounded(nbytes: float) -> str:
     """At least so many bytes, as an option says it."""
     return f"{-(-nbytes // 10**6):.0f}MB"
-
-
-def facts(found: Residences) -> dict[str, Any]:
-    """What events say of it."""
-    units: list[Mapping[str, Any]] = [
-        {
-            "unit": name,
-            "residence": how.value,
-            "bytes": round(load.nbytes),
-            "seconds": load.forward + load.backward,
-        }
-        for name, how, load in zip(found.names, found.choice, found.loads, strict=True)
-    ]
-    return {
-        "memory_for_activations": round(found.memory),
-        "disk": {"write": round(found.disk.write), "read": round(found.disk.read)},
-        "units": units,
-        "seconds": found.seconds,
-        "seconds_kept": found.seconds_kept,
-    }

@@ -63,9 +63,9 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._file = tempfile.TemporaryFile(prefix="nnmpi-swap-")  # noqa: SIM115 - as long as the arena
-        os.posix_fallocate(self._file.fileno(), 0, nbytes)
-        self._handler = _function("arena")(self._file.fileno(), nbytes)
+        with tempfile.TemporaryFile(prefix="nnmpi-swap-") as file:  # it is there while it is mapped
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+            self._handler = _function("arena")(file.fileno(), nbytes)
 
     @contextmanager
     def making(self, tag: int) -> Iterator[None]:

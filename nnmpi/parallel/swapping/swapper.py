@@ -30,7 +30,7 @@ ROOM = 2
 Do = Callable[[Op], None]
 
 
-def room_for(plan: Residences) -> int:
+def file_bytes(plan: Residences) -> int:
     """The length of the file: what is kept lies there too, as the heap would not give it back."""
     return ROOM * round(sum(unit.nbytes for unit in plan.loads)) + (1 << 20)
 
@@ -44,7 +44,7 @@ class Swapper:
     def __init__(self, plan: Residences, takes: list[bool], recorder: Recorder) -> None:
         self._plan, self._recorder = plan, recorder
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
-        self._arena = Arena(room_for(plan))
+        self._arena = Arena(file_bytes(plan))
         self.borders = [
             Handover(
                 requires_grad,

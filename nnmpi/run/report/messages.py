@@ -8,7 +8,7 @@ from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.mesh import CUTS
 from nnmpi.quoting import printable
 from nnmpi.run.report.layouts import Event as Event
-from nnmpi.run.report.layouts import arranged, gpus
+from nnmpi.run.report.layouts import arranged, beyond_memory, gpus
 
 
 def _start(e: Event) -> str:
@@ -18,6 +18,7 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(_layout(e))}",
         e["note"] or "",
+        beyond_memory(e["residences"]) if "residences" in e else "",
         _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
         f"warning: {e['warning']}" if "warning" in e else "",
