@@ -11,8 +11,11 @@
        retag(handler, address, tag)              tag of the block with this address, if there is one
        blocks(handler, tag) -> [(start, end)]    where they are, in bytes; neighbours are joined
        trim(handler)                             memory of no block gives back its pages
-       write_out(handler, start, end)            writes pages and drops them      without the GIL
-       read_in(handler, start, end)              has them in memory               without the GIL */
+       start_write, end_write(handler, start, end)   writes pages and drops them
+       start_read, end_read(handler, start, end)     has pages in memory
+
+   The last four are without the GIL. The disk is given all that it has to do before it is waited
+   for. */
 #include "native.h"
 
 #ifdef __linux__
@@ -226,17 +229,23 @@ static PyObject *on_range(PyObject *args, int (*act)(Arena *, npy_intp, size_t))
 }
 
 /* Pages that no process has mapped are written without asking each core about each of them. */
-static int written(Arena *a, npy_intp start, size_t n) {
-    int all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+static int writes(Arena *a, npy_intp start, size_t n) {
     if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1;
-    if (sync_file_range(a->fd, start, (off_t)n, (unsigned)all)) return -1;
+    return sync_file_range(a->fd, start, (off_t)n, SYNC_FILE_RANGE_WRITE);
+}
+
+static int written(Arena *a, npy_intp start, size_t n) {
+    unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (sync_file_range(a->fd, start, (off_t)n, all)) return -1;
     errno = posix_fadvise(a->fd, start, (off_t)n, POSIX_FADV_DONTNEED);
     return errno;
 }
 
-/* The disk gets all of it at once, not what a fault asks for. */
+static int reads(Arena *a, npy_intp start, size_t n) {
+    return madvise(a->memory + start, n, MADV_WILLNEED);
+}
+
 static int there(Arena *a, npy_intp start, size_t n) {
-    madvise(a->memory + start, n, MADV_WILLNEED);
 #ifdef MADV_POPULATE_READ
     if (!madvise(a->memory + start, n, MADV_POPULATE_READ)) return 0;
 #endif
@@ -244,8 +253,10 @@ static int there(Arena *a, npy_intp start, size_t n) {
     return 0;
 }
 
-static PyObject *write_out(PyObject *self, PyObject *args) { return on_range(args, written); }
-static PyObject *read_in(PyObject *self, PyObject *args) { return on_range(args, there); }
+static PyObject *start_write(PyObject *self, PyObject *args) { return on_range(args, writes); }
+static PyObject *end_write(PyObject *self, PyObject *args) { return on_range(args, written); }
+static PyObject *start_read(PyObject *self, PyObject *args) { return on_range(args, reads); }
+static PyObject *end_read(PyObject *self, PyObject *args) { return on_range(args, there); }
 
 PyMethodDef arena_functions[] = {
     {"arena", arena, METH_VARARGS, NULL},
@@ -254,8 +265,10 @@ PyMethodDef arena_functions[] = {
     {"retag", retag, METH_VARARGS, NULL},
     {"blocks", blocks, METH_VARARGS, NULL},
     {"trim", trim, METH_O, NULL},
-    {"write_out", write_out, METH_VARARGS, NULL},
-    {"read_in", read_in, METH_VARARGS, NULL},
+    {"start_write", start_write, METH_VARARGS, NULL},
+    {"end_write", end_write, METH_VARARGS, NULL},
+    {"start_read", start_read, METH_VARARGS, NULL},
+    {"end_read", end_read, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 #else

@@ -5,9 +5,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,12 @@ from nnmpi.parallel.arrangement.residence import Disk
 
 MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""
+
+Blocks: TypeAlias = list[tuple[int, int]]
+"""Where each begins and ends, in bytes."""
+
+PIECES = 64
+"""In which they are written and read, as arrays are."""
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
@@ -81,24 +88,27 @@ class Arena:
         """The tag of the block of an array, if it lies here."""
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
-    def blocks(self, tag: int) -> list[tuple[int, int]]:
+    def blocks(self, tag: int) -> Blocks:
         """Where the blocks of a tag begin and end."""
-        found: list[tuple[int, int]] = _function("blocks")(self._handler, tag)
+        found: Blocks = _function("blocks")(self._handler, tag)
         return found
 
     def trim(self) -> None:
         """Gives back the pages of memory that no array has any more."""
         _function("trim")(self._handler)
 
-    def write_out(self, blocks: list[tuple[int, int]]) -> None:
+    def write_out(self, blocks: Blocks) -> None:
         """Writes pages that have changed, and takes them out of memory."""
-        for start, end in blocks:
-            _function("write_out")(self._handler, start, end)
+        self._each(("start_write", "end_write"), blocks)
 
-    def read_in(self, blocks: list[tuple[int, int]]) -> None:
+    def read_in(self, blocks: Blocks) -> None:
         """Has pages in memory."""
-        for start, end in blocks:
-            _function("read_in")(self._handler, start, end)
+        self._each(("start_read", "end_read"), blocks)
+
+    def _each(self, names: tuple[str, str], blocks: Blocks) -> None:
+        for name in names:
+            for start, end in blocks:
+                _function(name)(self._handler, start, end)
 
 
 def measured_disk() -> Disk:
@@ -110,7 +120,8 @@ def measured_disk() -> Disk:
 def _measure(arena: Arena) -> Disk:
     with arena.making(0):
         array = np.empty(MEASURED, np.uint8)
-    fill, blocks = array.fill, arena.blocks(0)
+    fill, ends = array.fill, range(0, MEASURED + 1, MEASURED // PIECES)
+    blocks = [*pairwise(ends)]
     first, again = (_seconds(partial(fill, value)) for value in (1, 2))
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
     del array, fill
