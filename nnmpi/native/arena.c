@@ -4,13 +4,15 @@
    keeps it. Pages can be written to the file and dropped, and come back when they are read or
    touched: the system does so, so no array can ever hold other numbers. Blocks begin at pages, each
    with a tag; what is shorter than SMALL is not worth one, and lies in the heap, as does what there
-   is no room for.
+   is no room for. Memory that is freed stays there until `trim`, and is used again first: to touch
+   a new page takes longer than to compute with it.
 
        arena(fd, length) -> handler              use(handler or None) -> the one before
-       tag(handler, tag)                         tag of the blocks from here on
+       tag(handler, tag, bytes)                  tag of the blocks from here on; for more than so
+                                                 many bytes of them, free memory loses its pages
        retag(handler, address, tag)              tag of the block with this address, if there is one
        blocks(handler, tag) -> [(start, end)]    where they are, in bytes; neighbours are joined
-       trim(handler)                             memory of no block gives back its pages
+       trim(handler, bytes)                      no more than this of free memory keeps its pages
        start_write, end_write(handler, start, end)   writes pages and drops them
        start_read, end_read(handler, start, end)     has pages in memory
 
@@ -33,13 +35,18 @@ typedef struct {
 } Block;
 
 typedef struct {
+    npy_intp count, room;
+    Block *at; /* in the order of their places */
+} Blocks;
+
+typedef struct {
     PyDataMem_Handler handler;
     char *memory;
     int fd;
-    npy_intp length, page, count, room;
-    npy_intp low, high; /* between them blocks were freed since `trim` */
+    npy_intp length, page;
+    npy_intp allowance; /* bytes of new blocks and warm memory together, from `tag` on */
     long tag;
-    Block *blocks; /* in the order of their places */
+    Blocks used, warm; /* warm: free, with pages; neighbours are joined */
 } Arena;
 
 static int is_inside(const Arena *a, const void *p) {
@@ -47,30 +54,114 @@ static int is_inside(const Arena *a, const void *p) {
 }
 
 /* The block that has this place, or the first one behind it. */
-static npy_intp block_at(const Arena *a, npy_intp place) {
-    npy_intp lo = 0, hi = a->count;
+static npy_intp block_at(const Blocks *b, npy_intp place) {
+    npy_intp lo = 0, hi = b->count;
     while (lo < hi) {
         npy_intp middle = (lo + hi) / 2;
-        if (a->blocks[middle].end <= place) lo = middle + 1;
+        if (b->at[middle].end <= place) lo = middle + 1;
         else hi = middle;
     }
     return lo;
 }
 
+static int has_room(Blocks *b) {
+    if (b->count < b->room) return 1;
+    Block *more = realloc(b->at, (size_t)(2 * b->room + 64) * sizeof *more);
+    if (!more) return 0;
+    b->at = more;
+    b->room = 2 * b->room + 64;
+    return 1;
+}
+
+static void insert(Blocks *b, npy_intp k, Block block) {
+    memmove(b->at + k + 1, b->at + k, (size_t)(b->count++ - k) * sizeof block);
+    b->at[k] = block;
+}
+
+static void delete(Blocks *b, npy_intp k) {
+    memmove(b->at + k, b->at + k + 1, (size_t)(--b->count - k) * sizeof *b->at);
+}
+
+/* Adds free memory to the warm one. */
+static void warm(Arena *a, Block freed) {
+    Blocks *w = &a->warm;
+    npy_intp k = block_at(w, freed.start);
+    if (k < w->count && w->at[k].start == freed.end) {
+        freed.end = w->at[k].end;
+        delete(w, k);
+    }
+    if (k && w->at[k - 1].end == freed.start) w->at[k - 1].end = freed.end;
+    else insert(w, k, freed);
+}
+
+/* The start of the smallest stretch of warm memory that is long enough, which is taken, or -1. */
+static npy_intp take_warm(Blocks *w, npy_intp bytes) {
+    npy_intp best = -1, least = NPY_MAX_INTP;
+    for (npy_intp k = 0; k < w->count; k++) {
+        npy_intp n = w->at[k].end - w->at[k].start;
+        if (n >= bytes && n < least) {
+            best = k;
+            least = n;
+        }
+    }
+    if (best < 0) return -1;
+    npy_intp start = w->at[best].start;
+    w->at[best].start += bytes;
+    if (least == bytes) delete(w, best);
+    return start;
+}
+
+/* The first place that is neither used nor warm. */
+static npy_intp cold(const Arena *a, npy_intp bytes) {
+    npy_intp at = 0, i = 0, j = 0;
+    while (i < a->used.count || j < a->warm.count) {
+        int is_used = j == a->warm.count ||
+                      (i < a->used.count && a->used.at[i].start < a->warm.at[j].start);
+        Block next = is_used ? a->used.at[i++] : a->warm.at[j++];
+        if (next.start - at >= bytes) break;
+        at = next.end;
+    }
+    return a->length - at < bytes ? -1 : at;
+}
+
+/* Drops pages unwritten. The place on the disk is kept where the file system can do so: to find
+   another one for each page that is touched takes three times as long. */
+static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
+    int both[] = {FALLOC_FL_ZERO_RANGE, FALLOC_FL_PUNCH_HOLE}, failed = 1;
+    for (int i = 0; failed && i < 2; i++)
+        failed = fallocate(a->fd, both[i] | FALLOC_FL_KEEP_SIZE, start, n);
+    return failed;
+}
+
+/* Leaves at most so many bytes warm. The last ones go: the first places are those that are always
+   taken. */
+static int shrink(Arena *a, npy_intp most) {
+    npy_intp there = 0;
+    for (npy_intp k = 0; k < a->warm.count; k++) there += a->warm.at[k].end - a->warm.at[k].start;
+    while (there > most && a->warm.count) {
+        Block *last = a->warm.at + a->warm.count - 1;
+        npy_intp n = last->end - last->start, pages = (there - most + a->page - 1) / a->page;
+        if (n > pages * a->page) n = pages * a->page;
+        if (zeroed(a, last->end - n, n)) return -1;
+        last->end -= n;
+        there -= n;
+        if (last->end == last->start) a->warm.count--;
+    }
+    return 0;
+}
+
 static void *allocate(void *context, size_t size) {
     Arena *a = context;
     if (size < SMALL || size > (size_t)a->length) return malloc(size);
-    npy_intp bytes = ((npy_intp)size + a->page - 1) / a->page * a->page, at = 0, k = 0;
-    while (k < a->count && a->blocks[k].start - at < bytes) at = a->blocks[k++].end;
-    if (a->length - at < bytes) return malloc(size);
-    if (a->count == a->room) {
-        Block *more = realloc(a->blocks, (size_t)(2 * a->room + 64) * sizeof *more);
-        if (!more) return malloc(size);
-        a->blocks = more;
-        a->room = 2 * a->room + 64;
+    if (!has_room(&a->used) || !has_room(&a->warm)) return malloc(size);
+    npy_intp bytes = ((npy_intp)size + a->page - 1) / a->page * a->page;
+    npy_intp at = take_warm(&a->warm, bytes);
+    if (at < 0) {
+        at = cold(a, bytes);
+        if (at < 0 || shrink(a, a->allowance - bytes)) return malloc(size);
     }
-    memmove(a->blocks + k + 1, a->blocks + k, (size_t)(a->count++ - k) * sizeof *a->blocks);
-    a->blocks[k] = (Block){at, at + bytes, a->tag};
+    a->allowance -= bytes;
+    insert(&a->used, block_at(&a->used, at), (Block){at, at + bytes, a->tag});
     return a->memory + at;
 }
 
@@ -86,10 +177,11 @@ static void give_back(void *context, void *p, size_t size) {
         free(p);
         return;
     }
-    npy_intp k = block_at(a, (char *)p - a->memory);
-    if (a->blocks[k].start < a->low) a->low = a->blocks[k].start;
-    if (a->blocks[k].end > a->high) a->high = a->blocks[k].end;
-    memmove(a->blocks + k, a->blocks + k + 1, (size_t)(--a->count - k) * sizeof *a->blocks);
+    npy_intp k = block_at(&a->used, (char *)p - a->memory);
+    Block freed = a->used.at[k];
+    delete(&a->used, k);
+    a->allowance += freed.end - freed.start;
+    if (has_room(&a->warm)) warm(a, freed);
 }
 
 static void *allocate_again(void *context, void *p, size_t size) {
@@ -97,7 +189,7 @@ static void *allocate_again(void *context, void *p, size_t size) {
     if (p && !is_inside(a, p)) return realloc(p, size);
     void *q = allocate(context, size);
     if (p && q) {
-        const Block *old = a->blocks + block_at(a, (char *)p - a->memory);
+        const Block *old = a->used.at + block_at(&a->used, (char *)p - a->memory);
         npy_intp bytes = old->end - old->start;
         memcpy(q, p, (size_t)bytes < size ? (size_t)bytes : size);
         give_back(context, p, 0);
@@ -111,7 +203,8 @@ static void destroy(PyObject *capsule) {
     Arena *a = PyCapsule_GetContext(capsule);
     munmap(a->memory, (size_t)a->length);
     close(a->fd);
-    free(a->blocks);
+    free(a->used.at);
+    free(a->warm.at);
     free(a);
 }
 
@@ -128,7 +221,7 @@ static PyObject *arena(PyObject *self, PyObject *args) {
         return PyErr_SetFromErrno(PyExc_OSError);
     }
     a->fd = dup(fd);
-    a->length = a->low = length;
+    a->length = length;
     a->page = sysconf(_SC_PAGESIZE);
     a->handler = (PyDataMem_Handler){
         "nnmpi arena", 1, {a, allocate, allocate_zeros, allocate_again, give_back}};
@@ -151,10 +244,12 @@ static PyObject *use(PyObject *self, PyObject *handler) {
 static PyObject *tag(PyObject *self, PyObject *args) {
     PyObject *handler;
     long value;
-    if (!PyArg_ParseTuple(args, "Ol", &handler, &value)) return NULL;
+    Py_ssize_t allowance;
+    if (!PyArg_ParseTuple(args, "Oln", &handler, &value, &allowance)) return NULL;
     Arena *a = arena_of(handler);
     if (!a) return NULL;
     a->tag = value;
+    a->allowance = allowance;
     Py_RETURN_NONE;
 }
 
@@ -166,7 +261,7 @@ static PyObject *retag(PyObject *self, PyObject *args) {
     Arena *a = arena_of(handler);
     if (!a) return NULL;
     if (is_inside(a, (void *)address))
-        a->blocks[block_at(a, (char *)address - a->memory)].tag = value;
+        a->used.at[block_at(&a->used, (char *)address - a->memory)].tag = value;
     Py_RETURN_NONE;
 }
 
@@ -176,40 +271,25 @@ static PyObject *blocks(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "Ol", &handler, &value)) return NULL;
     Arena *a = arena_of(handler);
     PyObject *found = a ? PyList_New(0) : NULL;
-    for (npy_intp k = 0; found && k < a->count; k++) {
-        if (a->blocks[k].tag != value) continue;
-        npy_intp start = a->blocks[k].start;
-        while (k + 1 < a->count && a->blocks[k + 1].tag == value &&
-               a->blocks[k + 1].start == a->blocks[k].end)
-            k++;
-        PyObject *pair = Py_BuildValue("nn", start, a->blocks[k].end);
+    for (npy_intp k = 0; found && k < a->used.count; k++) {
+        const Block *b = a->used.at;
+        npy_intp start = b[k].start;
+        if (b[k].tag != value) continue;
+        while (k + 1 < a->used.count && b[k + 1].tag == value && b[k + 1].start == b[k].end) k++;
+        PyObject *pair = Py_BuildValue("nn", start, b[k].end);
         if (!pair || PyList_Append(found, pair) < 0) Py_CLEAR(found);
         Py_XDECREF(pair);
     }
     return found;
 }
 
-/* Drops pages unwritten. The place on the disk is kept where the file system can do so: to find
-   another one for each page that is touched takes three times as long. */
-static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
-    int both[] = {FALLOC_FL_ZERO_RANGE, FALLOC_FL_PUNCH_HOLE}, failed = 1;
-    for (int i = 0; failed && i < 2; i++)
-        failed = fallocate(a->fd, both[i] | FALLOC_FL_KEEP_SIZE, start, n);
-    return failed;
-}
-
-static PyObject *trim(PyObject *self, PyObject *handler) {
+static PyObject *trim(PyObject *self, PyObject *args) {
+    PyObject *handler;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "On", &handler, &most)) return NULL;
     Arena *a = arena_of(handler);
     if (!a) return NULL;
-    npy_intp at = a->low;
-    for (npy_intp k = block_at(a, at); at < a->high; k++) {
-        npy_intp end = k < a->count && a->blocks[k].start < a->high ? a->blocks[k].start : a->high;
-        if (end > at && zeroed(a, at, end - at))
-            return PyErr_SetFromErrno(PyExc_OSError);
-        at = k < a->count ? a->blocks[k].end : a->high;
-    }
-    a->low = a->length;
-    a->high = 0;
+    if (shrink(a, most)) return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_NONE;
 }
 
@@ -264,7 +344,7 @@ PyMethodDef arena_functions[] = {
     {"tag", tag, METH_VARARGS, NULL},
     {"retag", retag, METH_VARARGS, NULL},
     {"blocks", blocks, METH_VARARGS, NULL},
-    {"trim", trim, METH_O, NULL},
+    {"trim", trim, METH_VARARGS, NULL},
     {"start_write", start_write, METH_VARARGS, NULL},
     {"end_write", end_write, METH_VARARGS, NULL},
     {"start_read", start_read, METH_VARARGS, NULL},

@@ -138,9 +138,8 @@ class Clocks:
         self._room(unit.nbytes)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else left(unit, how)
-        if how is not RECOMPUTE:
-            self.now += unit.nbytes * self.disk.paging
         if how is SWAP:
+            self.now += unit.nbytes * self.disk.paging
             self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
             self.writes.append((self.disk_free, unit.nbytes))
 
@@ -168,7 +167,7 @@ class Clocks:
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
         if how is RECOMPUTE:
-            self.now += unit.forward + unit.nbytes * self.disk.paging
+            self.now += unit.forward
         self.now += unit.backward
         self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
 

@@ -75,9 +75,10 @@ class Arena:
             self._handler = _function("arena")(file.fileno(), nbytes)
 
     @contextmanager
-    def making(self, tag: int) -> Iterator[None]:
-        """Within it the arrays that this thread makes lie here."""
-        _function("tag")(self._handler, tag)
+    def making(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
+        """Within it the arrays that this thread makes lie here; with free memory that keeps its
+        pages they take no more than this, as long as there is some."""
+        _function("tag")(self._handler, tag, round(nbytes))
         before = _function("use")(self._handler)
         try:
             yield
@@ -93,9 +94,9 @@ class Arena:
         found: Blocks = _function("blocks")(self._handler, tag)
         return found
 
-    def trim(self) -> None:
-        """Gives back the pages of memory that no array has any more."""
-        _function("trim")(self._handler)
+    def trim(self, nbytes: float) -> None:
+        """Of memory that no array has any more, no more than this keeps its pages."""
+        _function("trim")(self._handler, max(round(nbytes), 0))
 
     def write_out(self, blocks: Blocks) -> None:
         """Writes pages that have changed, and takes them out of memory."""
@@ -125,7 +126,7 @@ def _measure(arena: Arena) -> Disk:
     first, again = (_seconds(partial(fill, value)) for value in (1, 2))
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
     del array, fill
-    paging = max(first - again, 0.0) + _seconds(arena.trim)
+    paging = max(first - again, 0.0) + _seconds(partial(arena.trim, 0))
     return Disk(MEASURED / write, MEASURED / read, paging / MEASURED)
 
 

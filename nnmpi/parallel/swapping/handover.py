@@ -63,6 +63,7 @@ class Handover(Source, Sink):
 
     def seed(self, micro: int, root: Tensor) -> Array:
         gradient, self._gradient = self._gradient, None
+        root.data = hollow(root.data)  # of a stage that was computed again
         return np.zeros(root.shape, root.dtype) if gradient is None else gradient
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -84,6 +85,7 @@ class Handover(Source, Sink):
 
     def give_back(self, micro: int, x: Any) -> None:
         self._gradient = x.grad
+        x.data = hollow(x.data)
 
 
 class LocalChannels(Channels):

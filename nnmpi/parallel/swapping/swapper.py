@@ -80,12 +80,10 @@ class Swapper:
     def _forward(self, do: Do, op: Op) -> None:
         s, how = op.stage, self._choice[op.stage]
         self._wait(lambda: self._held + self._loads[s].nbytes <= self._limit, op)
-        with self._arena.making(s):
+        with self._arena.making(s, self._plan.memory - self._held):
             do(op)
         if s:
             self.borders[s - 1].passed()
-        if s == self._last:  # until then others find room in what is free
-            self._arena.trim()
         with self._change:
             swaps = how is Residence.SWAP
             self._held += self._loads[s].nbytes if swaps else left(self._loads[s], how)
@@ -97,14 +95,15 @@ class Swapper:
                 swapped = (t for t in stages if self._choice[t] is Residence.SWAP)
                 self._jobs.extend(("read", t) for t in swapped)
             self._change.notify_all()
+            self._arena.trim(self._plan.memory - self._held)
 
     def _again(self, do: Do, op: Op) -> None:
         more = extra(self._loads[op.stage], self._choice[op.stage])
         self._moves_to(op.stage)
         self._wait(lambda: self._held + more <= self._limit, op)
-        with self._change:
-            self._held += more
-        with self._arena.making(op.stage):
+        with self._arena.making(op.stage, self._plan.memory - self._held):
+            with self._change:
+                self._held += more
             do(op)
 
     def _backward(self, do: Do, op: Op) -> None:
@@ -113,7 +112,6 @@ class Swapper:
         if how is Residence.SWAP:
             self._wait(lambda: s in self._read, op)
         do(op)
-        self._arena.trim()
         with self._change:
             self._read.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]
@@ -170,6 +168,7 @@ class Swapper:
         with self._change:
             self._change.wait_for(lambda: has_room() or self._closed)
             self._held += nbytes
+            self._arena.trim(self._plan.memory - self._held)
         self._arena.read_in(self._arena.blocks(s))
         with self._change:
             self._read.add(s)

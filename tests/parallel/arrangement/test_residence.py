@@ -42,8 +42,8 @@ def test_a_fast_disk_hides_behind_passes_and_a_slow_one_does_not() -> None:
     )
 
 
-def test_pages_take_time_where_they_are_made() -> None:
-    assert seconds(alike(2), (K, R), 2.0, Disk(1, 1, 0.5)) == 2 * 3 + 1 + 2 * 0.5
+def test_new_pages_take_time_where_those_before_them_were_dropped() -> None:
+    assert seconds(alike(2), (S, K), 2.0, Disk(10, 10, 0.5)) == 2 * 3 + 0.5
 
 
 def test_room_is_left_for_units_that_are_computed_again_before_what_is_read() -> None:

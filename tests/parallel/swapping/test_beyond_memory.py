@@ -159,14 +159,14 @@ def test_pages_that_were_written_come_back_and_blocks_are_used_again() -> None:
     assert sum(end - start for start, end in memory.blocks(1)) == 2 << 20
     memory.write_out(memory.blocks(1))
     memory.read_in(memory.blocks(1)[:1])
-    memory.trim()
+    memory.trim(0)
     np.testing.assert_array_equal(first, numbers)
     np.testing.assert_array_equal(second, numbers[::-1])
     assert (grown[: 1 << 16].all(), grown[1 << 16 :].any()) == (True, False)
     assert (short.sum(), long.sum()) == (100, 1 << 20)
     (at, _), *_ = memory.blocks(1)
     del first
-    memory.trim()
+    memory.trim(0)
     with memory.making(3):
         again = np.zeros(1 << 20, np.uint8)
     assert memory.blocks(3) == [(at, at + (1 << 20))]
