@@ -2,8 +2,8 @@
 
 The same model is trained with all the memory that a step needs by formula, with half of it and with
 a quarter, or with the least that works if that is more, in interleaved rounds of one process; a
-ratio is to the steps with all of it, round by round. Beside it the speed of the disk, what the
-clocks have predicted, and how far the resident memory of a process grows from its first step on,
+ratio is to the steps with all of it, round by round. Beside it the seconds of processors, the speed of the disk, what
+the clocks have predicted, and how far the resident memory of a process grows from its first step on,
 measured in a process of its own. Parameters after the same steps have the same digest.
 """
 
@@ -83,14 +83,15 @@ def grown(case: str, limit: float | None, steps: int) -> dict[str, Any]:
 
 
 def measured(trainers: Sequence[Trainer], rounds: int, steps: int) -> np.ndarray:
-    """Seconds of a step, (rounds, trainers)."""
+    """Seconds of a step, and of processors in it, (rounds, trainers, 2)."""
     made = [endless(t) for t in trainers]
-    times, order = np.zeros((rounds, len(made))), np.random.default_rng(0)
+    times, order = np.zeros((rounds, len(made), 2)), np.random.default_rng(0)
     for one in made:
         next(one)
     for i in range(rounds):
         for j in order.permutation(len(made)).tolist():
-            times[i, j] = timing.measure(lambda j=j: next(made[j]), steps).wall
+            cpu, wall = timing.measure(lambda j=j: next(made[j]), steps)
+            times[i, j] = wall, cpu
     return times
 
 
@@ -101,7 +102,7 @@ def rows_of(case: str, rounds: int, steps: int, facts: Row) -> Iterator[Row]:
     found = [(float(need), whole), *(within(case, need * share) for share in SHARES[1:])]
     times = measured([t for _, t in found], rounds, steps)
     for j, (limit, t) in enumerate(found):
-        low, ratio, high = timing.ratio(times[:, j], times[:, 0])
+        low, ratio, high = timing.ratio(times[:, j, 0], times[:, 0, 0])
         row = {
             "benchmark": "beyond_memory",
             "case": case,
@@ -109,7 +110,8 @@ def rows_of(case: str, rounds: int, steps: int, facts: Row) -> Iterator[Row]:
             "subject": f"{limit / need:.2f} of the memory",
             "needed_bytes": need,
             "memory_bytes": round(limit),
-            "seconds": median(times[:, j]),
+            "seconds": median(times[:, j, 0]),
+            "cpu_ratio": timing.ratio(times[:, j, 1], times[:, 0, 1])[1],
             "ratio": ratio,
             "ratio_low": low,
             "ratio_high": high,
@@ -164,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"{case:<10} {row['subject']:<19} {row['memory_bytes'] / 1e6:8.1f} MB, grown by "
                 f"{row['grown_bytes'] / 1e6:8.1f} MB  {row['seconds'] * 1e3:8.1f} ms  "
                 f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f}), "
+                f"of processors {row['cpu_ratio']:.2f}, "
                 f"predicted {row.get('predicted_ratio', 1):.2f}, disk "
                 f"{' and '.join(speeds)} GB/s, {row['digest'][:8]}",
                 flush=True,
