@@ -2,9 +2,9 @@
 
 The same model is trained with all the memory that a step needs by formula, with half of it and with
 a quarter, or with the least that works if that is more, in interleaved rounds of one process; a
-ratio is to the steps with all of it, round by round. Beside it the seconds of processors, the speed of the disk, what
-the clocks have predicted, and how far the resident memory of a process grows from its first step on,
-measured in a process of its own. Parameters after the same steps have the same digest.
+ratio is to the steps with all of it, round by round. Beside it are the seconds of processors, the
+speed of the disk, and what the clocks have predicted. How far the resident memory grows from the
+first step on is measured in a process of its own; all have the same digest of parameters.
 """
 
 import argparse
