@@ -73,7 +73,8 @@ def grown(case: str, limit: float | None, steps: int) -> dict[str, Any]:
     """By how much this process is larger at its peak than before its steps; the digest behind."""
     trainer = trainer_of(case, limit)
     a, batch = trainer.arrangement, trainer.config.batch_size
-    before = status("VmRSS") - memory(a, 0, batch).total
+    on_disk = a.residences.state if a.residences else 0
+    before = status("VmRSS") - memory(a, 0, batch).total + on_disk
     Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
     for _ in islice(endless(trainer), steps):
         pass

@@ -226,7 +226,9 @@ class ExecutorStrategy:
 def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """The strategy of ranks that make every step together."""
     part = spec.part
-    optimizer = spec.optimizer(parts.store.parameters)
+    swapper = swapper_of(layout, spec)
+    with swapper.making_state() if swapper else nullcontext():
+        optimizer = spec.optimizer(parts.store.parameters)
     scaler = spec.task.scaler
     update = Update(
         parts.store,
@@ -241,7 +243,6 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
     survives = layout.all.fault_tolerant
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
-    swapper = swapper_of(layout, spec)
     executor = executor_of(
         layout,
         spec,

@@ -112,6 +112,7 @@ def residences(a: Arrangement) -> Event:
         "residences": {
             "memory": a.config.memory,
             "for_activations": round(found.memory),
+            "swapped_state": round(found.state),
             "disk_write": round(found.disk.write),
             "disk_read": round(found.disk.read),
             "seconds": found.seconds,

@@ -149,7 +149,8 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
     """The most that a rank keeps at a time in a step over a batch of so many samples."""
     sizes = micro_batches(a, rank, batch)
     if a.residences is not None:
-        return round(a.residences.memory + entering(a, 0, max(sizes), rank))
+        beside = entering(a, 0, max(sizes), rank) - a.residences.state
+        return round(a.residences.memory + beside)
     if not a.steps_together:  # as many batches are on their way as there are stages
         sizes *= len(a.stages)
     now = most = 0.0

@@ -51,6 +51,9 @@ Choice: TypeAlias = tuple[Residence, ...]
 
 KEEP, SWAP, RECOMPUTE = Residence
 
+STATE = -1
+"""Stands for running sums where units are numbered."""
+
 STARTS = 200
 """Choices from which a search begins, over the number of units: each takes longer with more."""
 
@@ -60,6 +63,7 @@ class Residences(NamedTuple):
 
     names    of the first layer of each unit
     memory   bytes for activations, without the samples themselves
+    state    bytes of running sums that are on disk between updates, when activations are gone
     """
 
     names: tuple[str, ...]
@@ -67,6 +71,7 @@ class Residences(NamedTuple):
     loads: tuple[UnitLoad, ...]
     memory: float
     disk: Disk
+    state: float = 0.0
 
     @property
     def recomputes(self) -> bool:
@@ -76,7 +81,7 @@ class Residences(NamedTuple):
     @property
     def seconds(self) -> float:
         """Of a micro-batch, forward and back."""
-        return seconds(self.loads, self.choice, self.memory, self.disk)
+        return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
 
     @property
     def seconds_kept(self) -> float:
@@ -107,15 +112,25 @@ def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> f
 
 
 class Clocks:
-    """Two clocks, and the bytes in memory, of one micro-batch."""
+    """Two clocks, and the bytes in memory, of one micro-batch.
+
+    If there is `state`, running sums are written from the beginning on, and read at the end.
+    """
 
     def __init__(
-        self, units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk
+        self,
+        units: Sequence[UnitLoad],
+        choice: Choice,
+        memory: float,
+        disk: Disk,
+        state: float = 0.0,
     ) -> None:
         self.units, self.choice, self.memory, self.disk = units, choice, memory, disk
-        self.now = self.disk_free = self.held = 0.0
-        self.writes, self.ready = deque[tuple[float, float]](), dict[int, float]()
+        self.now, self.held, self.disk_free = 0.0, state, state / disk.write
+        self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
+        self.reads.append(STATE)
+        self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
 
     def seconds(self) -> float:
         """Until both are done; infinite if a pass finds no room."""
@@ -123,7 +138,8 @@ class Clocks:
             self._forward(s)
         for s in reversed(range(len(self.units))):
             self._backward(s)
-        return self.now
+        self._read(STATE)
+        return max(self.now, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
         """Waits for writes until there is room."""
@@ -148,7 +164,7 @@ class Clocks:
         start = self.now
         while self.reads:
             s = self.reads[0]
-            nbytes = self.units[s].nbytes
+            nbytes = self.nbytes[s]
             needed = nbytes + reserved(self.units, self.choice, s, at)
             while self.writes and self.held + needed > self.memory:
                 end, freed = self.writes.popleft()
@@ -172,12 +188,14 @@ class Clocks:
         self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
 
 
-def seconds(units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk) -> float:
+def seconds(
+    units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk, state: float = 0.0
+) -> float:
     """The time of a micro-batch, forward and back; infinite if it does not fit."""
-    return Clocks(units, choice, memory, disk).seconds()
+    return Clocks(units, choice, memory, disk, state).seconds()
 
 
-def choose(units: Sequence[UnitLoad], memory: float, disk: Disk) -> Choice:
+def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:
     """The choice that takes the least time, as far as changes of one or two units can find it.
 
     The search starts from the last units that fit being kept, and those before swapped, or computed
@@ -187,7 +205,7 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk) -> Choice:
         raise ValueError(f"one unit has {least_memory(units):,.0f} bytes, of {memory:,.0f}")
 
     def cost(choice: Choice) -> tuple[float, int]:
-        return seconds(units, choice, memory, disk), sum(how is not KEEP for how in choice)
+        return seconds(units, choice, memory, disk, state), sum(how is not KEEP for how in choice)
 
     n = len(units)
     starts = {(how,) * k + (KEEP,) * (n - k) for how in (SWAP, RECOMPUTE) for k in range(n + 1)}

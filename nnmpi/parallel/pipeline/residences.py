@@ -1,6 +1,6 @@
 """Within a limit of memory: measures units and the disk, and chooses where activations are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from nnmpi.parallel.arrangement.residence import (
     Residences,
     UnitLoad,
     choose,
+    least_memory,
 )
 from nnmpi.parallel.arrangement.unit_bytes import joined, kept_by_units, nodes_of
 from nnmpi.parallel.pipeline.profile import profile
@@ -36,9 +37,11 @@ PART = 4
 
 
 class Needs(NamedTuple):
-    """The bytes of a rank in a step: between steps, of samples, of each unit and of its input."""
+    """The bytes of a rank in a step: between steps, of them running sums that may be on disk, of
+    samples, of each unit and of its input."""
 
     fixed: int
+    state: int
     samples: float
     units: tuple[tuple[float, float], ...]
 
@@ -61,7 +64,8 @@ def within_memory(
     of_all = gather_objects(comm, found)
     fixed = max(one.fixed + one.samples for one in of_all)
     nbytes = np.max([one.units for one in of_all], axis=0).tolist()
-    least = fixed + max(own for own, _ in nbytes)
+    state = min(one.state for one in of_all)
+    least = max(fixed - state + max(own for own, _ in nbytes), fixed)
 
     def check() -> None:
         if least > limit:
@@ -77,24 +81,39 @@ def within_memory(
     loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
 
     def cut() -> Arrangement:
-        choice = choose(loads, limit - fixed, disk)
+        found = min(_choices(groups, loads, limit - fixed, disk, state), key=lambda r: r.seconds)
+        _check_disk(a, found)
         ends = (*accumulate(map(len, groups)),)[:-1]
         every = [unit for group in groups for unit in group]
         division = divide(a.graph, every, ends, 1)
         whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
-        names = tuple(group[0].path or str(group[0]) for group in groups)
-        found = Residences(names, choice, loads, limit - fixed, disk)
-        _check_disk(a, found)
         return replace(whole, residences=found)
 
     return all_or_none(comm, cut)
 
 
+def _choices(
+    groups: Sequence[Sequence[Unit]],
+    loads: tuple[UnitLoad, ...],
+    memory: float,
+    disk: Disk,
+    state: float,
+) -> Iterator[Residences]:
+    """The best choices with running sums in memory, and with them on disk between updates."""
+    names = tuple(group[0].path or str(group[0]) for group in groups)
+    for swapped in dict.fromkeys((0.0, state)):
+        room = memory + swapped
+        if max(least_memory(loads), swapped) <= room:
+            choice = choose(loads, room, disk, swapped)
+            yield Residences(names, choice, loads, room, disk, swapped)
+
+
 def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
     samples = max(micro_batches(a, rank, a.config.batch_size))
     found = kept_by_units(a, [nodes_of(group) for group in groups], samples, rank)
-    fixed = memory(a, rank, a.config.batch_size).total
-    return Needs(fixed, entering(a, 0, samples, rank), tuple(found))
+    held = memory(a, rank, a.config.batch_size)
+    own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
+    return Needs(held.total, held.optimizer * own, entering(a, 0, samples, rank), tuple(found))
 
 
 def _measured(

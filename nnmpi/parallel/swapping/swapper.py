@@ -8,10 +8,12 @@ It waits for room and for the disk by the rules of the clocks in `arrangement/re
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from nnmpi.parallel.arrangement.residence import (
+    STATE,
     Residence,
     Residences,
     extra,
@@ -32,7 +34,7 @@ Do = Callable[[Op], None]
 
 def file_bytes(plan: Residences) -> int:
     """The length of the file: what is kept lies there too, as the heap would not give it back."""
-    return ROOM * round(sum(unit.nbytes for unit in plan.loads)) + (1 << 20)
+    return ROOM * round(sum(unit.nbytes for unit in plan.loads) + plan.state) + (1 << 20)
 
 
 class Swapper:
@@ -58,9 +60,12 @@ class Swapper:
             (Kind.F, self._forward),
             (Kind.RECOMPUTE, self._again),
             (Kind.B, self._backward),
+            (Kind.REDUCE, self._reduce),
+            (Kind.UPDATE, self._update),
         )
         self._change = threading.Condition()
         self._jobs: deque[tuple[str, int]] = deque()
+        self._nbytes = {STATE: plan.state, **{s: u.nbytes for s, u in enumerate(plan.loads)}}
         self._held, self._at = 0.0, self._last
         self._read: set[int] = set()
         self._closed = False
@@ -75,7 +80,36 @@ class Swapper:
             self._change.notify_all()
         self._thread.join()
 
-    # ---- around passes
+    @contextmanager
+    def making_state(self) -> Iterator[None]:
+        """Within it the running sums are made."""
+        with self._arena.making(STATE) if self._plan.state else nullcontext():
+            yield
+        self._writes_state()
+
+    def _writes_state(self) -> None:
+        with self._change:
+            self._held += self._plan.state
+            self._jobs.append(("write", STATE))
+            self._change.notify_all()
+
+    # ---- around operations
+
+    def _reduce(self, do: Do, op: Op) -> None:
+        """The last forward pass is over."""
+        do(op)
+        with self._change:
+            self._jobs.append(("read", STATE))
+            self._change.notify_all()
+
+    def _update(self, do: Do, op: Op) -> None:
+        self._moves_to(STATE)
+        self._wait(lambda: STATE in self._read, op)
+        do(op)
+        with self._change:
+            self._read.discard(STATE)
+            self._held -= self._plan.state
+        self._writes_state()
 
     def _forward(self, do: Do, op: Op) -> None:
         s, how = op.stage, self._choice[op.stage]
@@ -155,11 +189,11 @@ class Swapper:
     def _write_out(self, s: int) -> None:
         self._arena.write_out(self._arena.blocks(s))
         with self._change:
-            self._held -= self._loads[s].nbytes
+            self._held -= self._nbytes[s]
             self._change.notify_all()
 
     def _read_in(self, s: int) -> None:
-        nbytes = self._loads[s].nbytes
+        nbytes = self._nbytes[s]
 
         def has_room() -> bool:
             rest = reserved(self._loads, self._choice, s, self._at)

@@ -67,11 +67,12 @@ def beyond_memory(e: Event) -> str:
     """A line of where activations are."""
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
+    state = f", {size(e['swapped_state'])} of running sums on disk" * bool(e["swapped_state"])
     return (
         f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
         f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
-        f"read), {of['recompute']} computed again; a micro-batch takes {duration(e['seconds'])}, "
-        f"and {duration(e['seconds_kept'])} with enough memory, as predicted"
+        f"read), {of['recompute']} computed again{state}; a micro-batch takes "
+        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}, as predicted"
     )
 
 

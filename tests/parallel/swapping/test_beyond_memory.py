@@ -44,10 +44,10 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def mixed(order: Sequence[Residence], monkeypatch: pytest.MonkeyPatch) -> None:
     """Units are kept, swapped and computed again in turn, as far as they fit."""
 
-    def choose(units: Sequence[UnitLoad], memory: float, disk: Disk) -> Choice:
+    def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:
         choice = tuple(islice(cycle(order), len(units)))
         for i, how in enumerate(choice):
-            if seconds(units, choice, memory, disk) == np.inf and how is not Residence.SWAP:
+            if seconds(units, choice, memory, disk, state) == np.inf and how is not Residence.SWAP:
                 choice = (*choice[:i], Residence.SWAP, *choice[i + 1 :])
         return choice
 
@@ -97,6 +97,18 @@ def test_models_that_are_no_chains(name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_ranks_of_data_parallelism_have_equal_bits_too(how: dict[str, Any]) -> None:
     found = threads.run(2, lambda comm: both(0.92, comm, **CASES["pooling"], **how))
     assert found[0] == found[1]
+
+
+def test_running_sums_are_on_disk_between_updates() -> None:
+    case = {**CASES["pooling"], "batch_size": 8}
+    assert both(0.88, clip_norm=0.5, **case)
+    with refused("is not enough") as caught:
+        Trainer(Config(**QUICK, **case, memory="1MB"))
+    least = str(caught.value).partition("use --memory ")[2].partition(" ")[0]
+    with Trainer(Config(**QUICK, **case, memory=least)) as trainer:
+        found = trainer.arrangement.residences
+        assert found is not None
+        assert found.state > 0
 
 
 def test_over_mpi() -> None:
@@ -187,15 +199,16 @@ def status(name):
 
 blas.tune()
 how = {"memory": sys.argv[1]} if sys.argv[1:] else {}
-data = "synthetic:3x32x32:10:256"
-trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=128, steps=2, **how))
+data = "synthetic:3x32x32:10:512"
+trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=256, steps=2, **how))
 a = trainer.arrangement
-fixed = memory(a, 0, 128).total
-before = status("VmRSS") - fixed
+fixed = memory(a, 0, 256).total
+there = fixed - (a.residences.state if a.residences else 0)
+before = status("VmRSS") - there
 Path("/proc/self/clear_refs").write_text("5")
 for step in trainer.strategy.steps(trainer.train, trainer.state):
     pass
-print(json.dumps([fixed + activations(a, 0, 128), status("VmHWM") - before]))
+print(json.dumps([fixed + activations(a, 0, 256), status("VmHWM") - before]))
 trainer.close()
 """
 
@@ -210,7 +223,7 @@ def test_the_peak_of_resident_memory_is_as_much_lower_as_the_limit_is() -> None:
         return found
 
     need, whole = grown()
-    limit, less = grown(f"{need * 0.7:.0f}B")
-    assert limit <= need * 0.7
+    limit, less = grown(f"{need * 0.6:.0f}B")
+    assert limit <= need * 0.6
     beside = whole - need  # gradients of activations, and what kernels work in
-    assert less <= limit + max(beside, 0) + 0.1 * need
+    assert less <= limit + max(beside, 0) + 0.2 * need
