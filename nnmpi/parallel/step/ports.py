@@ -231,4 +231,4 @@ def _digest(root: Tensor) -> bytes:
     """A hash of the output of a stage, or of its loss."""
     parts = root.parts if isinstance(root, Joined) else (root,)
     rows = (backend.to_host(t.data).ravel("K").view(np.uint8) for t in parts)  # not copied
-    return b"".join(blake2b(row, digest_size=8).digest() for row in rows)
+    return b"".join(blake2b(row.data, digest_size=8).digest() for row in rows)

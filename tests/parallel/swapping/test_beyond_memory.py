@@ -1,6 +1,8 @@
 """Training in less memory than a step needs: the same bits, within the limit, with dp too."""
 
+import ctypes
 import json
+import mmap
 import subprocess
 import sys
 import tempfile
@@ -185,6 +187,25 @@ def test_pages_that_were_written_come_back_and_blocks_are_used_again() -> None:
     assert not again.any()
     del memory
     np.testing.assert_array_equal(second, numbers[::-1])
+
+
+def cached(array: np.ndarray) -> float:
+    """The share of its pages that are in memory, of this process or in the page cache."""
+    pages = (ctypes.c_ubyte * (array.nbytes // mmap.PAGESIZE))()
+    at = ctypes.c_void_p(array.__array_interface__["data"][0])
+    assert ctypes.CDLL(None).mincore(at, ctypes.c_size_t(array.nbytes), pages) == 0
+    return sum(page & 1 for page in pages) / len(pages)
+
+
+def test_pages_that_were_written_are_in_no_memory() -> None:
+    memory = Arena(1 << 22)
+    with memory.making(0):
+        array = np.ones(1 << 20, np.uint8)
+    assert cached(array) == 1
+    memory.write_out(memory.blocks(0))
+    assert cached(array) < 0.1
+    memory.read_in(memory.blocks(0))
+    assert cached(array) == 1
 
 
 GROWN = """
