@@ -18,7 +18,7 @@
 
    The last four are without the GIL. The disk is given all that it has to do before it is waited
    for. */
-#include "native.h"
+#include "blocks.h"
 
 #ifdef __linux__
 #include <errno.h>
@@ -28,16 +28,6 @@
 
 #define SMALL (1 << 16)
 #define NAME "mem_handler" /* of capsules, by NumPy's rule */
-
-typedef struct {
-    npy_intp start, end;
-    long tag;
-} Block;
-
-typedef struct {
-    npy_intp count, room;
-    Block *at; /* in the order of their places */
-} Blocks;
 
 typedef struct {
     PyDataMem_Handler handler;
@@ -51,64 +41,6 @@ typedef struct {
 
 static int is_inside(const Arena *a, const void *p) {
     return (const char *)p >= a->memory && (const char *)p < a->memory + a->length;
-}
-
-/* The block that has this place, or the first one behind it. */
-static npy_intp block_at(const Blocks *b, npy_intp place) {
-    npy_intp lo = 0, hi = b->count;
-    while (lo < hi) {
-        npy_intp middle = (lo + hi) / 2;
-        if (b->at[middle].end <= place) lo = middle + 1;
-        else hi = middle;
-    }
-    return lo;
-}
-
-static int has_room(Blocks *b) {
-    if (b->count < b->room) return 1;
-    Block *more = realloc(b->at, (size_t)(2 * b->room + 64) * sizeof *more);
-    if (!more) return 0;
-    b->at = more;
-    b->room = 2 * b->room + 64;
-    return 1;
-}
-
-static void insert(Blocks *b, npy_intp k, Block block) {
-    memmove(b->at + k + 1, b->at + k, (size_t)(b->count++ - k) * sizeof block);
-    b->at[k] = block;
-}
-
-static void delete(Blocks *b, npy_intp k) {
-    memmove(b->at + k, b->at + k + 1, (size_t)(--b->count - k) * sizeof *b->at);
-}
-
-/* Adds free memory to the warm one. */
-static void warm(Arena *a, Block freed) {
-    Blocks *w = &a->warm;
-    npy_intp k = block_at(w, freed.start);
-    if (k < w->count && w->at[k].start == freed.end) {
-        freed.end = w->at[k].end;
-        delete(w, k);
-    }
-    if (k && w->at[k - 1].end == freed.start) w->at[k - 1].end = freed.end;
-    else insert(w, k, freed);
-}
-
-/* The start of the smallest stretch of warm memory that is long enough, which is taken, or -1. */
-static npy_intp take_warm(Blocks *w, npy_intp bytes) {
-    npy_intp best = -1, least = NPY_MAX_INTP;
-    for (npy_intp k = 0; k < w->count; k++) {
-        npy_intp n = w->at[k].end - w->at[k].start;
-        if (n >= bytes && n < least) {
-            best = k;
-            least = n;
-        }
-    }
-    if (best < 0) return -1;
-    npy_intp start = w->at[best].start;
-    w->at[best].start += bytes;
-    if (least == bytes) delete(w, best);
-    return start;
 }
 
 /* The first place that is neither used nor warm. */
@@ -136,8 +68,7 @@ static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
 /* Leaves at most so many bytes warm. The last ones go: the first places are those that are always
    taken. */
 static int shrink(Arena *a, npy_intp most) {
-    npy_intp there = 0;
-    for (npy_intp k = 0; k < a->warm.count; k++) there += a->warm.at[k].end - a->warm.at[k].start;
+    npy_intp there = bytes_of(&a->warm);
     while (there > most && a->warm.count) {
         Block *last = a->warm.at + a->warm.count - 1;
         npy_intp n = last->end - last->start, pages = (there - most + a->page - 1) / a->page;
@@ -155,7 +86,7 @@ static void *allocate(void *context, size_t size) {
     if (size < SMALL || size > (size_t)a->length) return malloc(size);
     if (!has_room(&a->used) || !has_room(&a->warm)) return malloc(size);
     npy_intp bytes = ((npy_intp)size + a->page - 1) / a->page * a->page;
-    npy_intp at = take_warm(&a->warm, bytes);
+    npy_intp at = take(&a->warm, bytes);
     if (at < 0) {
         at = cold(a, bytes);
         if (at < 0 || shrink(a, a->allowance - bytes)) return malloc(size);
@@ -181,7 +112,7 @@ static void give_back(void *context, void *p, size_t size) {
     Block freed = a->used.at[k];
     delete(&a->used, k);
     a->allowance += freed.end - freed.start;
-    if (has_room(&a->warm)) warm(a, freed);
+    if (has_room(&a->warm)) join(&a->warm, freed);
 }
 
 static void *allocate_again(void *context, void *p, size_t size) {

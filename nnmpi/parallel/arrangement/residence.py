@@ -39,7 +39,8 @@ class UnitLoad(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """Bytes a second; and the seconds a byte that computing waits for pages, new and given back."""
+    """Bytes a second; and the seconds a byte that computing loses: for new pages and dropped ones,
+    and to the thread that writes and reads, as if all of its time were taken from it."""
 
     write: float
     read: float

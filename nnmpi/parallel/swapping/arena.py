@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -124,9 +124,11 @@ def _measure(arena: Arena) -> Disk:
     fill, ends = array.fill, range(0, MEASURED + 1, MEASURED // PIECES)
     blocks = [*pairwise(ends)]
     first, again = (_seconds(partial(fill, value)) for value in (1, 2))
+    began = thread_time()
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
+    taken = thread_time() - began
     del array, fill
-    paging = max(first - again, 0.0) + _seconds(partial(arena.trim, 0))
+    paging = max(first - again, 0.0) + taken + _seconds(partial(arena.trim, 0))
     return Disk(MEASURED / write, MEASURED / read, paging / MEASURED)
 
 
