@@ -265,7 +265,7 @@ def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
     if a.residences is None:
         return None
     borders = [edge.requires_grad for (edge,) in spec.part.boundaries]
-    return Swapper(a.residences, borders, spec.recorder)
+    return Swapper(a.residences, borders)
 
 
 def executor_of(

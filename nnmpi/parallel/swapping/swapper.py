@@ -20,7 +20,6 @@ from nnmpi.parallel.arrangement.residence import (
     left,
     reserved,
 )
-from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import Around
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.handover import Handover, LocalChannels
@@ -43,8 +42,8 @@ class Swapper:
     The tag of a block is the stage whose backward pass needs it first.
     """
 
-    def __init__(self, plan: Residences, takes: list[bool], recorder: Recorder) -> None:
-        self._plan, self._recorder = plan, recorder
+    def __init__(self, plan: Residences, takes: list[bool]) -> None:
+        self._plan = plan
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
         self._arena = Arena(file_bytes(plan))
         self.borders = [
@@ -104,7 +103,7 @@ class Swapper:
 
     def _update(self, do: Do, op: Op) -> None:
         self._moves_to(STATE)
-        self._wait(lambda: STATE in self._read, op)
+        self._wait(lambda: STATE in self._read)
         do(op)
         with self._change:
             self._read.discard(STATE)
@@ -113,7 +112,7 @@ class Swapper:
 
     def _forward(self, do: Do, op: Op) -> None:
         s, how = op.stage, self._choice[op.stage]
-        self._wait(lambda: self._held + self._loads[s].nbytes <= self._limit, op)
+        self._wait(lambda: self._held + self._loads[s].nbytes <= self._limit)
         with self._arena.making(s, self._plan.memory - self._held):
             do(op)
         if s:
@@ -134,7 +133,7 @@ class Swapper:
     def _again(self, do: Do, op: Op) -> None:
         more = extra(self._loads[op.stage], self._choice[op.stage])
         self._moves_to(op.stage)
-        self._wait(lambda: self._held + more <= self._limit, op)
+        self._wait(lambda: self._held + more <= self._limit)
         with self._arena.making(op.stage, self._plan.memory - self._held):
             with self._change:
                 self._held += more
@@ -144,7 +143,7 @@ class Swapper:
         s, how = op.stage, self._choice[op.stage]
         self._moves_to(s)
         if how is Residence.SWAP:
-            self._wait(lambda: s in self._read, op)
+            self._wait(lambda: s in self._read)
         do(op)
         with self._change:
             self._read.discard(s)
@@ -161,14 +160,12 @@ class Swapper:
     def _limit(self) -> float:
         return self._plan.memory * (1 + 1e-9)
 
-    def _wait(self, ready: Callable[[], bool], op: Op) -> None:
+    def _wait(self, ready: Callable[[], bool]) -> None:
         """Until it is so; raises what has gone wrong in the thread."""
-        began = self._recorder.now()
         with self._change:
             self._change.wait_for(lambda: ready() or self._error is not None)
             if self._error is not None:
                 raise self._error
-        self._recorder.add("wait disk", began, op.micro, op.stage)
 
     # ---- the thread
 

@@ -57,6 +57,8 @@ class Decoder:
         on: Backend,
         whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
+        if layout.axis["pp"].size == 1:  # it has all stages
+            part = part._replace(stages={0: part.model}, boundaries=())
         self._part, self._layout, self._on, self._whole = part, layout, on, whole
         self._positions, self._keeps = positions, isinstance(part.model, GPT)
         self.start()
