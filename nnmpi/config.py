@@ -172,6 +172,12 @@ class Config:
         choices=ALLREDUCES,
         custom=True,
     )
+    reduce_dtype: str = _reduce(
+        "float32",
+        "with --dtype of 16 bits: type of partial sums of gradients and activations over ranks, "
+        "float32 or that of --dtype, which is rounded after each addition and sends fewer bytes",
+        choices=("float32", *dtypes.HALVES),
+    )
     bucket_mb: float | None = _reduce(
         None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
     )

@@ -79,12 +79,24 @@ REFUSALS = (
     Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
     Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
     Refusal(
-        "16 bits",
+        "16 bits summed in float32",
         "nccl",
-        "NCCL adds up 16 bits without float32's digits",
-        "use --allreduce ring",
+        "NCCL rounds 16-bit floats after each addition",
+        "add --reduce-dtype of the same type, or use --allreduce ring",
     ),
     Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
+    Refusal(
+        "reduce_dtype",
+        "another dtype",
+        "partial sums are float32, or have the type of gradients",
+        "give both the same one, or leave reduce_dtype out",
+    ),
+    Refusal(
+        "reduce_dtype",
+        "allreduce mpi",
+        "MPI has no sum of 16-bit floats",
+        "use --allreduce ring, or leave reduce_dtype out",
+    ),
     # parameter servers
     Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
@@ -209,6 +221,10 @@ def _in_memory(config: Config, ranks: int) -> str:
     return f"allreduce {config.allreduce}" if by_memory else ""
 
 
+def _sixteen_bits(config: Config, ranks: int) -> str:
+    return f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+
+
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
@@ -219,8 +235,13 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "allreduce without halves": _without_halves,
     "allreduce in memory": _in_memory,
     "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
-    "16 bits": lambda config, ranks: (
-        f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+    "allreduce mpi": lambda config, ranks: "allreduce mpi" if config.allreduce == "mpi" else "",
+    "another dtype": lambda config, ranks: (
+        f"dtype {config.dtype}" if config.dtype != config.reduce_dtype else ""
+    ),
+    "16 bits": _sixteen_bits,
+    "16 bits summed in float32": lambda config, ranks: (
+        _sixteen_bits(config, ranks) if config.reduce_dtype == PLAIN.reduce_dtype else ""
     ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

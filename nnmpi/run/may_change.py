@@ -82,7 +82,8 @@ TABLE = (
         (
             *("dp", "pp", "tp", "cp", "sequence_parallel", "order", "zero", "the ranks"),
             *("schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
-            *("allreduce", "bucket_mb", "overlap", "progress", "device", "convolution"),
+            *("allreduce", "reduce_dtype", "bucket_mb", "overlap", "progress"),
+            *("device", "convolution"),
             *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),
         ),
         Consequence.EQUAL,

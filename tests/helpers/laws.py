@@ -15,6 +15,7 @@ from helpers.comm import (
     laws_background,
     laws_halves,
     laws_memory,
+    laws_narrow,
     laws_processes,
     laws_refusals,
     laws_sums,
@@ -82,7 +83,7 @@ def each(law: Callable[[Comm, str], None], names: Iterable[str]) -> dict[str, La
 
 OF_COMM = of(
     *(laws_sums, laws_works, laws_memory, laws_agree),
-    *(laws_halves, laws_refusals, laws_background),
+    *(laws_halves, laws_narrow, laws_refusals, laws_background),
 )
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_experts, laws_sequence, laws_tensor_loss),

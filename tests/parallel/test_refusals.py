@@ -15,6 +15,9 @@ from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 ASKED: dict[str, dict[str, Any]] = {
     **{option.name: {option.name: another(option)} for option in options()},
     "16 bits": {"dtype": "float16"},
+    "16 bits summed in float32": {"dtype": "float16"},
+    "another dtype": {"dtype": "bfloat16"},
+    "allreduce mpi": {"dtype": "float16", "allreduce": "mpi"},
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},

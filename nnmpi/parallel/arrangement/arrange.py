@@ -51,7 +51,7 @@ DEFAULT_MB = 1.0
 
 OF_RANKS = (
     *(axis.name for axis in AXES),
-    *("zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *("zero", "schedule", "virtual_stages", "cut", "recompute", "reduce_dtype"),
     *("slow_rank", "jitter", "verify", "sequence_parallel", "backup", "mtbf"),
 )
 """Options that one rank has no use for."""

@@ -74,7 +74,8 @@ def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
 
 def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
     algorithm = PLANS[one.operation][one.algorithm]
-    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges)
+    row = one.numbers, one.dtype, one.edges, a.narrow_sums
+    return carried_out(algorithm, one.group, rank, *row)
 
 
 def _to_each(a: Arrangement, one: Exchange, rank: int) -> Sent:

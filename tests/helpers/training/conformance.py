@@ -414,6 +414,36 @@ def _sixteen_bits() -> Iterator[Row]:
             yield _in_16_bits(name, layout, {"build": build, "dtype": dtype, "micro_batches": 2})
 
 
+def _narrow_sums() -> Iterator[Row]:
+    """Sums over ranks that travel in 16 bits, by each algorithm, of stores and of activations."""
+    hosts = ("ring", "tree", "ps", "p2p", "doubling", "halving", "hierarchical", "shared")
+    layouts: list[Options] = [
+        *({"dp": 3, "allreduce": how, "bucket_mb": 0.005} for how in hosts),
+        *({"dp": 3, "zero": zero, "bucket_mb": 0.005} for zero in (1, 2, 3)),
+        *({"dp": 4, "zero": 2, "allreduce": how} for how in ("p2p", "halving")),
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"dp": 3, "tp": 2, "zero": zero} for zero in (0, 1)),
+        {"dp": 2, "pp": 2, "tp": 2},
+    ]
+    of_language: list[Options] = [
+        *({"tp": tp, "sequence_parallel": True} for tp in (2, 3)),
+        *({"dp": 2, "tp": 3, "sequence_parallel": True, "zero": zero} for zero in (0, 2)),
+        {"cp": 3, "allreduce": "ring"},
+        {"dp": 3, "pp": 2},
+    ]
+    for dtype in laws_halves.BOUNDS:
+        narrow = {"reduce_dtype": dtype}
+        for layout, (name, case) in product(layouts, MODELS.items()):
+            cut = {"micro_batches": 2 if "pp" in layout else 1, "dtype": dtype}
+            row = _in_16_bits(name, layout | narrow, {**case, **cut})
+            is_said = layout != {"tp": 3} or name == "mlp"
+            yield row._replace(options=case | cut | layout | narrow if is_said else None)
+        for layout in of_language:
+            law = partial(laws_halves.language_trains_as_one_rank, layout | narrow, dtype)
+            row = _of_language("gpt", layout | narrow | {"dtype": dtype}, 1)
+            yield row._replace(trains_as_one_rank=law)
+
+
 def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
     law = partial(laws_halves.trains_as_one_rank, layout, case)
     return _of_layout(f"{name} in {case['dtype']}", layout, law)
@@ -443,6 +473,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "tokens to experts": _tokens_to_experts,
     "sequences": _sequences,
     "16 bits": _sixteen_bits,
+    "sums in 16 bits": _narrow_sums,
     "layers of the library": _layers,
 }
 
