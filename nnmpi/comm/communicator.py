@@ -58,6 +58,7 @@ class Comm:
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
         self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
         self.members = tuple(transport.members)  # each rank's number in the job as it was started
+        self.narrow_sums = narrow_sums
         self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
@@ -204,8 +205,8 @@ class Comm:
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> "Comm | None":
-        """A Comm of the ranks with one color, in the order of their keys; None for color None. Narrow
-        sums of 16-bit floats are rounded after each addition, and travel in 16 bits."""
+        """A Comm of the ranks with one color, in the order of their keys; None for color None.
+        Narrow sums of 16-bit floats are rounded after each addition, and travel in 16 bits."""
         if color is not None and operator.index(color) < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
         with self._calls.collective(self._calls.log("split")):

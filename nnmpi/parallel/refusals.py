@@ -241,7 +241,9 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     ),
     "16 bits": _sixteen_bits,
     "16 bits summed in float32": lambda config, ranks: (
-        _sixteen_bits(config, ranks) if config.reduce_dtype == PLAIN.reduce_dtype else ""
+        f"{_sixteen_bits(config, ranks)} summed in float32"
+        if config.dtype in HALVES and config.reduce_dtype not in HALVES
+        else ""
     ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from nnmpi.collectives.step import chunk_start
 from nnmpi.config import Config
-from nnmpi.dtypes import HALVES, is_half, wide
+from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
@@ -192,9 +192,9 @@ class Arrangement:
         return is_half(self.dtype)
 
     @property
-    def narrow_sums(self) -> bool:
-        """Whether partial sums of 16-bit floats travel in 16 bits, and not as float32."""
-        return self.config.reduce_dtype in HALVES
+    def sums_dtype(self) -> np.dtype[Any] | None:
+        """The type in which partial sums of gradients and activations travel, if not in theirs."""
+        return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property
     def stages(self) -> list[range]:

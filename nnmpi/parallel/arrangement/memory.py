@@ -136,7 +136,7 @@ def _windows_along_tp(a: Arrangement, rank: int, batch: int) -> int:
         return 0
     tp = a.mesh.group(rank, "tp")
     sums = sums_of(a, rank, micro_batches(a, rank, batch))
-    return sum_windows(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(a, n)))
+    return sum_windows(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(n, a.dtype)))
 
 
 # ---- activations, until their backward pass, from the graph

@@ -11,7 +11,6 @@ import numpy as np
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, chunk_start
-from nnmpi.comm.arguments import accumulator
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 
 
@@ -45,10 +44,10 @@ def carried_out(
     n: int,
     dtype: np.dtype,
     at: Sequence[int] = (),
-    narrow_sums: bool = False,
+    sums: np.dtype | None = None,
 ) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks. Partial
-    sums travel in the type of sums.
+    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks, `sums` is
+    the type in which partial sums travel, if it is another one.
 
     Of a ring by formula: all chunks but one, its own of partial sums, that of the rank to its left
     of complete ones.
@@ -56,7 +55,7 @@ def carried_out(
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
-    itemsize = {True: accumulator(dtype, narrow_sums).itemsize, False: dtype.itemsize}
+    itemsize = {True: (sums or dtype).itemsize, False: dtype.itemsize}
     if passes is not None:
         left_out = [(r if adds else r - 1) % p for adds in passes]
         pairs = zip(passes, left_out, strict=True)
@@ -94,7 +93,13 @@ def _all_but(lengths: Mapping[int, int], one: int, itemsize: int) -> Sent:
 
 
 def all_reduced(
-    a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
+    a: Arrangement,
+    name: str,
+    group: Sequence[int],
+    rank: int,
+    n: int,
+    dtype: np.dtype,
+    sums: np.dtype | None,
 ) -> Sent:
     """What a rank sends in an all-reduce by name."""
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
@@ -108,4 +113,4 @@ def all_reduced(
         algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
     if rank not in group:
         return Sent()
-    return carried_out(algorithm, group, rank, n, dtype, narrow_sums=a.narrow_sums)
+    return carried_out(algorithm, group, rank, n, dtype, sums=sums)

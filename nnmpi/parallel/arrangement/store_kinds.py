@@ -212,7 +212,8 @@ def _summed(
     during: Kind = Kind.REDUCE,
     operation: Collective = Collective.ALL_REDUCE,
 ) -> Exchange:
-    return Exchange("gradients", operation, a.algorithm, group, n, a.dtype, during)
+    one = Exchange("gradients", operation, a.algorithm, group, n, a.dtype, during)
+    return one._replace(sums=a.sums_dtype)
 
 
 def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:

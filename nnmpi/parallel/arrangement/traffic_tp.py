@@ -43,7 +43,9 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchan
         for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
             yield one._replace(during=during, stage=s, times=one.times * times)
     if terms := _terms(a, rank):
-        yield _summed(a, group, terms)._replace(what="gradients", during=Kind.UPDATE)
+        dtype = a.updated_dtype if a.store.scatters else a.dtype
+        one = _summed(a, group, terms, dtype)
+        yield one._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
         for n in forward(passes, last):
@@ -67,9 +69,9 @@ def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[int]:
     return found | {*filter(None, [_terms(a, rank)])}
 
 
-def is_short(a: Arrangement, n: int) -> bool:
-    """Whether latency counts in a sum of so many activations."""
-    return n * a.dtype.itemsize <= SHORT
+def is_short(n: int, dtype: np.dtype[Any]) -> bool:
+    """Whether latency counts in a sum of so many activations, or terms of gradients."""
+    return n * dtype.itemsize <= SHORT
 
 
 def _terms(a: Arrangement, rank: int) -> int:
@@ -114,9 +116,10 @@ def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> 
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
 
-def _summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
-    name = "doubling" if is_short(a, n) else a.sums_by(group)
-    return Exchange("activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F)
+def _summed(a: Arrangement, group: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Exchange:
+    name = "doubling" if is_short(n, dtype) else a.sums_by(group)
+    one = Exchange("activations", Collective.ALL_REDUCE, name, group, n, dtype, Kind.F)
+    return one._replace(sums=a.sums_dtype)
 
 
 def _gathered(
@@ -128,7 +131,7 @@ def _gathered(
 def _by_sum(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples))
+    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples), a.dtype)
 
 
 def _by_ring(
@@ -138,7 +141,8 @@ def _by_ring(
     numbers, bounds = _numbers(a, rank, message, samples), message.bounds
     edges, group = tuple(numbers * b // bounds[-1] for b in bounds), a.mesh.group(rank, "tp")
     one = _gathered(group, numbers, a.dtype, "activations", edges)
-    yield one._replace(operation=message.row.by)
+    sums = a.sums_dtype if message.row.by is Collective.REDUCE_SCATTER else None
+    yield one._replace(operation=message.row.by, sums=sums)
 
 
 def _counted(

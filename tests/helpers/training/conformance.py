@@ -429,6 +429,7 @@ def _narrow_sums() -> Iterator[Row]:
         *({"tp": tp, "sequence_parallel": True} for tp in (2, 3)),
         *({"dp": 2, "tp": 3, "sequence_parallel": True, "zero": zero} for zero in (0, 2)),
         {"cp": 3, "allreduce": "ring"},
+        {"cp": 2, "reduce_dtype": "float32"},
         {"dp": 3, "pp": 2},
     ]
     for dtype in laws_halves.BOUNDS:
@@ -436,11 +437,11 @@ def _narrow_sums() -> Iterator[Row]:
         for layout, (name, case) in product(layouts, MODELS.items()):
             cut = {"micro_batches": 2 if "pp" in layout else 1, "dtype": dtype}
             row = _in_16_bits(name, layout | narrow, {**case, **cut})
-            is_said = layout != {"tp": 3} or name == "mlp"
+            is_said = layout.get("tp", 2) == 2 or name == "mlp"  # as above
             yield row._replace(options=case | cut | layout | narrow if is_said else None)
-        for layout in of_language:
-            law = partial(laws_halves.language_trains_as_one_rank, layout | narrow, dtype)
-            row = _of_language("gpt", layout | narrow | {"dtype": dtype}, 1)
+        for layout in (narrow | one for one in of_language):
+            law = partial(laws_halves.language_trains_as_one_rank, layout, dtype)
+            row = _of_language("gpt", {**layout, "dtype": dtype}, 1)
             yield row._replace(trains_as_one_rank=law)
 
 
