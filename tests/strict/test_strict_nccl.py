@@ -92,7 +92,7 @@ def test_layouts_train_as_one_rank(ranks: int, options: dict[str, Any]) -> None:
         threads.run(ranks, compared)
 
 
-@pytest.mark.parametrize(("ranks", "options"), [(3, CNN), (2, {**CNN, "zero": 2})], ids=str)
+@pytest.mark.parametrize(("ranks", "options"), [(3, MLP), (2, {**MLP, "zero": 2})], ids=str)
 def test_16_bits_train_as_one_rank(ranks: int, options: dict[str, Any]) -> None:
     layout = {"allreduce": "nccl", "reduce_dtype": "float16"}
     layout |= {name: value for name, value in options.items() if name in OF_RANKS}
