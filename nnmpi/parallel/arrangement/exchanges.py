@@ -56,7 +56,7 @@ class Exchange(NamedTuple):
 
     @property
     def travelling(self) -> int:
-        """The same as they travel, on average: half of an all-reduce are partial sums."""
+        """The bytes of its numbers as they travel: half of an all-reduce are partial sums."""
         partial = self.numbers * (self.sums or self.dtype).itemsize
         is_whole = self.operation is Collective.REDUCE_SCATTER
         return partial if is_whole else (partial + self.nbytes) // 2
