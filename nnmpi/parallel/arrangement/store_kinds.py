@@ -120,7 +120,8 @@ def _copy(a: Arrangement, rank: int) -> Memory:
 
 def _windows(a: Arrangement, rank: int) -> int:
     """The windows through which the buckets of a rank are summed."""
-    sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.model_on(rank).buckets)
+    buckets = a.model_on(rank).buckets
+    sums = ((a.summed_over(rank, one), one.stop - one.start, a.dtype) for one in buckets)
     return sum_windows(a, rank, a.algorithm, sums)
 
 

@@ -43,8 +43,7 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchan
         for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
             yield one._replace(during=during, stage=s, times=one.times * times)
     if terms := _terms(a, rank):
-        dtype = a.updated_dtype if a.store.scatters else a.dtype
-        one = _summed(a, group, terms, dtype)
+        one = _summed(a, group, terms, _dtype_of_terms(a))
         yield one._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
@@ -59,19 +58,25 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
     return n * prod(positions)
 
 
-def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[int]:
-    """How many numbers sums of a rank add up in a step."""
+def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[tuple[int, np.dtype[Any]]]:
+    """How many numbers sums of a rank add up in a step, and their type."""
     found = {
-        _numbers(a, rank, message, samples)
+        (_numbers(a, rank, message, samples), a.dtype)
         for *_, message, samples, _ in _messages(a, rank, passes_of(a, rank, micro))
         if message.row.by is Collective.ALL_REDUCE
     }
-    return found | {*filter(None, [_terms(a, rank)])}
+    terms = _terms(a, rank)
+    return found | ({(terms, _dtype_of_terms(a))} if terms else set())
 
 
 def is_short(n: int, dtype: np.dtype[Any]) -> bool:
     """Whether latency counts in a sum of so many activations, or terms of gradients."""
     return n * dtype.itemsize <= SHORT
+
+
+def _dtype_of_terms(a: Arrangement) -> np.dtype[Any]:
+    """The type of gradients that a rank updates by, as its store keeps them."""
+    return a.updated_dtype if a.store.scatters else a.dtype
 
 
 def _terms(a: Arrangement, rank: int) -> int:
