@@ -16,7 +16,8 @@ import numpy as np
 
 from nnmpi import blas
 from nnmpi.collectives.collective import Collective
-from nnmpi.comm import Comm, comm_self
+from nnmpi.collectives.price import Link
+from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import medians
 from nnmpi.config import Config
 from nnmpi.parallel import plan
@@ -26,6 +27,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.planning.exchange_time import curve_name
 from nnmpi.parallel.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.unit_times import signature
+from nnmpi.parallel.recorder import Recorder, current_recorder
 from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.trainer import Trainer
 
@@ -49,31 +51,39 @@ def processor() -> str:
 
 def measure(config: Config, comm: Comm) -> Machine:
     """The machine that the ranks of a Comm run on, and the units of the config's model on it; every
-    rank calls it. Raises ValueError where they are on several nodes.
+    rank calls it.
 
-    Links between nodes are those of a typical machine.
+    All nodes measure at the same time. Ranks on one node do not know the links to others: these
+    are those of a typical machine.
     """
-    _check_one_node(comm)
+    here = comm.node()
+    node = comm.split(here[0])
+    assert node is not None
+    machine = _node(config, node)
+    node.free()
+    if len(here) == comm.size:
+        return machine
+    first = comm.split(0 if comm.rank == here[0] else None)
+    links = [] if first is None else [fitted_network(first).link]
+    if first is not None:
+        first.free()
+    return machine._replace(far=Link(*gather_objects(comm, links)[0][0]))
+
+
+def _node(config: Config, comm: Comm) -> Machine:
+    """What the ranks of one node measure."""
     plain = replace(config, epochs=1, steps=None, check_copies=0)
-    network = fitted_network(comm)
+    network, sizes = fitted_network(comm), _micro_batches(config)
     sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p)}
     with closing(Trainer(plain, comm=comm_self())) as one:
-        model = _whole(comm, one, _micro_batches(config))
+        model = _units(comm, one, sizes)
         speed, update = _speed(one, model), _update(comm, one)
         step, micro_batch = _fixed(comm, plain, model, update, one)
+    parts = (_parts(comm, plain, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, network.link, TYPICAL.far, network.gamma, sums),
-        *({config.optimizer: update}, step, micro_batch, speed, (model,)),
+        *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
     )
-
-
-def _check_one_node(comm: Comm) -> None:
-    there = len({*gather_objects(comm, platform.node())})
-    if there > 1:
-        raise ValueError(
-            f"the {comm.size} ranks are on {there} nodes, and what one of them does is measured: "
-            "start as many ranks as one node has cores for, on one node"
-        )
 
 
 def _group_sizes(comm: Comm) -> list[int]:
@@ -116,20 +126,49 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
 # ---- units
 
 
-def _whole(comm: Comm, one: Trainer, sizes: Sequence[int]) -> MeasuredModel:
-    """The units of a model that one rank has all of: the means of the ranks."""
-    graph = one.arrangement.graph
-    found = {n: _mean_units(comm, one, n) for n in sizes}
-    return MeasuredModel(signature(graph), 1, one.config.dtype, found)
+class ComputeClock(Recorder):
+    """A clock that stands still while a rank exchanges activations with others."""
+
+    waited = 0.0
+
+    def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
+        self.waited += self.now() - began
+
+    def __call__(self) -> float:
+        """The time, in seconds."""
+        return self.now() - self.waited
 
 
-def _mean_units(comm: Comm, one: Trainer, samples: int) -> list[UnitTimes]:
-    graph, on = one.arrangement.graph, one.session.setup.on
-    x = one.train.gather(np.arange(samples) % len(one.train.split.y)).x
+def _parts(comm: Comm, config: Config, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
+    """The parts of units that ranks along tp have; None if the model cannot be divided so."""
+    try:
+        trainer = Trainer(replace(config, tp=tp, dp=None), comm=comm)
+    except (ValueError, OtherRankError):  # on all ranks
+        return None
+    with closing(trainer):
+        return _units(comm, trainer, sizes)
+
+
+def _units(comm: Comm, trainer: Trainer, sizes: Sequence[int]) -> MeasuredModel:
+    """The units of a model, or what each rank along tp has of them: the means of the ranks."""
+    graph, config = trainer.arrangement.graph, trainer.config
+    found = {n: _mean_units(comm, trainer, n) for n in sizes}
+    return MeasuredModel(signature(graph), config.tp, config.dtype, found)
+
+
+def _mean_units(comm: Comm, trainer: Trainer, samples: int) -> list[UnitTimes]:
+    graph, on = trainer.arrangement.graph, trainer.session.setup.on
+    x = trainer.train.gather(np.arange(samples) % len(trainer.train.split.y)).x
     comm.barrier()
+    clock = ComputeClock()
+    token = current_recorder.set(clock)
     costs = plan.profile(
-        one.model, graph, units(graph), x, on, together=(comm,), dtype=one.config.dtype
+        *(trainer.model, graph, units(graph), x, on),
+        together=(comm,),
+        dtype=trainer.config.dtype,
+        clock=clock,
     )
+    current_recorder.reset(token)
     rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
     return [UnitTimes(*row) for row in np.mean(gather_objects(comm, rows), axis=0).tolist()]
 
