@@ -118,11 +118,6 @@ STRATEGY_KINDS = (
 """The strategies that train; that of a config is the first one that it asks for."""
 
 
-def stages_of(config: Config) -> int:
-    """The stages of all ranks along pp."""
-    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
-
-
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:

@@ -57,7 +57,7 @@ class LowerBounds:
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
         self._ranks = dict[tuple[Any, ...], list[_Rank]]()
-        self._modules = dict[tuple[int, int], list[list[int]]]()
+        self._modules = dict[tuple[int, int, bool], list[list[int]]]()
         self._messages = dict[tuple[Any, ...], float]()
 
     def seconds(self, one: Candidate) -> float:
@@ -153,7 +153,7 @@ class LowerBounds:
         """The numbers of trained parameters of each module of each rank along pp, the largest
         first, all along tp together."""
         division, variables = self._paper.division(one), self._paper.graph.variables
-        key = len(division.stages), one.pp
+        key = self._paper.cut_key(one)
         if key not in self._modules:
             self._modules[key] = []
             for r in range(one.pp):

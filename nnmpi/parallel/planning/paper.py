@@ -1,7 +1,7 @@
 """Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
 
 sharding   of (cp, tp, sequence parallelism)
-division   of (stages, pp)
+division   of (stages, pp, whether these are on several nodes)
 """
 
 from collections.abc import Callable
@@ -13,19 +13,23 @@ from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrange import STRATEGY_KINDS, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement, RankModel
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import Division, estimated_division
+from nnmpi.parallel.arrangement.division import Division, stages_of
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.schedules.pipeline import SCHEDULES
 
 K = TypeVar("K")
 T = TypeVar("T")
 
 UNMEASURED = {"allreduce": "ring"}
 """What stands for the fastest all-reduce where nothing is measured."""
+
+
+FULL = 8
+"""Micro-batches of the pipelines that models are cut for, or one a stage: cuts differ little."""
 
 
 class Paper:
@@ -43,7 +47,7 @@ class Paper:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
         self._shardings = _Once[tuple[int, int, bool], Sharding]()
-        self._divisions = _Once[tuple[int, int], Division]()
+        self._divisions = _Once[tuple[int, int, bool], Division]()
 
     def config(self, one: Candidate) -> Config:
         """The config of a layout."""
@@ -61,13 +65,20 @@ class Paper:
 
     def division(self, one: Candidate) -> Division:
         """The stages."""
-        virtual = self.plain.virtual_stages if SCHEDULES[one.schedule].virtual else 1
-        key = one.pp * virtual, one.pp
-        return self._divisions.get(key, lambda: self._divided(*key))
+        key = self.cut_key(one)
+        return self._divisions.get(key, lambda: self._divided(one, is_near=key[-1]))
 
-    def _divided(self, stages: int, pp: int) -> Division:
-        seconds = self._model.whole_seconds(max(self.plain.batch_size // 8, 1))
-        return estimated_division(self.graph, stages, pp, seconds=seconds)
+    def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
+        """What layouts have in common that are cut into the same stages."""
+        config = self.config(one)
+        along_pp = mesh_of(config, self.cluster.size).group(0, "pp")
+        return stages_of(config), one.pp, self.cluster.on_one_node(along_pp)
+
+    def _divided(self, one: Candidate, is_near: bool) -> Division:
+        machine, full = self._model.machine, max(one.pp, FULL)
+        micro_batches = min(full, self.plain.batch_size)
+        config = replace(self.config(one), micro_batches=micro_batches, recompute=False)
+        return division_on_paper(self._model, config, machine.near if is_near else machine.far)
 
     def refusal(self, one: Candidate) -> str:
         """Why all layouts cannot be whose model is cut in this way; "" if they can."""

@@ -4,19 +4,21 @@ from collections.abc import Callable
 
 from nnmpi.config import Config
 from nnmpi.parallel import plan
-from nnmpi.parallel.arrangement.arrange import arrange, stages_of
+from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.paper import UNMEASURED
+from nnmpi.parallel.planning.stage_cut import division_on_paper
+from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.run.setup.cutting import Uncut, sharding_of
 
 
 def on_paper(uncut: Uncut, cluster: Cluster) -> Arrangement:
     """How ranks would be arranged; what a run measures is estimated."""
     config, graph = uncut.config, uncut.graph
-    division = estimated_division(graph, stages_of(config), config.pp, config.cut)
+    division = division_on_paper(ModelTimes(graph, TYPICAL, config.dtype), config)
     return arrange(config, cluster, graph, sharding_of(uncut), division, UNMEASURED)
 
 
