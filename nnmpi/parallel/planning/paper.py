@@ -20,6 +20,7 @@ from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.schedules.pipeline import SCHEDULES
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class Paper:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
         self._shardings = _Once[tuple[int, int, bool], Sharding]()
+        self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = _Once[tuple[int, int, bool], Division]()
 
     def config(self, one: Candidate) -> Config:
@@ -70,9 +72,13 @@ class Paper:
 
     def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
         """What layouts have in common that are cut into the same stages."""
-        config = self.config(one)
-        along_pp = mesh_of(config, self.cluster.size).group(0, "pp")
-        return stages_of(config), one.pp, self.cluster.on_one_node(along_pp)
+        of = one.shape, SCHEDULES[one.schedule].virtual
+        if of not in self._cut_keys:
+            config = self.config(one)
+            along_pp = mesh_of(config, self.cluster.size).group(0, "pp")
+            is_near = self.cluster.on_one_node(along_pp)
+            self._cut_keys[of] = stages_of(config), one.pp, is_near
+        return self._cut_keys[of]
 
     def _divided(self, one: Candidate, is_near: bool) -> Division:
         machine, full = self._model.machine, max(one.pp, FULL)
