@@ -150,6 +150,11 @@ class Config:
         "parameters too (3)",
         choices=(0, 1, 2, 3),
     )
+    plan: str | None = _layout(
+        None,
+        "find the fastest layout at the start, and train with it: auto (what the ranks take is "
+        "measured first), or by the figures of a FILE.json that nnmpi.measure has written",
+    )
     micro_batches: int = _pipeline(
         1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
     )

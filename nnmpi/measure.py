@@ -18,6 +18,7 @@ from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.measuring import measure, processor
+from nnmpi.run.setup.setup import set_up
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +64,7 @@ def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
     out, config = all_or_none(comm, read)
     known = all_or_none(comm, lambda: known_machine(out, len(comm.node())))
     blas.set_threads(1)
-    machine = measure(config, comm)
+    machine = measure(set_up(config, None, None, comm), comm)
     if known:
         machine = machine.joined(known)
     if comm.rank == 0:

@@ -21,6 +21,11 @@ BARE = {o.name: o.metadata["bare"] for o in options() if o.metadata["bare"] is n
 """Of options that may be given without a value: what they are then."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
+PLANNED = (
+    *(axis.name for axis in AXES),
+    *("zero", "sequence_parallel", "schedule", "micro_batches", "recompute", "allreduce", "cut"),
+)
+"""The options that a plan chooses."""
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
@@ -120,6 +125,12 @@ REFUSALS = (
         "each rank gets the sum of a part only, as ring, p2p, halving and nccl can do it",
         "use --allreduce ring, or --zero 1",
     ),
+    # layouts that are searched for
+    *(Refusal("plan", option, "the plan chooses it, and trains with it") for option in PLANNED),
+    Refusal("plan", "servers", "a plan is for ranks that make their steps together", NO_SERVERS),
+    Refusal("plan", "reproducible", "it gives the same bits along dp alone, which needs no plan"),
+    Refusal("plan", "elastic", "it fits a layout that is given to the ranks that are there"),
+    Refusal("plan", "dry_run", "it trains", "use python -m nnmpi.plan"),
     # text while it is trained
     Refusal("sample_every", "cp", ONE_POSITION),
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),

@@ -80,8 +80,8 @@ TABLE = (
     ),
     MayChange(
         (
-            *("dp", "pp", "tp", "cp", "sequence_parallel", "order", "zero", "the ranks"),
-            *("schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
+            *("dp", "pp", "tp", "cp", "sequence_parallel", "order", "zero", "plan"),
+            *("the ranks", "schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
             *("allreduce", "reduce_dtype", "bucket_mb", "overlap", "progress"),
             *("device", "convolution"),
             *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,12 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.planning.exchange_time import curve_name
 from nnmpi.parallel.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.unit_times import signature
-from nnmpi.parallel.recorder import Recorder, current_recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder, current_recorder
+from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.network_fit import fitted_network
-from nnmpi.run.trainer import Trainer
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+from nnmpi.run.setup.setup import Setup
 
 SIZES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
@@ -49,9 +53,9 @@ def processor() -> str:
     return blas.cpu().get("model name") or platform.processor() or platform.machine()
 
 
-def measure(config: Config, comm: Comm) -> Machine:
-    """The machine that the ranks of a Comm run on, and the units of the config's model on it; every
-    rank calls it.
+def measure(setup: Setup, comm: Comm) -> Machine:
+    """The machine that the ranks of a Comm run on, and the units of a run's model on it; every rank
+    calls it.
 
     All nodes measure at the same time. Ranks on one node do not know the links to others: these
     are those of a typical machine.
@@ -59,7 +63,7 @@ def measure(config: Config, comm: Comm) -> Machine:
     here = comm.node()
     node = comm.split(here[0])
     assert node is not None
-    machine = _node(config, node)
+    machine = _node(setup, node)
     node.free()
     if len(here) == comm.size:
         return machine
@@ -70,20 +74,26 @@ def measure(config: Config, comm: Comm) -> Machine:
     return machine._replace(far=Link(*gather_objects(comm, links)[0][0]))
 
 
-def _node(config: Config, comm: Comm) -> Machine:
+def _node(setup: Setup, comm: Comm) -> Machine:
     """What the ranks of one node measure."""
-    plain = replace(config, epochs=1, steps=None, check_copies=0)
+    config = setup.config
     network, sizes = fitted_network(comm), _micro_batches(config)
     sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p)}
-    with closing(Trainer(plain, comm=comm_self())) as one:
+    with closing(_session(setup, comm_self())) as one:
         model = _units(comm, one, sizes)
         speed, update = _speed(one, model), _update(comm, one)
-        step, micro_batch = _fixed(comm, plain, model, update, one)
-    parts = (_parts(comm, plain, tp, sizes) for tp in _group_sizes(comm))
+        step, micro_batch = _fixed(comm, setup, model, update, one)
+    parts = (_parts(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, network.link, TYPICAL.far, network.gamma, sums),
         *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
     )
+
+
+def _session(setup: Setup, comm: Comm, **options: Any) -> Session:
+    """Ranks that are arranged by these options, in a run of their own."""
+    config = replace(setup.config, plan=None, check_copies=0, **options)
+    return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 
 
 def _group_sizes(comm: Comm) -> list[int]:
@@ -139,33 +149,33 @@ class ComputeClock(Recorder):
         return self.now() - self.waited
 
 
-def _parts(comm: Comm, config: Config, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
+def _parts(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
     """The parts of units that ranks along tp have; None if the model cannot be divided so."""
     try:
-        trainer = Trainer(replace(config, tp=tp, dp=None), comm=comm)
+        session = _session(setup, comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks
         return None
-    with closing(trainer):
-        return _units(comm, trainer, sizes)
+    with closing(session):
+        return _units(comm, session, sizes)
 
 
-def _units(comm: Comm, trainer: Trainer, sizes: Sequence[int]) -> MeasuredModel:
+def _units(comm: Comm, session: Session, sizes: Sequence[int]) -> MeasuredModel:
     """The units of a model, or what each rank along tp has of them: the means of the ranks."""
-    graph, config = trainer.arrangement.graph, trainer.config
-    found = {n: _mean_units(comm, trainer, n) for n in sizes}
+    graph, config = session.arrangement.graph, session.config
+    found = {n: _mean_units(comm, session, n) for n in sizes}
     return MeasuredModel(signature(graph), config.tp, config.dtype, found)
 
 
-def _mean_units(comm: Comm, trainer: Trainer, samples: int) -> list[UnitTimes]:
-    graph, on = trainer.arrangement.graph, trainer.session.setup.on
-    x = trainer.train.gather(np.arange(samples) % len(trainer.train.split.y)).x
+def _mean_units(comm: Comm, session: Session, samples: int) -> list[UnitTimes]:
+    graph, setup = session.arrangement.graph, session.setup
+    x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     comm.barrier()
     clock = ComputeClock()
     token = current_recorder.set(clock)
     costs = plan.profile(
-        *(trainer.model, graph, units(graph), x, on),
+        *(session.model, graph, units(graph), x, setup.on),
         together=(comm,),
-        dtype=trainer.config.dtype,
+        dtype=session.config.dtype,
         clock=clock,
     )
     current_recorder.reset(token)
@@ -173,7 +183,7 @@ def _mean_units(comm: Comm, trainer: Trainer, samples: int) -> list[UnitTimes]:
     return [UnitTimes(*row) for row in np.mean(gather_objects(comm, rows), axis=0).tolist()]
 
 
-def _speed(one: Trainer, measured: MeasuredModel) -> float:
+def _speed(one: Session, measured: MeasuredModel) -> float:
     """Multiplications and additions a second, in forward passes of all units."""
     graph, n = one.arrangement.graph, max(measured.units)
     seconds = sum(unit.forward for unit in measured.units[n])
@@ -184,7 +194,7 @@ def _speed(one: Trainer, measured: MeasuredModel) -> float:
 # ---- the rest of a step
 
 
-def _update(comm: Comm, one: Trainer) -> float:
+def _update(comm: Comm, one: Session) -> float:
     """Seconds of the optimizer a number."""
     optimizer = one.optimizer
     for p in optimizer.parameters:
@@ -200,25 +210,25 @@ def _update(comm: Comm, one: Trainer) -> float:
 
 
 def _fixed(
-    comm: Comm, config: Config, measured: MeasuredModel, update: float, one: Trainer
+    comm: Comm, setup: Setup, measured: MeasuredModel, update: float, one: Session
 ) -> tuple[float, float]:
     """Seconds of a step, and of each of its micro-batches, besides units and the update."""
-    n, numbers = config.batch_size, sum(p.size for p in one.optimizer.parameters)
+    n, numbers = setup.config.batch_size, sum(p.size for p in one.optimizer.parameters)
     left, many = dict[int, float](), min(MANY, n)
     for count in (1, many):
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
-        with closing(Trainer(replace(config, micro_batches=count), comm=comm_self())) as trainer:
-            left[count] = _step(comm, trainer) - count * of_units - numbers * update
+        with closing(_session(setup, comm_self(), micro_batches=count)) as session:
+            left[count] = _step(comm, session) - count * of_units - numbers * update
     micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
     return max(left[1] - micro_batch, 0.0), micro_batch
 
 
-def _step(comm: Comm, trainer: Trainer) -> float:
+def _step(comm: Comm, session: Session) -> float:
     """Seconds of a step of one rank."""
     times = list[float]()
-    trainer.model.train()
+    session.model.train()
     while len(times) < STEPS:
-        with closing(trainer.strategy.steps(trainer.train, trainer.state)) as steps:
+        with closing(session.strategy.steps(session.setup.train, StepState())) as steps:
             began = time.perf_counter()
             for _ in islice(steps, STEPS):
                 now = time.perf_counter()

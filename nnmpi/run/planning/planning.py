@@ -35,13 +35,15 @@ class Asked(NamedTuple):
 class LayoutPlan(NamedTuple):
     """What was found.
 
-    notes  what one should know of the figures, a line each
+    notes        what one should know of the figures, a line each
+    is_measured  whether the units of the model were measured
     """
 
     config: Config
     asked: Asked
     search: Search
     notes: list[str]
+    is_measured: bool
 
     @property
     def title(self) -> str:
@@ -60,6 +62,12 @@ def planned(config: Config, asked: Asked) -> LayoutPlan:
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss)
     cluster = Cluster.on_paper(asked.ranks, asked.nodes, config.device)
+    return search(asked, Uncut(config, graph, loss, dataset, NO_METRICS), cluster, machine)
+
+
+def search(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> LayoutPlan:
+    """The fastest layouts of a model on a cluster of such machines."""
+    config, graph = uncut.config, uncut.graph
     times = ModelTimes(graph, machine, config.dtype)
     notes = [*_notes(config, asked, machine, times)]
     if config.optimizer not in machine.updates:
@@ -67,13 +75,13 @@ def planned(config: Config, asked: Asked) -> LayoutPlan:
         machine = machine._replace(updates={**machine.updates, config.optimizer: most})
 
     def cut(one: Config) -> Sharding:
-        return sharding_of(Uncut(one, graph, loss, dataset, NO_METRICS))
+        return sharding_of(uncut._replace(config=one))
 
     paper = Paper(config, cluster, graph, times, plan.check, cut)
     costs = CostModel(machine, times, ExchangeTimes(machine, cluster))
     found = Searcher(paper, costs, asked.memory or float("inf")).search()
     _refuse_none(config, asked, found)
-    return LayoutPlan(config, asked, found, notes)
+    return LayoutPlan(config, asked, found, notes, times.is_measured)
 
 
 def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
