@@ -25,7 +25,7 @@ PLANNED = (
     *(axis.name for axis in AXES),
     *("zero", "sequence_parallel", "schedule", "micro_batches", "recompute", "allreduce", "cut"),
 )
-"""The options that a plan chooses."""
+"""The options that a plan chooses: a layout."""
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
@@ -126,7 +126,7 @@ REFUSALS = (
         "use --allreduce ring, or --zero 1",
     ),
     # layouts that are searched for
-    *(Refusal("plan", option, "the plan chooses it, and trains with it") for option in PLANNED),
+    Refusal("plan", "a layout", "the plan chooses one, and trains with it"),
     Refusal("plan", "servers", "a plan is for ranks that make their steps together", NO_SERVERS),
     Refusal("plan", "reproducible", "it gives the same bits along dp alone, which needs no plan"),
     Refusal("plan", "elastic", "it fits a layout that is given to the ranks that are there"),
@@ -227,6 +227,10 @@ def _without_halves(config: Config, ranks: int) -> str:
     return "" if halves else f"allreduce {config.allreduce}"
 
 
+def _layout(config: Config, ranks: int) -> str:
+    return next(filter(None, (_asked(name, config, ranks) for name in PLANNED)), "")
+
+
 def _in_memory(config: Config, ranks: int) -> str:
     by_memory = config.allreduce in ("shared", "hierarchical")
     return f"allreduce {config.allreduce}" if by_memory else ""
@@ -243,6 +247,7 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
+    "a layout": _layout,
     "allreduce without halves": _without_halves,
     "allreduce in memory": _in_memory,
     "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",

@@ -18,6 +18,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "16 bits summed in float32": {"dtype": "float16"},
     "another dtype": {"dtype": "bfloat16"},
     "allreduce mpi": {"dtype": "float16", "allreduce": "mpi"},
+    "a layout": {"zero": 1},
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},

@@ -33,7 +33,7 @@ LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""
 
 
-Clock: TypeAlias = Callable[[], float]
+Timer: TypeAlias = Callable[[], float]
 """The time in seconds."""
 
 
@@ -113,7 +113,7 @@ def profile(
     repeats: int = 5,
     together: Sequence[Comm] = (),
     dtype: Any = None,
-    clock: Clock = perf_counter,
+    clock: Timer = perf_counter,
 ) -> list[UnitCost]:
     """The cost of each unit of a model for a micro-batch x.
 
@@ -168,7 +168,7 @@ def _fastest(
     on: Backend,
     repeats: int,
     together: Sequence[Comm],
-    clock: Clock,
+    clock: Timer,
 ) -> tuple[Tensors, list[float]]:
     """The input of the next unit, and the least of each time over the repeats.
 
@@ -196,7 +196,7 @@ def _fastest(
 
 
 def _passes(
-    module: Module, enters: Tensors, on: Backend, clock: Clock
+    module: Module, enters: Tensors, on: Backend, clock: Timer
 ) -> tuple[Any, tuple[float, ...]]:
     """The output; seconds of its forward pass, of the gradients of its input and of parameters."""
     inputs = needing_gradients(enters)
@@ -216,7 +216,7 @@ def _passes(
     return y, (ahead, middle - began, _now(on, clock) - middle)
 
 
-def _now(on: Backend, clock: Clock) -> float:
+def _now(on: Backend, clock: Timer) -> float:
     """The time in seconds, after waiting for the device."""
     backend.to_host(on.xp.zeros(1))
     return clock()

@@ -8,10 +8,15 @@ from helpers.mpijob import run
 from nnmpi import Config, measure, plan
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.planning.machine import TYPICAL, read_machine
+from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.run import measuring
+from nnmpi.run.setup.setup import set_up
 
 DIGITS = "--model", "digits-cnn", "--data", "digits"
+
+
+def measured(config: Config, comm: Comm) -> Machine:
+    return measuring.measure(set_up(config, None, None, comm), comm)
 
 
 def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,10 +43,10 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1)
-    (machine,) = threads.run(1, lambda comm: measuring.measure(config, comm))
+    (machine,) = threads.run(1, lambda comm: measured(config, comm))
     assert [*machine.models[0].units] == [1]
     whole = Config(model="iris-mlp", data="iris", batch_size=150)
-    (machine,) = threads.run(1, lambda comm: measuring.measure(whole, comm))
+    (machine,) = threads.run(1, lambda comm: measured(whole, comm))
     assert [*machine.models[0].units] == [18, 75, 150]
 
 
@@ -49,7 +54,7 @@ def test_links_between_nodes_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
     """Ranks as threads, of which each believes to be a node."""
     monkeypatch.setattr(Comm, "node", lambda comm: (comm.rank,))
     config = Config(model="iris-mlp", data="iris")
-    first, second = threads.run(2, lambda comm: measuring.measure(config, comm))
+    first, second = threads.run(2, lambda comm: measured(config, comm))
     assert first.far == second.far != TYPICAL.far
     assert (first.ranks, first.sums) == (1, {})
 
