@@ -37,7 +37,7 @@ from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.memory import activations, memory
+from nnmpi.parallel.arrangement.passing import needed
 from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import Machine
@@ -152,9 +152,10 @@ def predicted(s: Setting, trainer: Trainer) -> StepTime:
 
 def of_data(trainer: Trainer) -> int:
     """Bytes of the samples that a rank has, as they are and standardised."""
-    given, taken = trainer.dataset, (trainer.train.split, trainer.test.split)
-    rows = ((*arrays(split.x), split.y) for split in (given.train, given.test, *taken))
-    return sum({id(array): array.nbytes for row in rows for array in row}.values())
+    loaders = trainer.train, trainer.test
+    given = [array for one in loaders for array in (*arrays(one.split.x), one.split.y)]
+    ready = [array for one in loaders if one._ready is not None for array in arrays(one._ready)]
+    return sum({id(array): array.nbytes for array in (*given, *ready)}.values())
 
 
 def resources(comm: Comm, s: Setting, name: str) -> Row:
@@ -176,7 +177,7 @@ def resources(comm: Comm, s: Setting, name: str) -> Row:
             counted = ranks.sent_by(lambda n: [*islice(steps, n)])
             steps.close()
             a, batch = trainer.arrangement, s.config.batch_size
-            held = memory(a, comm.rank, batch).total + activations(a, comm.rank, batch)
+            held = needed(a, comm.rank, batch)
             said = sum(one.bytes for one in traffic(a, 0, batch).values())
             options = {n: getattr(trainer.config, n) for n in ("dp", "pp", "tp", "zero")}
     most = max(gather_objects(comm, (peak, held)))

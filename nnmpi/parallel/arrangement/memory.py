@@ -182,22 +182,22 @@ def _of_stage(a: Arrangement, stage: int, samples: int, *where: int) -> float:
     """The same on ranks at these coordinates along the axes that cut activations."""
     graph, is_last = a.graph, stage == len(a.stages) - 1
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
-    edges, besides = {*(graph.loss.edges if is_last else a.division.stages[stage + 1].takes)}, 0.0
+    edges, more = {*(graph.loss.edges if is_last else a.division.stages[stage + 1].takes)}, 0.0
     elsewhere = [k for k in a.stages[stage] if not a.sharding.branches.runs(k, at["tp"])]
     for kept in run_together(a, a.stages[stage]):
         if kept.nodes[0] not in elsewhere:
-            edges |= _read(a, kept, at) - {*_gathered(a, kept)}
-            besides += _besides(a, kept, samples, at)
+            edges |= read(a, kept, at) - {*_gathered(a, kept)}
+            more += besides(a, kept, samples, at)
     if is_last:
-        besides += _of_loss(a, samples, at)
+        more += _of_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
     memories -= {graph.edges[e].memory for e in a.division.stages[stage].takes}
     made = sum(a.local_bytes(e, samples, at) for e in memories)
-    return _entering(a, stage, samples, at) + made + besides
+    return _entering(a, stage, samples, at) + made + more
 
 
-def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
+def besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """What nodes keep besides their edges: as much of it is here as of what it is made from.
 
     Products keep what they have made of their input; what runs with them keeps masks of the output.
@@ -223,7 +223,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     return before + behind * share + own
 
 
-def _read(a: Arrangement, kept: Kept, at: At) -> set[int]:
+def read(a: Arrangement, kept: Kept, at: At) -> set[int]:
     """The edges that the vjps of nodes read; a convolution of some input channels may read its
     input where one of all channels keeps what it has made of it, or the other way round."""
     k = kept.nodes[0]

@@ -12,7 +12,7 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import activations, memory
+from nnmpi.parallel.arrangement.passing import needed
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
@@ -77,7 +77,7 @@ def largest(a: Arrangement) -> int:
     batch = a.config.batch_size
     axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
     ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
-    return max(memory(a, r, batch).total + activations(a, r, batch) for r in ranks)
+    return max(needed(a, r, batch) for r in ranks)
 
 
 class Searcher:
