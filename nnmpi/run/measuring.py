@@ -7,10 +7,10 @@ least, or a low one, of several: that of a machine that nobody else uses at the 
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,17 @@ from nnmpi.run.setup.setup import Setup
 SIZES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
 
+COLD = 1 << 26
+"""Bytes of arrays that are used in turns: more than caches hold."""
+
 LONG = 0.1
 """Seconds: where one sum takes longer, larger ones are not timed."""
 
 MANY = 8
 """Micro-batches of a step, to tell what each of them takes from what a step takes."""
+
+ROUNDS = 3
+"""How often units and sums are measured, at some distance in time, and the least time counts."""
 
 STEPS = 10
 """Steps of one rank that are timed, of which the least time counts."""
@@ -125,12 +131,18 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
-            (seconds,) = medians(comm, [partial(call, np.zeros(nbytes // 4, np.float32))])
+            seconds = min(medians(comm, [_on_cold(call, nbytes)])[0] for _ in range(ROUNDS))
             points.append((float(nbytes), seconds))
             if seconds > LONG:
                 break
         yield curve_name(collective, algorithm, p), Curve(tuple(points))
     group.free()
+
+
+def _on_cold(call: Callable[[np.ndarray], object], nbytes: int) -> Callable[[], object]:
+    """A call on arrays in turns, so that none is in the caches: nor are gradients in a step."""
+    arrays = cycle(np.zeros((max(COLD // nbytes, 1), nbytes // 4), np.float32))
+    return lambda: call(next(arrays))
 
 
 # ---- units
@@ -162,11 +174,14 @@ def _parts(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredM
 def _units(comm: Comm, session: Session, sizes: Sequence[int]) -> MeasuredModel:
     """The units of a model, or what each rank along tp has of them: the means of the ranks."""
     graph, config = session.arrangement.graph, session.config
-    found = {n: _mean_units(comm, session, n) for n in sizes}
+    rounds = [[_mean_units(comm, session, n) for n in sizes] for _ in range(ROUNDS)]
+    least = [np.min(of_size, axis=0).tolist() for of_size in zip(*rounds, strict=True)]
+    found = {n: [UnitTimes(*row) for row in rows] for n, rows in zip(sizes, least, strict=True)}
     return MeasuredModel(signature(graph), config.tp, config.dtype, found)
 
 
-def _mean_units(comm: Comm, session: Session, samples: int) -> list[UnitTimes]:
+def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]:
+    """Seconds of the three passes of each unit, as the ranks take them on average."""
     graph, setup = session.arrangement.graph, session.setup
     x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     comm.barrier()
@@ -180,7 +195,8 @@ def _mean_units(comm: Comm, session: Session, samples: int) -> list[UnitTimes]:
     )
     current_recorder.reset(token)
     rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
-    return [UnitTimes(*row) for row in np.mean(gather_objects(comm, rows), axis=0).tolist()]
+    found: list[list[float]] = np.mean(gather_objects(comm, rows), axis=0).tolist()
+    return found
 
 
 def _speed(one: Session, measured: MeasuredModel) -> float:
@@ -215,10 +231,16 @@ def _fixed(
     """Seconds of a step, and of each of its micro-batches, besides units and the update."""
     n, numbers = setup.config.batch_size, sum(p.size for p in one.optimizer.parameters)
     left, many = dict[int, float](), min(MANY, n)
-    for count in (1, many):
+    with ExitStack() as stack:
+        sessions = {
+            count: stack.enter_context(closing(_session(setup, comm_self(), micro_batches=count)))
+            for count in (1, many)
+        }
+        rounds = [{k: _step(comm, one) for k, one in sessions.items()} for _ in range(ROUNDS)]
+    for count in sessions:
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
-        with closing(_session(setup, comm_self(), micro_batches=count)) as session:
-            left[count] = _step(comm, session) - count * of_units - numbers * update
+        step = min(found[count] for found in rounds)
+        left[count] = step - count * of_units - numbers * update
     micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
     return max(left[1] - micro_batch, 0.0), micro_batch
 

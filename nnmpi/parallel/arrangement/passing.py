@@ -1,8 +1,8 @@
 """Gradients of activations: what a backward pass takes beside what forward passes keep.
 
-    nodes       k-1 ──► k ──► k+1      the backward pass is at k:
-    kept        ███████████            what k+1 kept is free
-    gradients        in ◄── out        both are there
+nodes       k-1 ──► k ──► k+1      the backward pass is at k:
+kept        ███████████            what k+1 kept is free
+gradients        in ◄── out        both are there
 """
 
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement

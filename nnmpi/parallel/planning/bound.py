@@ -114,7 +114,7 @@ class LowerBounds:
         """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
         machine, numbers = self._costs.machine, sum(self._trained) / self._paper.cluster.size
         update = numbers * machine.updates[self._paper.plain.optimizer]
-        return update + machine.step + self._count(one) * machine.micro_batch
+        return update + machine.step + self._count(one) * machine.micro_batch / one.pp
 
     def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
         """The seconds of the passes of each stage, without exchanges."""

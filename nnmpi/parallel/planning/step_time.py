@@ -5,7 +5,8 @@ tensor     its exchanges within these passes: along tp and cp, statistics
 bubble     what passes take longer than that, on the rank whose gradients are summed last
 sums       of gradients, and parameters that ZeRO 3 gathers, as far as no pass hides them
 update     the optimizer, what ranks agree on, and parameters that are gathered behind it
-other      what no unit and no exchange takes: batches, losses, Python
+other      what no unit and no exchange takes: batches, losses, Python; of what a micro-batch takes,
+           a rank along pp has as large a share as of its units
 """
 
 from collections import Counter, defaultdict
@@ -100,13 +101,17 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
     last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
     passed = max(ends[last], busy)
+    once = len(micro) * sum(
+        sum(stage[kind] for kind in (Kind.F, Kind.B)) for stage in stages.values()
+    )
+    share = compute / once if len(ranks) > 1 and once else 1.0
     return StepTime(
         compute=compute,
         tensor=busy - compute if any(one.tensor for one in found) else 0.0,
         bubble=passed - busy,
         sums=done - passed,
         update=max(one.update for one in found),
-        other=costs.machine.step + len(micro) * costs.machine.micro_batch,
+        other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
     )
 
 
