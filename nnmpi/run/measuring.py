@@ -17,7 +17,7 @@ import numpy as np
 from nnmpi import blas
 from nnmpi.collectives.collective import Collective
 from nnmpi.comm import Comm, comm_self
-from nnmpi.comm.allreduce.autotune import medians
+from nnmpi.comm.allreduce.autotune import fits, medians
 from nnmpi.config import Config
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
@@ -92,7 +92,8 @@ def _micro_batches(config: Config) -> list[int]:
 
 
 def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
-    """The seconds of collectives in groups of p ranks, all at the same time."""
+    """The seconds of collectives in groups of p ranks, all at the same time; of sums in shared
+    memory as far as all groups have room for them."""
     group = comm.split(comm.rank // p)
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -105,11 +106,15 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
-            (seconds,) = medians(comm, [partial(call, np.zeros(nbytes // 4, np.float32))])
+            one = partial(call, np.zeros(nbytes // 4, np.float32))
+            if not all(gather_objects(comm, fits(one))):
+                break
+            (seconds,) = medians(comm, [one])
             points.append((float(nbytes), seconds))
             if seconds > LONG:
                 break
-        yield curve_name(collective, algorithm, p), Curve(tuple(points))
+        if points:
+            yield curve_name(collective, algorithm, p), Curve(tuple(points))
     group.free()
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nnmpi.config import Config
-from nnmpi.data import blank
 from nnmpi.drawing.tables import amount, plural
 from nnmpi.parallel import plan
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -18,9 +17,8 @@ from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
-from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut, sharding_of
-from nnmpi.run.setup.setup import NO_METRICS, build_model
+from nnmpi.run.setup.cutting import sharding_of
+from nnmpi.run.setup.on_paper import uncut_of
 
 
 class Asked(NamedTuple):
@@ -54,11 +52,8 @@ def planned(config: Config, asked: Asked) -> LayoutPlan:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
     check_cluster(asked.ranks, asked.nodes)
     machine = read_machine(asked.machine) if asked.machine else TYPICAL
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
-    model, loss = build_model(config, None, dataset), objectives.criterion(None)
-    plan.check_batch(config, len(dataset.train.y))
-    objectives.check_labels(loss, dataset)
-    graph = objectives.model_graph(config, model, dataset, loss)
+    _, uncut = uncut_of(config)
+    graph = uncut.graph
     cluster = Cluster.on_paper(asked.ranks, asked.nodes, config.device)
     times = ModelTimes(graph, machine, config.dtype)
     notes = [*_notes(config, asked, machine, times)]
@@ -67,7 +62,7 @@ def planned(config: Config, asked: Asked) -> LayoutPlan:
         machine = machine._replace(updates={**machine.updates, config.optimizer: most})
 
     def cut(one: Config) -> Sharding:
-        return sharding_of(Uncut(one, graph, loss, dataset, NO_METRICS))
+        return sharding_of(uncut._replace(config=one))
 
     paper = Paper(config, cluster, graph, times, plan.check, cut)
     costs = CostModel(machine, times, ExchangeTimes(machine, cluster))
