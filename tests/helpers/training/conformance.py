@@ -538,7 +538,7 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
     found, n = of_device(family), 0
     for k, row in enumerate(found):
         is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % (5 if len(found) < MANY else 9) == 0
+        yield row, is_of_third and n % (7 if len(found) < MANY else 12) == 0
         n += is_of_third
 
 
@@ -549,21 +549,26 @@ def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
     return found[len(found) // 2 :][:1]
 
 
-def rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks, a third of another third, of many rows a fifth of it; of 8 ranks,
-    6 are tried too."""
+def rows_over_mpi(family: str, ranks: int) -> Iterator[tuple[Row, bool]]:
+    """Of rows for so many ranks, of 8 ranks for 6 too, a third of another third, of many rows a
+    fifth of it; and whether a row runs without --all: every second one."""
     sizes = (ranks, ranks - 2 if ranks == 8 else 0)
     found = rows(family)
     others = [row for k, row in enumerate(found) if third(k) == 1 or len(found) < 10]
-    return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
+    some = [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
+    yield from ((row, k % 2 == 0) for k, row in enumerate(some))
 
 
-def family_trains_as_one_rank(comm: Comm, name: str) -> None:
-    for row in rows_over_mpi(name, comm.size):
+def family_trains_as_one_rank(comm: Comm, name: str, is_of_sample: bool = True) -> None:
+    for row in (row for row, one in rows_over_mpi(name, comm.size) if one == is_of_sample):
         part = comm.split(0 if comm.rank < row.ranks else None)
         if part is not None:
             row.trains_as_one_rank(part)
             part.free()
+
+
+def more_of_a_family_trains_as_one_rank(comm: Comm, name: str) -> None:
+    family_trains_as_one_rank(comm, name, is_of_sample=False)
 
 
 def family_trains_on_device(comm: Comm, name: str) -> None:
