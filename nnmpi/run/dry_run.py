@@ -12,6 +12,7 @@ from nnmpi import cli
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data.inputs import arrays
+from nnmpi.drawing.tables import plural
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -85,7 +86,13 @@ def add_options(p: argparse.ArgumentParser) -> None:
         "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
     )
     output = p.add_argument_group("output")
-    output.add_argument("--svg", type=Path, metavar="FILE", default=None, help="write a picture")
+    output.add_argument(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        default=None,
+        help="write a picture, with --from of both layouts",
+    )
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
 
 
@@ -102,15 +109,18 @@ def run(given: argparse.Namespace) -> Any:
     plan.check(config, cluster.size)
     model, known = uncut_of(config)
     found = on_paper(known, cluster)
-    event = layout_event(found)
+    event, layouts = (
+        layout_event(found),
+        {f"{config.model} on {plural(found.ranks, 'rank')}": found},
+    )
     if given.before is not None:
         other, old_cluster = _asked(_before(given))
         plan.check(other, old_cluster.size)
         before = on_paper(known._replace(config=other), old_cluster)
         event["moves"] = moves_event(before, found, model)
+        layouts = {f"{config.model} on {plural(before.ranks, 'rank')}, before": before, **layouts}
     if given.svg:
-        title = f"{config.model} on {given.ranks:,} ranks"
-        given.svg.write_text(as_svg(found, title), encoding="utf-8")
+        given.svg.write_text(as_svg(layouts), encoding="utf-8")
     return event if given.json else as_text(event)
 
 

@@ -534,11 +534,12 @@ def of_device(family: str) -> list[Row]:
 
 
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is one of those that run without --all: some of a third."""
+    """All rows, and whether a row is one of those that run without --all: some of a third, for 4
+    ranks at most."""
     found, n = of_device(family), 0
     for k, row in enumerate(found):
-        is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % (7 if len(found) < MANY else 12) == 0
+        is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
+        yield row, is_of_third and n % (6 if len(found) < MANY else 11) == 0
         n += is_of_third
 
 
