@@ -478,6 +478,9 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "layers of the library": _layers,
 }
 
+COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
+"""Families with each kind of message of which a rank has a copy on its device."""
+
 
 def rows(family: str) -> list[Row]:
     """The rows of a family; their names differ."""
