@@ -11,7 +11,7 @@ from pathlib import Path
 from nnmpi import cli
 from nnmpi.config import TRAINED, Config
 from nnmpi.parallel.planning.drawing import as_svg
-from nnmpi.run.planning.planning import Asked, planned
+from nnmpi.run.planning.planning import Asked, on_paper, search
 from nnmpi.run.planning.report import as_event, as_text
 from nnmpi.terms import size
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
         asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
         svg, is_json = given.pop("svg"), given.pop("json")
-        plan = planned(Config(**given), asked)
+        plan = search(asked, on_paper(Config(**given), asked))
         if svg:
             svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
         event = as_event(plan)

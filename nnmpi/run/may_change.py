@@ -32,7 +32,10 @@ class MayChange(NamedTuple):
     batch_norm: bool = False
 
 
-FACTS = ("the data set", "standardisation", "functions for options", "the ranks", "software")
+FACTS = (
+    *("the data set", "standardisation", "functions for options", "the loss", "the ranks"),
+    "software",
+)
 """What is compared besides options."""
 
 TABLE = (
@@ -63,7 +66,7 @@ TABLE = (
         beside="reproducible",
     ),
     MayChange(
-        ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32"),
+        ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32", "the loss"),
         Consequence.WARNED,
         "steps from here on are others",
     ),

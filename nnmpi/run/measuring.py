@@ -19,7 +19,7 @@ from nnmpi import blas
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, OtherRankError, comm_self
-from nnmpi.comm.allreduce.autotune import medians
+from nnmpi.comm.allreduce.autotune import fits, medians
 from nnmpi.config import Config
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
@@ -118,7 +118,8 @@ def _micro_batches(config: Config) -> list[int]:
 
 
 def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
-    """The seconds of collectives in groups of p ranks, all at the same time."""
+    """The seconds of collectives in groups of p ranks, all at the same time; of sums in shared
+    memory as far as all groups have room for them."""
     group = comm.split(comm.rank // p)
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -131,11 +132,15 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
-            seconds = min(medians(comm, [_on_cold(call, nbytes)])[0] for _ in range(ROUNDS))
+            one = _on_cold(call, nbytes)
+            if not all(gather_objects(comm, fits(one))):
+                break
+            seconds = min(medians(comm, [one])[0] for _ in range(ROUNDS))
             points.append((float(nbytes), seconds))
             if seconds > LONG:
                 break
-        yield curve_name(collective, algorithm, p), Curve(tuple(points))
+        if points:
+            yield curve_name(collective, algorithm, p), Curve(tuple(points))
     group.free()
 
 

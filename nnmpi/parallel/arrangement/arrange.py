@@ -79,7 +79,7 @@ def arrange(
     tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
-    strategy = next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
+    strategy = strategy_of(config)
     store = _store(config, strategy.name, mesh.count(*REPLICAS), name, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     found = Arrangement(
@@ -115,7 +115,12 @@ STRATEGY_KINDS = (
     ),
     StrategyKind("replicas", lambda c: True),
 )
-"""The strategies that train; that of a config is the first one that it asks for."""
+"""The strategies that train."""
+
+
+def strategy_of(config: Config) -> StrategyKind:
+    """The first one that a config asks for."""
+    return next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
 
 
 def _rank_model(

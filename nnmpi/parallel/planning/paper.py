@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrange import STRATEGY_KINDS, arrange
+from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, RankModel
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, stages_of
@@ -108,7 +108,7 @@ class Paper:
         mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
         rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
         return Arrangement(
-            *(config, self.cluster, self.graph, sharding, division, mesh, 0, STRATEGY_KINDS[-1]),
+            *(config, self.cluster, self.graph, sharding, division, mesh, 0, strategy_of(config)),
             *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
         )
 

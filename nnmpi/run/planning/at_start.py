@@ -8,7 +8,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.planning.machine import read_machine
 from nnmpi.run.measuring import measure
-from nnmpi.run.planning.planning import Asked, search
+from nnmpi.run.planning.planning import Asked, basis, search
 from nnmpi.run.run_plan import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
@@ -38,7 +38,7 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
         graph = objectives.model_graph(plain, model, dataset, setup.loss)
         asked = Asked(comm.size, len({*cluster.nodes}), None, path)
         uncut = Uncut(plain, graph, setup.loss, dataset, setup.metrics)
-        found = search(asked, uncut, cluster, machine)
+        found = search(asked, basis(asked, uncut, cluster, machine))
         return RunPlan(found.search.best[0], found.search.counts.looked, found.notes)
 
     found = gather_objects(comm, all_or_none(comm, first))[0]

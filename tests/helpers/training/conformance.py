@@ -1,7 +1,7 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a sixth of the rows on threads, of families with many rows a twelfth,
+`test_conformance.py` runs a ninth of the rows on threads, of families with many rows half of that,
 `test_strict_conformance.py` some with ranks on a device, and the table of laws others over MPI.
 With --all, all rows run on threads, and all on a device.
 """
@@ -478,6 +478,9 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "layers of the library": _layers,
 }
 
+COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
+"""Families with each kind of message of which a rank has a copy on its device."""
+
 
 def rows(family: str) -> list[Row]:
     """The rows of a family; their names differ."""
@@ -492,16 +495,16 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: a sixth, of many rows a twelfth."""
+    """All rows, and whether a row runs without --all: a ninth, of many rows half of that."""
     found = rows(family)
     some = [k for k in range(len(found)) if third(k) == 0]
-    return with_all_words(found, some[:: 2 if len(found) < MANY else 4])
+    return with_all_words(found, some[:: 3 if len(found) < MANY else 6])
 
 
 def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a sixth."""
+    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth."""
     found = [row for row in rows(family) if row.options is not None]
-    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::2])
+    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::3])
 
 
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
@@ -513,13 +516,19 @@ def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
 
 
 def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:
-    """Rows, and whether a row is one of some, or the first that has a word which none of these
-    has: so each model and each value of an option is tried."""
-    seen = {word for k in some for word in found[k].name.split()}
-    for k, row in enumerate(found):
-        words = {*row.name.split()}
-        yield row, k in some or not words <= seen
-        seen |= words
+    """Rows, and whether a row is one of some, or has words that none of these has: so each model
+    and each value of an option is tried. Rows with the most such words, on the fewest ranks, first.
+    """
+    words, chosen = [{*row.name.split()} for row in found], {*some}
+    seen = {word for k in some for word in words[k]}
+
+    def gain(k: int) -> tuple[int, int]:
+        return len(words[k] - seen), -found[k].ranks
+
+    while found and gain(best := max(range(len(found)), key=gain))[0]:
+        chosen.add(best)
+        seen |= words[best]
+    yield from ((row, k in chosen) for k, row in enumerate(found))
 
 
 def of_device(family: str) -> list[Row]:
@@ -534,11 +543,12 @@ def of_device(family: str) -> list[Row]:
 
 
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is one of those that run without --all: some of a third."""
+    """All rows, and whether a row is one of those that run without --all: some of a third, for 4
+    ranks at most."""
     found, n = of_device(family), 0
     for k, row in enumerate(found):
-        is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % (5 if len(found) < MANY else 9) == 0
+        is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
+        yield row, is_of_third and n % (6 if len(found) < MANY else 11) == 0
         n += is_of_third
 
 
@@ -549,21 +559,26 @@ def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
     return found[len(found) // 2 :][:1]
 
 
-def rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks, a third of another third, of many rows a fifth of it; of 8 ranks,
-    6 are tried too."""
+def rows_over_mpi(family: str, ranks: int) -> Iterator[tuple[Row, bool]]:
+    """Of rows for so many ranks, of 8 ranks for 6 too, a third of another third, of many rows a
+    fifth of it; and whether a row runs without --all: every second one."""
     sizes = (ranks, ranks - 2 if ranks == 8 else 0)
     found = rows(family)
     others = [row for k, row in enumerate(found) if third(k) == 1 or len(found) < 10]
-    return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
+    some = [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
+    yield from ((row, k % 2 == 0) for k, row in enumerate(some))
 
 
-def family_trains_as_one_rank(comm: Comm, name: str) -> None:
-    for row in rows_over_mpi(name, comm.size):
+def family_trains_as_one_rank(comm: Comm, name: str, is_of_sample: bool = True) -> None:
+    for row in (row for row, one in rows_over_mpi(name, comm.size) if one == is_of_sample):
         part = comm.split(0 if comm.rank < row.ranks else None)
         if part is not None:
             row.trains_as_one_rank(part)
             part.free()
+
+
+def more_of_a_family_trains_as_one_rank(comm: Comm, name: str) -> None:
+    family_trains_as_one_rank(comm, name, is_of_sample=False)
 
 
 def family_trains_on_device(comm: Comm, name: str) -> None:
