@@ -68,23 +68,25 @@ class Paper:
     def division(self, one: Candidate) -> Division:
         """The stages."""
         key = self.cut_key(one)
-        return self._divisions.get(key, lambda: self._divided(one, is_near=key[-1]))
+        return self._divisions.get(key, lambda: self._divided(self.config(one)))
 
     def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
         """What layouts have in common that are cut into the same stages."""
         of = one.shape, SCHEDULES[one.schedule].virtual
         if of not in self._cut_keys:
             config = self.config(one)
-            along_pp = mesh_of(config, self.cluster.size).group(0, "pp")
-            is_near = self.cluster.on_one_node(along_pp)
-            self._cut_keys[of] = stages_of(config), one.pp, is_near
+            self._cut_keys[of] = stages_of(config), one.pp, self._is_near(config)
         return self._cut_keys[of]
 
-    def _divided(self, one: Candidate, is_near: bool) -> Division:
-        machine, full = self._model.machine, max(one.pp, FULL)
-        micro_batches = min(full, self.plain.batch_size)
-        config = replace(self.config(one), micro_batches=micro_batches, recompute=False)
-        return division_on_paper(self._model, config, machine.near if is_near else machine.far)
+    def _is_near(self, config: Config) -> bool:
+        """Whether the stages are on one node."""
+        return self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
+
+    def _divided(self, config: Config) -> Division:
+        machine, full = self._model.machine, max(config.pp, FULL)
+        full_pipeline = replace(config, micro_batches=min(full, config.batch_size), recompute=False)
+        link = machine.near if self._is_near(config) else machine.far
+        return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, one: Candidate) -> str:
         """Why all layouts cannot be whose model is cut in this way; "" if they can."""
@@ -99,7 +101,14 @@ class Paper:
         """What each rank has and does."""
         config = self.config(one)
         self._check(config, self.cluster.size)
-        sharding, division = self.sharding(one), self.division(one)
+        return self._arrange(config, self.sharding(one), self.division(one))
+
+    def arranged_by(self, config: Config) -> Arrangement:
+        """The same, by any options."""
+        self._check(config, self.cluster.size)
+        return self._arrange(config, self._sharding_of(config), self._divided(config))
+
+    def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, one: Candidate) -> Arrangement:

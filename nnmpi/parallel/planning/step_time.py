@@ -52,30 +52,56 @@ class CostModel(NamedTuple):
     exchanges: ExchangeTimes
 
 
-class _RankTimes(NamedTuple):
+class RankTimes(NamedTuple):
     """What one rank does in a step, besides messages between stages.
 
     compute  seconds of each pass of a micro-batch, by stage
     tensor   seconds of exchanges within a pass, by stage and kind
+    inside   these exchanges
     gathers  parameters of ZeRO 3, and gradients that each pass scatters
     sums     of gradients, in the order in which they begin
-    update   the optimizer, and exchanges around it
+    numbers  that it updates
+    around   exchanges around the update
+    update   seconds of both
     message  the longest to another stage
     """
 
     compute: Mapping[int, Mapping[Kind, float]]
     tensor: Mapping[tuple[int, Kind], float]
+    inside: Sequence[Exchange]
     gathers: Sequence[Exchange]
     sums: Sequence[Exchange]
+    numbers: int
+    around: Sequence[Exchange]
     update: float
     message: float
 
 
-def step_time(a: Arrangement, costs: CostModel) -> StepTime:
-    """The seconds of a step over one batch of the config.
+class StepModel(NamedTuple):
+    """The time of a step, and what it was made of.
 
-    Of the ranks along dp, cp and tp the last ones have most: it is they that the others wait for.
+    ranks     along pp, with their programs; of those along dp, cp and tp the last ones have most:
+              it is they that the others wait for
+    micro     samples of each of their micro-batches
+    busiest   which of these computes longest
+    last      whose gradients are summed last
     """
+
+    time: StepTime
+    ranks: Sequence[RankTimes]
+    programs: Sequence[Sequence[Op]]
+    micro: Sequence[int]
+    busiest: int
+    last: int
+
+
+def step_time(a: Arrangement, costs: CostModel) -> StepTime:
+    """The seconds of a step over one batch of the config."""
+    return step_model(a, costs).time
+
+
+def step_model(a: Arrangement, costs: CostModel) -> StepModel:
+    """The same, and what they are made of."""
     ranks = a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, ranks[0], a.config.batch_size)
     programs = [ops(a, rank, len(micro)) for rank in ranks]
@@ -101,11 +127,9 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
     last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
     passed = max(ends[last], busy)
-    once = len(micro) * sum(
-        sum(stage[kind] for kind in (Kind.F, Kind.B)) for stage in stages.values()
-    )
-    share = compute / once if len(ranks) > 1 and once else 1.0
-    return StepTime(
+    all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
+    share = compute / all_units if len(ranks) > 1 and all_units else 1.0
+    time = StepTime(
         compute=compute,
         tensor=busy - compute if any(one.tensor for one in found) else 0.0,
         bubble=passed - busy,
@@ -113,6 +137,7 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
         update=max(one.update for one in found),
         other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
     )
+    return StepModel(time, found, programs, micro, busiest, last)
 
 
 def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float]:
@@ -124,7 +149,7 @@ def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float
 
 def _rank_times(
     a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int], program: Sequence[Op]
-) -> _RankTimes:
+) -> RankTimes:
     """What a rank takes, one pass at a time."""
     axes, times, model = a.mesh.axes, costs.exchanges, costs.model
     in_parts = a.config.sequence_parallel
@@ -136,7 +161,7 @@ def _rank_times(
         compute[s] = stage_passes(here, is_first=s == 0)
     counts = Counter((op.stage, op.kind) for op in program if op.micro >= 0)
     tensor = defaultdict[tuple[int, Kind], float](float)
-    gathers, sums, updates = list[Exchange](), list[Exchange](), list[Exchange]()
+    inside, gathers, sums, around = (list[Exchange]() for _ in range(4))
     along = exchanges(a, rank, a.config.batch_size)
     for one in chain.from_iterable(along.values()):
         if one.during in SENDS:
@@ -144,13 +169,14 @@ def _rank_times(
         if one.stage >= 0:
             at = one.stage, _performed(one, counts)
             tensor[at] += times.seconds(one) / counts[at]
+            inside.append(one)
         else:
-            of_phase = {Kind.REDUCE: sums, Kind.UPDATE: updates}
+            of_phase = {Kind.REDUCE: sums, Kind.UPDATE: around}
             of_phase.get(one.during, gathers).append(one)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    update = numbers * costs.machine.updates[a.config.optimizer] + times.total(updates)
+    update = numbers * costs.machine.updates[a.config.optimizer] + times.total(around)
     message = max((times.seconds(one) / one.times for one in along["pp"] if one.times), default=0.0)
-    return _RankTimes(compute, tensor, gathers, sums, update, message)
+    return RankTimes(compute, tensor, inside, gathers, sums, numbers, around, update, message)
 
 
 def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
@@ -160,7 +186,7 @@ def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
 
 
 def _exposed(
-    one: _RankTimes, busy: float, passes: Sequence[Mapping[Kind, float]], times: ExchangeTimes
+    one: RankTimes, busy: float, passes: Sequence[Mapping[Kind, float]], times: ExchangeTimes
 ) -> float:
     """The seconds of sums and gathers that no pass hides.
 
