@@ -92,8 +92,12 @@ def stages_of(config: Config) -> int:
 
 def work(graph: Graph, node: Node) -> int:
     """Multiplications and additions for a sample, forward: a matrix of weights is used once for
-    each position of the output, other numbers once."""
+    each position of the output, a position of attention twice for each that it looks at, other
+    numbers once."""
     numbers = sum(graph.edges[e].numbers for e in node.outputs)
+    if node.kind == "SelfAttention":
+        positions = graph.edges[node.outputs[0]].sample[0]
+        return numbers * positions * (1 if node.settings["is_causal"] else 2)
     matrices = [graph.variables[v].shape for v in node.variables]
     wide = [shape for shape in matrices if len(shape) > 1]
     if node.kind == "Embedding" or not wide:
