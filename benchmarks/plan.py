@@ -7,7 +7,7 @@ and of a model, then steps of each layout, in rounds. A prediction knows no step
               made a second time
     memory    of the rank that has most: traced from before its model is made, without the samples,
               and shared windows
-    bytes     that the first rank sends in a step, by the ledgers of its communicators
+    bytes     that a rank sends in a step on average, by the ledgers of its communicators
     chosen    the layout that --plan takes by the same figures, measured among the others
 
 On several nodes, as those of scripts/cluster, it measures the links between them, too:
@@ -159,7 +159,7 @@ def of_data(trainer: Trainer) -> int:
 
 
 def resources(comm: Comm, s: Setting, name: str) -> Row:
-    """Memory of the rank that has most, and bytes that the first one sends, beside what the
+    """Memory of the rank that has most, and bytes that ranks send on average, beside what the
     arrangement says; and which layout was chosen."""
     with ranks.windows() as sizes:
         gc.collect()
@@ -178,15 +178,15 @@ def resources(comm: Comm, s: Setting, name: str) -> Row:
             steps.close()
             a, batch = trainer.arrangement, s.config.batch_size
             held = needed(a, comm.rank, batch)
-            said = sum(one.bytes for one in traffic(a, 0, batch).values())
+            said = sum(one.bytes for one in traffic(a, comm.rank, batch).values())
             options = {n: getattr(trainer.config, n) for n in ("dp", "pp", "tp", "zero")}
     most = max(gather_objects(comm, (peak, held)))
-    first = gather_objects(comm, counted.bytes)[0]
+    mean = sum(gather_objects(comm, said)) / comm.size
     return {
         "memory": most[0],
         "predicted_memory": most[1],
-        "bytes": first,
-        "predicted_bytes": said,
+        "bytes": counted.bytes,
+        "predicted_bytes": mean,
         "layout": " ".join(f"{n} {v}" for n, v in options.items() if v not in (None, 0, 1)),
     }
 

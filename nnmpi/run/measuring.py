@@ -22,7 +22,7 @@ from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import fits, medians
 from nnmpi.config import Config
 from nnmpi.parallel import plan
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.planning.exchange_time import curve_name
@@ -63,14 +63,16 @@ def measure(setup: Setup, comm: Comm) -> Machine:
     """The machine that the ranks of a Comm run on, and the units of a run's model on it; every rank
     calls it.
 
-    All nodes measure at the same time. Ranks on one node do not know the links to others: these
-    are those of a typical machine.
+    Nodes are alike: the first one measures itself, and all measure the links between them. Ranks
+    on one node do not know these: they are those of a typical machine.
     """
     here = comm.node()
     node = comm.split(here[0])
     assert node is not None
-    machine = _node(setup, node)
+    own = all_or_none(comm, lambda: _node(setup, node) if here[0] == 0 else None)
     node.free()
+    machine = gather_objects(comm, own)[0]
+    assert machine is not None
     if len(here) == comm.size:
         return machine
     first = comm.split(0 if comm.rank == here[0] else None)

@@ -63,7 +63,7 @@ class RankTimes(NamedTuple):
     numbers  that it updates
     around   exchanges around the update
     update   seconds of both
-    message  the longest to another stage
+    messages  seconds of those to other stages for a micro-batch, by kind and stage
     """
 
     compute: Mapping[int, Mapping[Kind, float]]
@@ -74,7 +74,7 @@ class RankTimes(NamedTuple):
     numbers: int
     around: Sequence[Exchange]
     update: float
-    message: float
+    messages: Mapping[tuple[Kind, int], float]
 
 
 class StepModel(NamedTuple):
@@ -113,7 +113,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
         for s in range(len(stages))
     ]
-    simulated = simulate(programs, Costs(passes, max(one.message for one in found)))
+    links = dict(chain.from_iterable(one.messages.items() for one in found))
+    simulated = simulate(programs, Costs(passes, links=links))
     ends = [0.0] * len(ranks)
     for span in simulated.timeline.spans:
         ends[span.rank] = max(ends[span.rank], span.end)
@@ -175,8 +176,10 @@ def _rank_times(
             of_phase.get(one.during, gathers).append(one)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
     update = numbers * costs.machine.updates[a.config.optimizer] + times.total(around)
-    message = max((times.seconds(one) / one.times for one in along["pp"] if one.times), default=0.0)
-    return RankTimes(compute, tensor, inside, gathers, sums, numbers, around, update, message)
+    messages = defaultdict[tuple[Kind, int], float](float)
+    for one in along["pp"]:
+        messages[one.during, one.stage] += times.seconds(one) / len(micro)
+    return RankTimes(compute, tensor, inside, gathers, sums, numbers, around, update, messages)
 
 
 def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
