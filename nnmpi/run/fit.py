@@ -159,15 +159,8 @@ class Fit:
             **digest,
             **written,
             **self._training.tracer.outcome(strategy.layout.mesh),
-            **self._plan_outcome(),
+            **({"plan": self._run.plan_outcome} if self._run.plan else {}),
         }
-
-    def _plan_outcome(self) -> Event:
-        """What --plan has predicted of a step, beside what it takes."""
-        plan, config = self._run.plan, self._session.config
-        if plan is None:
-            return {}
-        return {"plan": plan.outcome(config.batch_size, self._run.pace.rates["samples_per_second"])}
 
     def _epochs(self) -> None:
         """All epochs that are left; or the run is suspended."""

@@ -95,6 +95,7 @@ class RunState:
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.resumed: Resumed | None = None
         self.plan: RunPlan | None = None
+        self.batch_size = setup.config.batch_size
         self.report: Report = NullReport()
         self.opened: Report | None = None
         self.pace = Pace(counts_tokens(setup.dataset, setup.loss))
@@ -106,6 +107,12 @@ class RunState:
         self.stop_requested = False  # to end it
         self.suspend_requested = False  # to end it with a checkpoint: there is more to do
         self.save_requested = False  # a checkpoint, by the clock of the first rank
+
+    @property
+    def plan_outcome(self) -> Event:
+        """What --plan has predicted of a step, beside what it takes."""
+        assert self.plan is not None
+        return self.plan.outcome(self.batch_size, self.pace.rates["samples_per_second"])
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""

@@ -13,7 +13,7 @@ from nnmpi.parallel.planning.step_time import CostModel, RankTimes, StepModel, s
 from nnmpi.schedules.op import Kind
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """A part of a step.
 
     term     of a StepTime
@@ -31,7 +31,7 @@ class Part(NamedTuple):
 HIDDEN = "hidden behind passes"
 
 
-def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Part]]:
+def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
     """The time of a step, and its parts, the longest of each term first."""
     step = step_model(a, costs)
     busiest, last = step.ranks[step.busiest], step.ranks[step.last]
@@ -46,18 +46,18 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Par
     ]
     sums = sum(part.seconds for part in found if part.term == "sums")
     if sums > step.time.sums:
-        found.append(Part("sums", HIDDEN, 1, step.time.sums - sums))
+        found.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in found if part.seconds]
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
 
 
-def _parts(term: str, of: Mapping[str, tuple[int, float]]) -> Iterator[Part]:
+def _parts(term: str, of: Mapping[str, tuple[int, float]]) -> Iterator[StepPart]:
     for what, (times, seconds) in of.items():
-        yield Part(term, what, times, seconds)
+        yield StepPart(term, what, times, seconds)
 
 
-def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Part]:
+def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     """Units of the rank that computes longest; those of one kind together."""
     axes, rank = a.mesh.axes, a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
     counts = Counter((op.stage, op.kind) for op in step.programs[step.busiest] if op.micro >= 0)
@@ -70,7 +70,7 @@ def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Par
                 count, seconds = found[str(unit)]
                 found[str(unit)] = count + 1, seconds + _of_unit(times, s, counts)
     for what, (count, seconds) in found.items():
-        yield Part("compute", f"{plural(count, 'unit')} {what}", count, seconds)
+        yield StepPart("compute", f"{plural(count, 'unit')} {what}", count, seconds)
 
 
 def _of_unit(t: UnitTimes, stage: int, counts: Mapping[tuple[int, Kind], int]) -> float:
@@ -84,7 +84,7 @@ def _of_unit(t: UnitTimes, stage: int, counts: Mapping[tuple[int, Kind], int]) -
     return sum(counts.get((stage, k), 0) * seconds for kinds, seconds in of.items() for k in kinds)
 
 
-def _of_exchanges(term: str, those: Iterable[Exchange], times: ExchangeTimes) -> Iterator[Part]:
+def _of_exchanges(term: str, those: Iterable[Exchange], times: ExchangeTimes) -> Iterator[StepPart]:
     """Exchanges; those of one kind and length together."""
     found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for one in those:
@@ -98,18 +98,18 @@ def _of_exchanges(term: str, those: Iterable[Exchange], times: ExchangeTimes) ->
     yield from _parts(term, found)
 
 
-def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[Part]:
+def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[StepPart]:
     own = rank.update - costs.exchanges.total(rank.around)
     what = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
-    yield Part("update", what, 1, own)
+    yield StepPart("update", what, 1, own)
     yield from _of_exchanges("update", rank.around, costs.exchanges)
 
 
-def _of_others(costs: CostModel, step: StepModel) -> Iterator[Part]:
+def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     once = costs.machine.step
-    yield Part("other", "a step, besides units, exchanges and the update", 1, once)
+    yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
     what = "micro-batches, besides units and exchanges"
-    yield Part("other", what, len(step.micro), step.time.other - once)
+    yield StepPart("other", what, len(step.micro), step.time.other - once)
 
 
 # ---- beside a trace

@@ -16,7 +16,7 @@ from nnmpi.parallel.planning.explain import (
     PASSES,
     UPDATE,
     WAITING,
-    Part,
+    StepPart,
     as_traced,
     parts_of_step,
     pass_name,
@@ -40,7 +40,7 @@ class Explained(NamedTuple):
 
     layout: str
     time: StepTime
-    parts: list[Part]
+    parts: list[StepPart]
     traced: list[tuple[str, float, float]]
 
     def event(self) -> Event:
