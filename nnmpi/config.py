@@ -150,6 +150,11 @@ class Config:
         "parameters too (3)",
         choices=(0, 1, 2, 3),
     )
+    plan: str | None = _layout(
+        None,
+        "find the fastest layout at the start, and train with it: auto (what the ranks take is "
+        "measured first), or by the figures of a FILE.json that nnmpi.measure has written",
+    )
     micro_batches: int = _pipeline(
         1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
     )
@@ -171,6 +176,12 @@ class Config:
         f"all-reduce algorithm for the gradients: {', '.join(ALLREDUCES)} or package.module:NAME",
         choices=ALLREDUCES,
         custom=True,
+    )
+    reduce_dtype: str = _reduce(
+        "float32",
+        "with --dtype of 16 bits: type of partial sums of gradients and activations over ranks, "
+        "float32 or that of --dtype, which is rounded after each addition and sends fewer bytes",
+        choices=("float32", *dtypes.HALVES),
     )
     bucket_mb: float | None = _reduce(
         None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0

@@ -175,6 +175,7 @@ def start_event(session: Session, run: RunState) -> Event:
         **devices(session.arrangement),
         **residences(session.arrangement),
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
+        **({"plan": run.plan.event()} if run.plan else {}),
         **({"warning": session.warning} if session.warning else {}),
     }
 

@@ -196,6 +196,11 @@ class Arrangement:
         return is_half(self.dtype)
 
     @property
+    def sums_dtype(self) -> np.dtype[Any] | None:
+        """The type in which partial sums of gradients and activations travel, if not in theirs."""
+        return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
+
+    @property
     def stages(self) -> list[range]:
         """The nodes of each stage."""
         return [stage.nodes for stage in self.division.stages]

@@ -79,10 +79,12 @@ def moments(a: Arrangement, rank: int) -> Iterator[tuple[int, Node, int]]:
 def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Keys and values around the ring, forward and back, and their gradients to their owners."""
     at, cut, group = a.mesh.coordinates(rank), a.sharding.sequences, a.mesh.group(rank, "cp")
-    dtype = a.dtype if a.cluster.has_devices else a.updated_dtype
+    parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype
     passes, nodes = passes_of(a, rank, micro), a.graph.nodes
 
-    def messages(keys: Iterable[int], of_key: int, during: Kind, s: int) -> Iterator[Exchange]:
+    def messages(
+        keys: Iterable[int], of_key: int, dtype: np.dtype[Any], during: Kind, s: int
+    ) -> Iterator[Exchange]:
         for n, times in Counter(keys).items():
             one = Exchange("keys", Collective.MESSAGE, "", group[:2], n * of_key, dtype, during, s)
             yield one._replace(times=times)
@@ -95,9 +97,10 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
         around = [cut.count(r) for r in owners[:-1]]
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for n in forward(passes, s):
-            yield from messages(around, n * of_position, Kind.F, s)
+            yield from messages(around, n * of_position, a.dtype, Kind.F, s)
         for n in micro if a.graph.edges[e].requires_grad else ():
-            yield from messages((*around, *home), n * of_position, Kind.B, s)
+            yield from messages(around, n * of_position, a.dtype, Kind.B, s)
+            yield from messages(home, n * of_position, parts, Kind.B, s)
 
 
 # ---- along pp, and tp too
