@@ -55,6 +55,7 @@ class Training:
 
     def close(self) -> None:
         """Ends the epoch, in which ranks may have messages under way."""
+        self._steps.close()
         for one in self._backups.values():
             one.close()
         self.trainer.close()

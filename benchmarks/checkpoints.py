@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -28,13 +27,12 @@ import numpy as np
 from lib import timing
 from lib.models import WORKLOADS
 from lib.timing import Row, Spread
-from lib.workloads import MODELS, samples
+from lib.workloads import MODELS, endless, samples
 
 import nnmpi
 from nnmpi import Trainer, blas
 from nnmpi.comm import Comm, world
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.checkpoints.write import Writer
 
 BATCHES = 4
@@ -53,16 +51,6 @@ class Cost(NamedTuple):
     write: list[float]
     copy: list[float]
     size: int  # bytes of a checkpoint
-
-
-def steps(trainer: Trainer, count: int, after: Callable[[int], object]) -> None:
-    """So many steps, in as many epochs as that takes."""
-    done, state = 0, StepState(trainer.step)
-    while done < count:
-        with closing(trainer.strategy.steps(trainer.train, state)) as results:
-            for result in islice(results, count - done):
-                done, state = done + 1, result.state
-                after(done)
 
 
 def seconds(comm: Comm, f: Callable[[], object]) -> float:
@@ -104,24 +92,23 @@ class Measured:
         )
         self._comm, self._every, self._directory = comm, every, directory
         self._trainer = Trainer(config, data=(*data, *data), comm=comm)
+        self._steps = endless(self._trainer)
         self._writer = Writer(directory, comm, keep=KEPT)
         self.cost = Cost([], [], [], [], [], [], 0)
-        self._trainer.model.train()
 
     def _start(self) -> None:
         self._writer.start(self._trainer.session.snapshot(copies=False), {})
 
-    def _after(self, step: int) -> None:
-        if step == 1:
-            self._start()
-        self._writer.poll()
-
     def _with_checkpoint(self) -> None:
-        steps(self._trainer, self._every, self._after)
+        next(self._steps)
+        self._start()
+        for _ in islice(self._steps, self._every - 1):
+            self._writer.poll()
         self._writer.finish()
 
     def _without(self) -> None:
-        steps(self._trainer, self._every, lambda _: None)
+        for _ in islice(self._steps, self._every):
+            pass
 
     def _write(self) -> None:
         self._start()
@@ -168,6 +155,8 @@ class Measured:
             (self._directory / f"copy-{path.name}").unlink()
 
     def close(self) -> None:
+        """Ends the epoch, in which ranks may have messages under way."""
+        self._steps.close()
         self._writer.close()
         self._trainer.close()
 

@@ -1,15 +1,11 @@
 """What it costs to be ready for the loss of a rank: python benchmarks/faults.py [--json FILE]
 
 Ranks of one node train W1 and W2 with its shared memory: under `mpirun --with-ft ulfm`, where each
-notes what it updates, so that others can finish it, and under mpirun alone. There are two figures:
-
-    steps   two jobs take turns in short rounds, and one sleeps while the other is timed. The ratio
-            is the median over rounds of the quotient of wall-clock times, with its quartiles, and
-            with the interval in which that median is in 19 of 20 such measurements. Jobs are
-            started anew several times, since the places of their memory are better or worse.
-    parts   the time of those parts of a step that differ, each as it is in the least disturbed
-            tenth of the steps: 1 + (their sum with - their sum without) / a step without. Other
-            processes on this machine change it little.
+notes what it updates, so that others can finish it, and under mpirun alone. Two jobs take turns in
+short rounds, and one sleeps while the other is timed. The ratio is the median over rounds of the
+quotient of wall-clock times, with its quartiles, and with the interval in which that median is in
+19 of 20 such measurements. Jobs are started anew several times, since the places of their memory
+are better or worse.
 """
 
 import argparse
@@ -17,26 +13,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from lib import jobs, timing
 from lib.jobs import Job, Process, Task
 from lib.timing import Row
 from lib.workloads import TRAINED
 
+from nnmpi import blas
+
 TOLERANT, PLAIN = "--with-ft ulfm", "plain"
 SUBJECTS = (TOLERANT, PLAIN)
 
 
-def process(subject: str, ranks: int, *words: str) -> Process:
-    """One mpirun."""
-    (path, *command), env = jobs.mpirun(ranks, [*jobs.program("lib.steps_ft"), *words])
-    return Process([path, *(subject.split() if subject == TOLERANT else ()), *command], env)
-
-
 def processes(subject: str, ranks: int, folder: Path) -> list[Process]:
     """Ranks that wait for tasks."""
-    return [process(subject, ranks, "serve", str(folder))]
+    (path, *command), env = jobs.mpirun(ranks, [*jobs.program("lib.steps_ft"), str(folder)])
+    return [Process([path, *(subject.split() if subject == TOLERANT else ()), *command], env)]
 
 
 def measured(
@@ -55,28 +47,10 @@ def measured(
     return found
 
 
-def by_parts(found: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
-    """The ratio that follows from the parts of steps, and what each part adds to a step."""
-    typical = {
-        name: {part: median(one[part] for one in runs) for part in runs[0]}
-        for name, runs in found.items()
-    }
-    with_, without = typical[TOLERANT], typical[PLAIN]
-    adds = {part: with_[part] - without[part] for part in with_ if part != "step"}
-    return 1 + sum(adds.values()) / without["step"], adds
-
-
-def row_of(
-    case: str,
-    found: Mapping[str, Sequence[float]],
-    parts: Mapping[str, Sequence[Mapping[str, float]]],
-    ranks: int,
-    facts: Row,
-) -> Row:
+def row_of(case: str, found: Mapping[str, Sequence[float]], ranks: int, facts: Row) -> Row:
     low, middle, high = timing.ratio(found[TOLERANT], found[PLAIN])
     quotients = [a / b for a, b in zip(found[TOLERANT], found[PLAIN], strict=True)]
     least, most = timing.median_interval(quotients)
-    from_parts, adds = by_parts(parts)
     return {
         "benchmark": "faults",
         "case": case,
@@ -87,8 +61,6 @@ def row_of(
         "ratio_high": high,
         "ratio_least": least,
         "ratio_most": most,
-        "by_parts": from_parts,
-        **{f"adds_{part}": seconds for part, seconds in adds.items()},
         "rounds": len(quotients),
         **facts,
     }
@@ -105,17 +77,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     p.add_argument("--starts", type=int, default=5, help="of each job")
     p.add_argument("--rounds", type=int, default=60, help="of each case, in each start")
     p.add_argument("--seconds", type=float, default=0.06, help="of each job, case and round")
-    p.add_argument("--steps", type=int, default=150, help="of which the parts are timed")
     p.add_argument("--timeout", type=float, default=120.0, help="seconds of a task")
     return p.parse_args(arguments)
 
 
 def measure(a: argparse.Namespace) -> None:
     """Start the jobs, time all cases, print and write the results."""
+    blas.tune()  # as the ranks do: `facts` has the kernels of BLAS
     facts, rows = timing.machine(), list[Row]()
     timing.warn_if_busy(facts)
     steps = {case: {name: list[float]() for name in SUBJECTS} for case in a.cases}
-    parts = {case: {name: list[dict[str, float]]() for name in SUBJECTS} for case in a.cases}
     for _ in range(a.starts):
         with ExitStack() as stack:
             started = (Job(s, a.ranks, partial(processes, s, a.ranks), a.timeout) for s in SUBJECTS)
@@ -123,16 +94,12 @@ def measure(a: argparse.Namespace) -> None:
             for case, found in steps.items():
                 for name, seconds in measured(job_of, case, a.rounds, a.seconds).items():
                     found[name] += seconds
-        for case, runs in parts.items():
-            for s in SUBJECTS:
-                one = process(s, a.ranks, "parts", case, str(a.steps))
-                runs[s].append(jobs.answer(one, s, a.timeout))
     for case, found in steps.items():
-        row = row_of(case, found, parts[case], a.ranks, facts)
+        row = row_of(case, found, a.ranks, facts)
         print(
             f"{case}  {row['ratio']:.4f} of a step without --with-ft ulfm, which takes "
             f"{row['seconds_without'] * 1e3:.2f} ms (the median is in {row['ratio_least']:.4f} to "
-            f"{row['ratio_most']:.4f}); by its parts {row['by_parts']:.4f}"
+            f"{row['ratio_most']:.4f})"
         )
         rows.append(row)
     timing.finish(a.json, rows)

@@ -39,8 +39,8 @@ def compiled(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Step:
     if not b.flags.c_contiguous:
         return lambda: linear_outputs(a, b.T, None, c, False, True)
     if not a.flags.c_contiguous:
-        return lambda: linear_gradients(a.T, b, c, None, c, None, True)
-    return lambda: linear_gradients(a, c, b, c, None, None, True)
+        return lambda: linear_gradients(a.T, c, b, None, c, None, True)
+    return lambda: linear_gradients(a, b, None, c, None, None, True)
 
 
 def steps(a: np.ndarray, b: np.ndarray, has_torch: bool) -> dict[str, Step]:

@@ -1,40 +1,62 @@
-"""How well steps are predicted: mpirun -n 2 python benchmarks/plan.py [--json FILE] [--cases ...]
+"""How well steps are predicted: mpirun -n 2 python benchmarks/plan.py [--json FILE] [--plot FILE]
 
 In one job, so that both see the same machine: what `python -m nnmpi.measure` measures of the ranks
-and of a model, then steps of each layout, in rounds. A prediction knows no step of two ranks. Times
-are low quantiles over rounds. `noise` is by how much the same layout differs, made a second time.
+and of a model, then steps of each layout, in rounds. A prediction knows no step of these layouts.
+
+    seconds   of a step, a low quantile over rounds; `noise` is by how much the same layout differs,
+              made a second time
+    memory    of the rank that has most: traced from before its model is made, without the samples,
+              and shared windows
+    bytes     that a rank sends in a step on average, by the ledgers of its communicators
+    chosen    the layout that --plan takes by the same figures, measured among the others
+
+On several nodes, as those of scripts/cluster, it measures the links between them, too:
+
+    scripts/cluster up --hosts 4 --rate 1gbit
+    scripts/cluster run -n 4 -- python benchmarks/plan.py --setting "4 nodes, 1 Gbit/s"
 """
 
 import argparse
+import gc
 import statistics
-from collections.abc import Sequence
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from lib import timing
+from lib import plan_plot, ranks, timing
 from lib.timing import Row
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, world
+from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.passing import needed
+from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
-from nnmpi.parallel.planning.step_time import CostModel, step_time
+from nnmpi.parallel.planning.machine import Machine
+from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.run.measuring import measure
+from nnmpi.run.setup.setup import set_up
 
 CASES: dict[str, dict[str, Any]] = {
-    "mnist-cnn": {"model": "mnist-cnn", "data": "synthetic:1x28x28:10:4096", "batch_size": 128},
-    "mlp": {
-        "model": "mlp:784-1024-1024-10",
-        "data": "synthetic:784:10:4096",
-        "batch_size": 256,
-    },
+    "mnist-cnn": {"model": "mnist-cnn", "data": "synthetic:1x28x28:10:2048", "batch_size": 128},
+    "mlp": {"model": "mlp:784-1024-1024-10", "data": "synthetic:784:10:4096", "batch_size": 256},
     "gpt:4x4x128": {"model": "gpt:4x4x128", "data": "text", "context": 128, "batch_size": 16},
 }
-LAYOUTS: dict[str, dict[str, Any]] = {
+ONE: dict[str, dict[str, Any]] = {
+    "m1": {},
+    "m2": {"micro_batches": 2},
+    "m8": {"micro_batches": 8},
+}
+TWO: dict[str, dict[str, Any]] = {
     "dp ring": {"allreduce": "ring"},
     "dp shared": {"allreduce": "shared"},
     "dp shared m4": {"allreduce": "shared", "micro_batches": 4},
@@ -43,11 +65,51 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "zero 3": {"zero": 3},
     "pp 1f1b m4": {"pp": 2, "micro_batches": 4},
     "pp gpipe m4": {"pp": 2, "micro_batches": 4, "schedule": "gpipe"},
+    "pp zb-h1 m8": {"pp": 2, "micro_batches": 8, "schedule": "zb-h1"},
     "pp 1f1b m4 recompute": {"pp": 2, "micro_batches": 4, "recompute": True},
     "tp": {"tp": 2},
 }
+FOUR: dict[str, dict[str, Any]] = {
+    "dp ring": {"allreduce": "ring"},
+    "dp halving": {"allreduce": "halving"},
+    "dp doubling": {"allreduce": "doubling"},
+    "dp p2p": {"allreduce": "p2p"},
+    "dp ring m4": {"allreduce": "ring", "micro_batches": 4},
+    "zero 1": {"zero": 1},
+    "zero 3": {"zero": 3},
+    "pp 4 m8": {"pp": 4, "micro_batches": 8},
+    "dp 2 pp 2 m4": {"pp": 2, "micro_batches": 4},
+    "dp 2 tp 2": {"tp": 2},
+    "tp 4": {"tp": 4},
+}
+LAYOUTS = {1: ONE, 2: TWO, 4: FOUR}
+CHOSEN = "chosen"
 QUANTILE = 0.1
 WARM = 2
+
+
+class Setting(NamedTuple):
+    """A model on the ranks of this job, and what was measured of both."""
+
+    case: str
+    config: Config
+    machine: Machine
+    layouts: Mapping[str, Config]
+
+    def trainer(self, comm: Comm, name: str) -> Trainer:
+        return Trainer(self.layouts[name], comm=comm)
+
+
+def setting_of(comm: Comm, case: str, folder: Path) -> Setting:
+    """Measures the machine; the plan reads it from a file."""
+    config = Config(epochs=1, check_copies=0, lr_schedule="constant", lr=1e-4, **CASES[case])
+    machine = gather_objects(comm, measure(set_up(config, None, None, comm), comm))[0]
+    file = gather_objects(comm, folder)[0] / f"{case}.json"  # all see it
+    if comm.rank == 0:
+        file.write_text(machine.as_json(), encoding="utf-8")
+    comm.barrier()
+    layouts = {name: replace(config, **own) for name, own in LAYOUTS[comm.size].items()}
+    return Setting(case, config, machine, {**layouts, CHOSEN: replace(config, plan=str(file))})
 
 
 def times_of(comm: Comm, trainer: Trainer, steps: int) -> list[float]:
@@ -58,52 +120,98 @@ def times_of(comm: Comm, trainer: Trainer, steps: int) -> list[float]:
         for _ in islice(made, WARM):
             pass
         comm.barrier()
-        began = timing.time.perf_counter()
+        began = time.perf_counter()
         for _ in islice(made, steps):
-            now = timing.time.perf_counter()
+            now = time.perf_counter()
             found.append(now - began)
             began = now
     return np.max(gather_objects(comm, found), axis=0).tolist()
 
 
-def rows_of(comm: Comm, case: str, a: argparse.Namespace) -> list[Row]:
-    """A row a layout: predicted and measured seconds of a step."""
-    config = Config(epochs=1, check_copies=0, lr_schedule="constant", lr=1e-4, **CASES[case])
-    machine = measure(config, comm)
+def seconds_of(comm: Comm, s: Setting, a: argparse.Namespace) -> dict[tuple[str, int], float]:
+    """Seconds of a step of each layout, which is made twice."""
     with ExitStack() as stack:
         trainers = {
-            (name, k): stack.enter_context(
-                closing(Trainer(replace(config, **LAYOUTS[name]), comm=comm))
-            )
-            for name in LAYOUTS
+            (name, k): stack.enter_context(closing(s.trainer(comm, name)))
             for k in range(2)
+            for name in s.layouts
         }
         times: dict[tuple[str, int], list[float]] = {key: [] for key in trainers}
         for _ in range(a.rounds):
             for key, trainer in trainers.items():
                 times[key] += times_of(comm, trainer, a.steps)
-        low = {key: float(np.quantile(found, QUANTILE)) for key, found in times.items()}
-        rows = []
-        for name in LAYOUTS:
-            arrangement = trainers[name, 0].arrangement
-            costs = CostModel(
-                machine,
-                ModelTimes(arrangement.graph, machine, config.dtype),
-                ExchangeTimes(machine, arrangement.cluster),
-            )
-            predicted = step_time(arrangement, costs)
-            rows.append(
-                {
-                    "benchmark": "plan",
-                    "case": f"{case} {name}",
-                    "ranks": comm.size,
-                    "seconds": low[name, 0],
-                    "predicted_seconds": predicted.seconds,
-                    "error": predicted.seconds / low[name, 0] - 1,
-                    "noise": low[name, 1] / low[name, 0] - 1,
-                    **predicted._asdict(),
-                }
-            )
+    return {key: float(np.quantile(found, QUANTILE)) for key, found in times.items()}
+
+
+def predicted(s: Setting, trainer: Trainer) -> StepTime:
+    """The seconds of a step of a layout."""
+    a = trainer.arrangement
+    times = ModelTimes(a.graph, s.machine, s.config.dtype)
+    return step_time(a, CostModel(s.machine, times, ExchangeTimes(s.machine, a.cluster)))
+
+
+def of_data(trainer: Trainer) -> int:
+    """Bytes of the samples that a rank has, as they are and standardised."""
+    loaders = trainer.train, trainer.test
+    given = [array for one in loaders for array in (*arrays(one.split.x), one.split.y)]
+    ready = [array for one in loaders if one._ready is not None for array in arrays(one._ready)]
+    return sum({id(array): array.nbytes for array in (*given, *ready)}.values())
+
+
+def resources(comm: Comm, s: Setting, name: str) -> Row:
+    """Memory of the rank that has most, and bytes that ranks send on average, beside what the
+    arrangement says; and which layout was chosen."""
+    with ranks.windows() as sizes:
+        gc.collect()
+        tracemalloc.start()
+        with closing(s.trainer(comm, name)) as trainer:
+            steps = trainer.strategy.steps(trainer.train, trainer.state)
+            for _ in islice(steps, WARM):
+                pass
+            gc.collect()
+            tracemalloc.reset_peak()
+            for _ in islice(steps, 1):
+                pass
+            peak = tracemalloc.get_traced_memory()[1] + sum(sizes) - of_data(trainer)
+            tracemalloc.stop()
+            counted = ranks.sent_by(lambda n: [*islice(steps, n)])
+            steps.close()
+            a, batch = trainer.arrangement, s.config.batch_size
+            held = needed(a, comm.rank, batch)
+            said = sum(one.bytes for one in traffic(a, comm.rank, batch).values())
+            options = {n: getattr(trainer.config, n) for n in ("dp", "pp", "tp", "zero")}
+    most = max(gather_objects(comm, (peak, held)))
+    mean = sum(gather_objects(comm, said)) / comm.size
+    return {
+        "memory": most[0],
+        "predicted_memory": most[1],
+        "bytes": counted.bytes,
+        "predicted_bytes": mean,
+        "layout": " ".join(f"{n} {v}" for n, v in options.items() if v not in (None, 0, 1)),
+    }
+
+
+def rows_of(comm: Comm, s: Setting, a: argparse.Namespace) -> list[Row]:
+    """A row a layout."""
+    low, rows = seconds_of(comm, s, a), list[Row]()
+    best = min(seconds for (name, k), seconds in low.items() if not k)
+    for name in s.layouts:
+        with closing(s.trainer(comm, name)) as trainer:
+            time_of_step = predicted(s, trainer)
+        seconds = low[name, 0]
+        rows.append({
+            "benchmark": "plan",
+            "setting": a.setting or f"{comm.size} rank{'s' * (comm.size > 1)}",
+            "case": f"{s.case} {name}",
+            "ranks": comm.size,
+            "seconds": seconds,
+            "predicted_seconds": time_of_step.seconds,
+            "error": time_of_step.seconds / seconds - 1,
+            "noise": low[name, 1] / seconds - 1,
+            "against_best": seconds / best,
+            **time_of_step._asdict(),
+            **resources(comm, s, name),
+        })  # fmt: skip
     return rows
 
 
@@ -113,37 +221,76 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("--json", help="write one row per measurement to this file")
+    p.add_argument("--plot", help="draw predicted against measured seconds")
+    p.add_argument("--from", dest="rows", nargs="+", default=[], help="draw these files alone")
+    p.add_argument("--setting", help="what the rows say of these ranks, and links between them")
     p.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
     p.add_argument("--rounds", type=int, default=6)
     p.add_argument("--steps", type=int, default=8, help="of a layout in a round")
     return p.parse_args(arguments)
 
 
+def table(rows: Sequence[Row]) -> str:
+    """What was predicted beside what was measured."""
+    terms = StepTime._fields
+    head = f"{'layout':34s} measured  predicted   error   noise  memory   bytes   "
+    lines = [head + " ".join(f"{term:>7s}" for term in terms)]
+    for row in rows:
+        of_memory = row["predicted_memory"] / row["memory"] - 1
+        is_exact = "exact" if row["bytes"] == row["predicted_bytes"] else "OTHER"
+        lines.append(
+            f"{row['case']:34s} {row['seconds'] * 1e3:8.2f}  {row['predicted_seconds'] * 1e3:8.2f} "
+            f"{row['error']:8.1%} {row['noise']:7.1%} {of_memory:7.1%}  {is_exact:6s}  "
+            + " ".join(f"{row[term] * 1e3:7.2f}" for term in terms)
+        )
+    return "\n".join([*lines, *summary(rows)])
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Errors over all layouts, and how good the chosen ones are."""
+    of = {
+        "seconds": [abs(row["error"]) for row in rows],
+        "the same layout twice": [abs(row["noise"]) for row in rows],
+        "memory": [abs(row["predicted_memory"] / row["memory"] - 1) for row in rows],
+    }
+    lines = [
+        f"{what}: median {statistics.median(found):.1%}, worst {max(found):.1%}"
+        for what, found in of.items()
+    ]
+    exact = sum(row["bytes"] == row["predicted_bytes"] for row in rows)
+    lines.append(f"bytes: exact for {exact} of {len(rows)} layouts")
+    plain = {row["case"].split()[0]: row for row in rows if row["case"].split()[1:2] == ["dp"]}
+    for row in rows:
+        case, *name = row["case"].split()
+        if name == [CHOSEN]:
+            over = f", {plain[case]['seconds'] / row['seconds']:.2f} times as fast as plain dp"
+            lines.append(
+                f"{case}: {row['layout'] or 'one rank'} was chosen, {row['against_best'] - 1:.1%} "
+                f"slower than the best measured one{over if case in plain else ''}"
+            )
+    return lines
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark on the ranks of mpirun."""
-    a, comm = parse(arguments), world()
-    facts = timing.machine()
+    a = parse(arguments)
+    if a.rows:
+        plan_plot.draw([row for file in a.rows for row in plan_plot.read(file)], a.plot)
+        return
+    comm, facts = world(), timing.machine()
     blas.tune()
     blas.set_threads(1)
-    rows = [{**row, **facts} for case in a.cases for row in rows_of(comm, case, a)]
+    rows = list[Row]()
+    with tempfile.TemporaryDirectory() as folder:
+        for case in a.cases:
+            found = rows_of(comm, setting_of(comm, case, Path(folder)), a)
+            rows += [{**row, **facts} for row in found]
     if comm.rank:
         return
-    print(f"{'layout':32s} measured  predicted   error   noise   compute tensor bubble sums update")
-    for row in rows:
-        terms = (row[name] for name in ("compute", "tensor", "bubble", "sums", "update", "other"))
-        print(
-            f"{row['case']:32s} {row['seconds'] * 1e3:8.2f}  {row['predicted_seconds'] * 1e3:8.2f} "
-            f"{row['error']:8.1%} {row['noise']:7.1%}   "
-            + " ".join(f"{term * 1e3:6.2f}" for term in terms)
-        )
-    errors = [abs(row["error"]) for row in rows]
-    noise = [abs(row["noise"]) for row in rows]
-    print(
-        f"{len(rows)} layouts: median error {statistics.median(errors):.1%}, worst "
-        f"{max(errors):.1%}; the same layout twice: median {statistics.median(noise):.1%}, worst "
-        f"{max(noise):.1%}"
-    )
+    print(table(rows))
     timing.finish(a.json, rows)
+    if a.plot:
+        plan_plot.draw(rows, a.plot)
 
 
 if __name__ == "__main__":

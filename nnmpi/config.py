@@ -157,6 +157,11 @@ class Config:
         "parameters too (3)",
         choices=(0, 1, 2, 3),
     )
+    plan: str | None = _layout(
+        None,
+        "find the fastest layout at the start, and train with it: auto (what the ranks take is "
+        "measured first), or by the figures of a FILE.json that nnmpi.measure has written",
+    )
     micro_batches: int = _pipeline(
         1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
     )
@@ -178,6 +183,12 @@ class Config:
         f"all-reduce algorithm for the gradients: {', '.join(ALLREDUCES)} or package.module:NAME",
         choices=ALLREDUCES,
         custom=True,
+    )
+    reduce_dtype: str = _reduce(
+        "float32",
+        "with --dtype of 16 bits: type of partial sums of gradients and activations over ranks, "
+        "float32 or that of --dtype, which is rounded after each addition and sends fewer bytes",
+        choices=("float32", *dtypes.HALVES),
     )
     bucket_mb: float | None = _reduce(
         None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
@@ -270,6 +281,12 @@ class Config:
     )
     mtbf: str = _checkpoints(
         "24h", "mean time between failures of the job, for --backup", form=terms.duration
+    )
+    memory: str | None = _other(
+        None,
+        "of a rank, such as 2GB, for parameters, optimizer and activations: what is more is "
+        "swapped to a file in TMPDIR, or computed again",
+        form=terms.size,
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
     ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)

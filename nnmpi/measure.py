@@ -13,10 +13,12 @@ from nnmpi import blas, cli
 from nnmpi.comm import Comm, ended
 from nnmpi.config import TRAINED, Config
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.planning.machine import Machine, read_machine
 from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
-from nnmpi.run.measuring import measure
+from nnmpi.run.measuring import measure, processor
+from nnmpi.run.setup.setup import set_up
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,6 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return on_ranks("nnmpi.measure", lambda comm: _main(comm, arguments), "take a smaller model")
 
 
+def known_machine(out: str, ranks: int) -> Machine | None:
+    """What the file has already, which stays; raises ValueError if it is of another machine."""
+    if not Path(out).exists():
+        return None
+    known = read_machine(out)
+    if (known.cpu, known.ranks) != (processor(), ranks):
+        raise ValueError(
+            f"{shown(out)} is of {known.ranks} ranks a node on {known.cpu}, and here are "
+            f"{ranks} on {processor()}: name another --out file"
+        )
+    return known
+
+
 def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
     def read() -> tuple[str, Config]:
         blas.tune()
@@ -47,8 +62,11 @@ def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
         return out, Config(**given)
 
     out, config = all_or_none(comm, read)
+    known = all_or_none(comm, lambda: known_machine(out, len(comm.node())))
     blas.set_threads(1)
-    machine = measure(config, comm)
+    machine = measure(set_up(config, None, None, comm), comm)
+    if known:
+        machine = machine.joined(known)
     if comm.rank == 0:
         with replaced(Path(out), "w") as file:
             file.write(machine.as_json())

@@ -11,7 +11,9 @@ from pathlib import Path
 from nnmpi import cli
 from nnmpi.config import TRAINED, Config
 from nnmpi.parallel.planning.drawing import as_svg
-from nnmpi.run.planning.planning import Asked, planned
+from nnmpi.run.planning.explained import as_text as explanation
+from nnmpi.run.planning.explained import explained
+from nnmpi.run.planning.planning import Asked, on_paper, search
 from nnmpi.run.planning.report import as_event, as_text
 from nnmpi.terms import size
 
@@ -35,6 +37,15 @@ def parser() -> argparse.ArgumentParser:
     cluster.add_argument(
         "--machine", default=None, metavar="FILE.json", help="what nnmpi.measure has written"
     )
+    one = p.add_argument_group("one layout")
+    one.add_argument(
+        "--explain", default=None, metavar="OPTIONS",
+        help="instead of a search: what takes the time of a layout, its options in quotes",
+    )  # fmt: skip
+    one.add_argument(
+        "--trace", type=Path, default=None, metavar="FILE",
+        help="of a run of this layout: its measured seconds beside those",
+    )  # fmt: skip
     cli.add_flags(p, TRAINED)
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, default=None, metavar="FILE", help="write a picture")
@@ -49,8 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = vars(parser().parse_args(arguments))
         ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
         asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
-        svg, is_json = given.pop("svg"), given.pop("json")
-        plan = planned(Config(**given), asked)
+        svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
+        trace = given.pop("trace")
+        by = on_paper(Config(**given), asked)
+        if layout is not None:
+            event = explained(by, layout, trace).event()
+            print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)
+            return 0
+        plan = search(asked, by)
         if svg:
             svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
         event = as_event(plan)

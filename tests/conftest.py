@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ FIRST = ("test_mpi_jobs.py", "test_native_build.py", "test_outside.py")
 """The files of the longest tests, which begin first: other processes take the short ones."""
 
 STARTS_PROCESSES = ("import subprocess", "helpers.mpijob", "import operators")
-LEFT_OUT = "it is long: scripts/test --all runs it"
+LEFT_OUT = pytest.StashKey[int]()
+"""How many tests are long and do not run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,11 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", QUICK)
 
 
+@pytest.hookimpl(trylast=True)  # of the tests that -k and -m choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--all"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+        collected = len(items)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.stash[LEFT_OUT] = collected - len(items)
     others = [item for item in items if not item.get_closest_marker("quick")]
     if config.getoption("--quick"):
         quick = [item for item in items if item.get_closest_marker("quick")]
@@ -73,11 +76,22 @@ def some_cases(items: list[pytest.Item]) -> list[pytest.Item]:
     return found
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of xdist, of which each collects all tests, tells the one that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Says how many tests were left out, behind all else that pytest prints."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")  # processes of xdist have none
-    skipped = reporter.stats.get("skipped", ()) if reporter else ()
-    if count := sum(LEFT_OUT in str(report.longrepr) for report in skipped):
+    count = config.stash.get(LEFT_OUT, 0)
+    if reporter and count:
         reporter.write_line(
             f"tests left out: {count:,} (more cases of tests that ran, and long ones); "
             "scripts/test --all runs every test"

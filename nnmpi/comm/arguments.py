@@ -119,10 +119,10 @@ def check_dtype(dtype: np.dtype[Any], call: str) -> None:
         )
 
 
-def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of this one are summed: float32 for 16-bit floats."""
+def accumulator(dtype: np.dtype[Any], narrow: bool = False) -> np.dtype[Any]:
+    """The type of partial sums of such numbers: float32 for 16-bit floats, if not `narrow`."""
     half = dtype.itemsize == 2 and dtype.kind in "fV"
-    return np.dtype(np.float32) if half else dtype
+    return np.dtype(np.float32) if half and not narrow else dtype
 
 
 def as_integers(row: Array) -> Array:

@@ -48,18 +48,23 @@ class Comm:
     """
 
     def __init__(
-        self, transport: Transport, name: str = "world", progress: Progress | None = None
+        self,
+        transport: Transport,
+        name: str = "world",
+        progress: Progress | None = None,
+        narrow_sums: bool = False,
     ) -> None:
         self.rank, self.size, self.name = transport.rank, transport.size, name
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
         self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
         self.members = tuple(transport.members)  # each rank's number in the job as it was started
+        self.narrow_sums = narrow_sums
         self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
         self._receiver = transport.receiver()
-        self._interpreter = Interpreter(self._transport)
+        self._interpreter = Interpreter(self._transport, narrow_sums)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Fastest | None = None
         self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[CallSignature, AllReduce]] = {}
@@ -110,10 +115,8 @@ class Comm:
         return self._calls.start(*steps, copies)
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array, of which every rank contributes its part, with the parts of all.
-
-        `parts` are as in `reduce_scatter`.
-        """
+        """Fills the array, of which every rank contributes its part, with the parts of all, which
+        are as in `reduce_scatter`."""
         self._calls.finish(*self._steps("all_gather", algorithm, array, parts, starts=False))
 
     def start_all_gather(
@@ -187,31 +190,30 @@ class Comm:
         self._progress.poll()
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
-        """A context in which a thread progresses the works of this rank, on all its Comms.
-
-        It polls every `pause` seconds. Works need not be complete when the context ends.
-        """
+        """A context in which a thread polls the works of this rank, on all its Comms, every `pause`
+        seconds. Works need not be complete when it ends."""
         if not self._transport.any_thread:
             why = "MPI was not started with THREAD_MULTIPLE, so no other thread can progress works"
             raise ValueError(f"{why}: use --progress poll")
         return self._progress.thread(pause)
 
     def works_in(self, works: list[Work]) -> AbstractContextManager[None]:
-        """A context in which the works of this rank, on all its Comms, are kept in this list.
-
-        Its `append` hears of each work that starts, and its `remove` of each that ends.
-        """
+        """A context in which the works of this rank, on all its Comms, are kept in this list: its
+        `append` hears of each work that starts, and its `remove` of each that ends."""
         return self._progress.works_in(works)
 
-    def split(self, color: int | None, key: int | None = None) -> "Comm | None":
-        """A Comm of the ranks with one color, in the order of their keys; None for color None."""
+    def split(
+        self, color: int | None, key: int | None = None, narrow_sums: bool = False
+    ) -> "Comm | None":
+        """A Comm of the ranks with one color, in the order of their keys; None for color None.
+        Narrow sums of 16-bit floats are rounded after each addition, and travel in 16 bits."""
         if color is not None and operator.index(color) < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
         with self._calls.collective(self._calls.log("split")):
             part = self._p2p.split(color, self.rank if key is None else key)
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
-            return None if part is None else Comm(part, name, self._progress)
+            return None if part is None else Comm(part, name, self._progress, narrow_sums)
 
     def shared(self, n: int, dtype: Any) -> SharedBuffer:
         """Memory for sums of n numbers without copies; collective."""
@@ -260,9 +262,7 @@ class Comm:
 
     def confirm(self) -> None:
         """Returns on all ranks of the job, or raises RankLost on all that are left: see `shrink`.
-
-        Other operations may be complete on some ranks, and raise on others.
-        """
+        Other operations may be complete on some ranks, and raise on others."""
         with self._calls.collective(self._calls.log("confirm")):
             self._p2p.family.confirm()
 

@@ -22,19 +22,17 @@ def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
 
 
 def gradients(
-    g: Array, x: Array | None, w: Array, dx: Array | None, dw: Array | None, db: Array | None
+    g: Array, w: Array, x: Array | None, dx: Array | None, dw: Array | None, db: Array | None
 ) -> None:
     """The gradients that are not None, from that of y before ReLU, g, by the fastest way.
 
     Without dw, x may be None, since it is not read.
     """
-    if x is None:  # kernels ask for its shape; these zeros take no memory before they are read
-        x = xp_of(g).zeros((len(g), w.shape[1]), g.dtype)
     most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
     if dw is not None and len(g) <= most and takes_large(len(g), *w.shape):
-        linear_gradients(g, x, w, None, dw, None, True)
+        linear_gradients(g, w, x, None, dw, None, True)
         dw = None
-    linear_gradients(g, x, w, dx, dw, db, False)
+    linear_gradients(g, w, x, dx, dw, db, False)
 
 
 def takes_large(n: int, K: int, O: int) -> bool:
@@ -62,8 +60,8 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool, la
 @kernel
 def linear_gradients(
     g: Array,
-    x: Array,
     w: Array,
+    x: Array | None,
     dx: Array | None,
     dw: Array | None,
     db: Array | None,
@@ -109,5 +107,5 @@ def mlp_gradients(
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x
         before = xp_of(g).empty(inputs.shape, g.dtype) if i else dx
-        gradients(g, inputs, ws[i], before, dws[i], dbs[i])
+        gradients(g, ws[i], inputs, before, dws[i], dbs[i])
         g = before

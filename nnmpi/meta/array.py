@@ -5,7 +5,6 @@ from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from nnmpi.meta import shapes
 from nnmpi.meta.layout import addresses, nesting, refuse, small, strides
@@ -167,10 +166,11 @@ def made(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -
     dtype = np.dtype(dtype)
     steps = strides(shape, dtype.itemsize, range(len(shape)) if order is None else order)
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes > np.iinfo(np.int64).max:
-        raise MemoryError(f"an array of shape {tuple(shape)} and type {dtype} is too large")
-    if nbytes > len(addresses()):  # nobody reads it
-        return as_strided(np.empty(1, dtype), shape, steps).view(MetaArray)
+    if nbytes > len(addresses()):
+        raise MemoryError(
+            f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, and "
+            f"paper has room for one of {len(addresses()) / 1e12:,.1f} TB"
+        )
     return MetaArray(shape, dtype, addresses(), 0, steps)
 
 

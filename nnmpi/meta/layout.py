@@ -20,8 +20,8 @@ def refuse(what: str) -> NoReturn:
 
 @lru_cache(maxsize=1)
 def addresses() -> mmap:
-    """Room for the largest array: 16 TB, or what a process may have. It takes no memory."""
-    for bits in (44, 40, 36):
+    """Room for the largest array: 64 TB, or what a process may have. It takes no memory."""
+    for bits in (46, 44, 40, 36):
         try:
             return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
         except OSError:
@@ -29,13 +29,9 @@ def addresses() -> mmap:
     refuse("an array without addresses")
 
 
-def order_of(array: Any) -> tuple[int, ...]:
-    """The axes of an array in the order in which they lie in memory, that of long strides first."""
-    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))
-
-
 def nesting(array: Any) -> tuple[int, ...]:
-    """The same, for `strides` to make them again: of equal ones, axes of length 1 are inside."""
+    """The axes of an array, that of long strides first, for `strides` to make these again: of equal
+    ones, axes of length 1 are inside."""
     steps = [(-abs(step), n == 1) for step, n in zip(array.strides, array.shape, strict=True)]
     return tuple(sorted(range(array.ndim), key=steps.__getitem__))
 

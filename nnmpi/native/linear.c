@@ -3,12 +3,12 @@
    n  rows of x      K  their length      O  outputs
 
    linear_outputs(x, w, b, y, relu, large)          y (n, O) from x (n, K), w (O, K), b (O) or None
-   linear_gradients(g, x, w, dx, dw, db, large)     from the gradient g of y before ReLU
+   linear_gradients(g, w, x, dx, dw, db, large)     from the gradient g of y before ReLU
    mlp_outputs(x, ws, bs, ys, relus)                layer by layer
    mlp_gradients(g, x, ws, ys, relus, dx, dws, dbs) and back, from the last one
 
-   Gradients that are None are not needed. Layers with more than LARGEST products are left to BLAS
-   unless they may be `large`. */
+   Gradients that are None are not needed; without dw x may be None. Layers with more than LARGEST
+   products are left to BLAS unless they may be `large`. */
 #include "epilogue.h"
 #include "products.h"
 #include <stdlib.h>
@@ -58,8 +58,8 @@ static int linear_outputs(Arguments *a) {
 }
 
 static int linear_gradients(Arguments *a) {
-    Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[1], a->at[2]};
-    if (!a->number[0] && !is_small(&q)) return NOT_MADE_FOR;
+    Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[2], a->at[1]};
+    if ((!a->number[0] && !is_small(&q)) || (a->at[4] && !q.x)) return NOT_MADE_FOR;
     without_gil(a, q.n * q.K * q.O);
     return backward(&q, a->at[0], a->at[3], a->at[4], a->at[5]) ? DONE : NO_MEMORY;
 }
@@ -139,7 +139,7 @@ static int mlp_gradients(Arguments *a) {
 Kernel linear_kernels[] = {
 #ifdef FUSED
     DECIDES(linear_outputs, "fnK fOK ?fO =fnO ! !"),
-    DECIDES(linear_gradients, "fnO fnK fOK =?fnK =?fOK =?fO !"),
+    DECIDES(linear_gradients, "fnO fOK ?fnK =?fnK =?fOK =?fO !"),
     DECIDES(mlp_outputs, "fnK (f__) (?f_) (=fn_) (!)"),
     DECIDES(mlp_gradients, "fn_ fnK (f__) (fn_) (!) =?fnK (=?f__) (=?f_)"),
 #endif

@@ -31,5 +31,6 @@ PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         for (Kernel *k = tables[i]; module && k->compute; k++)
             if (add(module, k) < 0) Py_CLEAR(module);
+    if (module && PyModule_AddFunctions(module, arena_functions) < 0) Py_CLEAR(module);
     return module;
 }

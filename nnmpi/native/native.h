@@ -141,4 +141,6 @@ extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depth
     optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[], softmax_kernels[],
     winograd_kernels[];
 
+extern PyMethodDef arena_functions[];
+
 #endif

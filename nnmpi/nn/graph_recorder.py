@@ -9,7 +9,6 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
-from nnmpi.meta.layout import order_of
 from nnmpi.nn.fusion import groups, steps_of
 from nnmpi.nn.graph import (
     Arguments,
@@ -317,3 +316,8 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
+
+
+def order_of(array: Array) -> tuple[int, ...]:
+    """The axes of an array in the order in which they lie in memory, that of long strides first."""
+    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

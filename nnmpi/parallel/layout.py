@@ -7,15 +7,17 @@
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
+    narrow_sums      whether these groups round sums of 16-bit floats after each addition
 
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
+from nnmpi.dtypes import HALVES
 from nnmpi.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 
@@ -30,23 +32,30 @@ class Layout(NamedTuple):
     replicas: Comm
     model: Comm
     server_group: Comm  # of a server: all servers
+    narrow_sums: bool
 
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
         """The layout that the config asks for; every rank calls it."""
-        return cls.on(mesh_of(config, comm.size), comm, server_count(config))
+        narrow = config.reduce_dtype in HALVES
+        return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow)
 
     @classmethod
-    def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:
+    def on(cls, mesh: Mesh, comm: Comm, servers: int = 0, narrow_sums: bool = False) -> Self:
         """The layout of a mesh, and of servers after its ranks; every rank calls it."""
-        axis = {row.name: _group(mesh, comm, row.name) for row in AXES}
+
+        def group(*axes: str) -> Comm:
+            return _group(mesh, comm, axes, narrow_sums)
+
+        axis = {row.name: group(row.name) for row in AXES}
         batch, replicas = (
-            axis["dp"] if mesh.count(*axes) == mesh.count("dp") else _group(mesh, comm, *axes)
+            axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group(*axes)
             for axes in (BATCH, REPLICAS)
         )
-        model = _group(mesh, comm, *MODEL)
+        model = group(*MODEL)
         among = comm.split(0 if comm.rank >= mesh.size else None) if servers > 1 else None
-        return cls(mesh, servers, comm, axis, batch, replicas, model, among or comm_self())
+        groups = axis, batch, replicas, model, among or comm_self()
+        return cls(mesh, servers, comm, *groups, narrow_sums)
 
     @classmethod
     def of_one_rank(cls) -> Self:
@@ -99,9 +108,9 @@ def server_count(config: Config) -> int:
     return config.servers or int(config.sync != "bsp")
 
 
-def _group(mesh: Mesh, comm: Comm, *axes: str) -> Comm:
+def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:
     """The ranks that differ from this one along these axes; of a server, itself alone."""
     if mesh.count(*axes) == 1:
         return comm_self()
     color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None
-    return comm.split(color) or comm_self()
+    return comm.split(color, narrow_sums=narrow_sums) or comm_self()

@@ -15,6 +15,7 @@ from nnmpi.parallel.checks.verify import ReferenceUpdate, Verified
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.profile import profile as profile
+from nnmpi.parallel.pipeline.residences import within_memory as within_memory
 from nnmpi.parallel.pipeline.stages import UNIT_COSTS as UNIT_COSTS
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages

@@ -22,6 +22,12 @@ BARE = {o.name: o.metadata["bare"] for o in options() if o.metadata["bare"] is n
 """Of options that may be given without a value: what they are then."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
+PLANNED = (
+    *(axis.name for axis in AXES),
+    *("layout", "zero", "sequence_parallel", "schedule", "micro_batches", "recompute"),
+    *("allreduce", "cut"),
+)
+"""The options that a plan chooses: a layout."""
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
@@ -29,6 +35,7 @@ TWO = "start it with mpirun -n 2, or leave verify out"
 OWN_SUM = "only ranks that sum gradients themselves use it"
 ONE_POSITION = "a new token is one position, and cannot be cut along positions"
 NO_ONE_STEP = "ranks make their steps at different times"
+ONE_RANK_HAS_ALL = "activations are swapped on ranks that have the whole model"
 SLOWING = "slowing works on ranks of data parallelism"
 
 
@@ -80,12 +87,24 @@ REFUSALS = (
     Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
     Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
     Refusal(
-        "16 bits",
+        "16 bits summed in float32",
         "nccl",
-        "NCCL adds up 16 bits without float32's digits",
-        "use --allreduce ring",
+        "NCCL rounds 16-bit floats after each addition",
+        "add --reduce-dtype of the same type, or use --allreduce ring",
     ),
     Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
+    Refusal(
+        "reduce_dtype",
+        "another dtype",
+        "partial sums are float32, or have the type of gradients",
+        "give both the same one, or leave reduce_dtype out",
+    ),
+    Refusal(
+        "reduce_dtype",
+        "allreduce mpi",
+        "MPI has no sum of 16-bit floats",
+        "use --allreduce ring, or leave reduce_dtype out",
+    ),
     # parameter servers
     Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
@@ -109,12 +128,27 @@ REFUSALS = (
         "each rank gets the sum of a part only, as ring, p2p, halving and nccl can do it",
         "use --allreduce ring, or --zero 1",
     ),
+    # layouts that are searched for
+    Refusal("plan", "a layout", "the plan chooses one, and trains with it"),
+    Refusal("plan", "servers", "a plan is for ranks that make their steps together", NO_SERVERS),
+    Refusal("plan", "reproducible", "it gives the same bits along dp alone, which needs no plan"),
+    Refusal("plan", "elastic", "it fits a layout that is given to the ranks that are there"),
+    Refusal("plan", "dry_run", "it trains", "use python -m nnmpi.plan"),
     # text while it is trained
     Refusal("sample_every", "cp", ONE_POSITION),
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
     Refusal("sample_every", "layout", "a text is one sample, of which no rank has a part"),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
+    # beyond memory
+    *(Refusal("memory", axis, ONE_RANK_HAS_ALL) for axis in AXES_BESIDE_DP),
+    Refusal("memory", "zero 2 or 3", "slots of gradients and parameters are moved in another way"),
+    Refusal("memory", "servers", ONE_RANK_HAS_ALL, NO_SERVERS),
+    Refusal("memory", "schedule", ONE_RANK_HAS_ALL),
+    Refusal("memory", "recompute", "which units are computed again is chosen by their cost"),
+    Refusal("memory", "reproducible", WHOLE_SLICE),
+    Refusal("memory", "device", "activations in the memory of a GPU are not swapped"),
+    Refusal("memory", "verify", "the one rank that it compares with has memory of its own"),
     # backups
     Refusal("backup", "servers", NO_ONE_STEP, NO_SERVERS),
     Refusal("backup", "pipedream", NO_ONE_STEP, "use --schedule 1f1b"),
@@ -209,6 +243,10 @@ def _without_halves(config: Config, ranks: int) -> str:
     return "" if halves else f"allreduce {config.allreduce}"
 
 
+def _chosen(config: Config, ranks: int) -> str:
+    return next(filter(None, (_asked(name, config, ranks) for name in PLANNED)), "")
+
+
 def _in_memory(config: Config, ranks: int) -> str:
     by_memory = config.allreduce in ("shared", "hierarchical")
     return f"allreduce {config.allreduce}" if by_memory else ""
@@ -221,6 +259,10 @@ def _layout(config: Config, along: str) -> str:
     return f"layout {shown(config.layout)}" if says else ""
 
 
+def _sixteen_bits(config: Config, ranks: int) -> str:
+    return f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+
+
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
@@ -228,13 +270,21 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
+    "a layout": _chosen,
     "allreduce without halves": _without_halves,
     "allreduce in memory": _in_memory,
     "layout": lambda config, ranks: _layout(config, "tp"),
     "layout length:cp": lambda config, ranks: _layout(config, "cp"),
     "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
-    "16 bits": lambda config, ranks: (
-        f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+    "allreduce mpi": lambda config, ranks: "allreduce mpi" if config.allreduce == "mpi" else "",
+    "another dtype": lambda config, ranks: (
+        f"dtype {config.dtype}" if config.dtype != config.reduce_dtype else ""
+    ),
+    "16 bits": _sixteen_bits,
+    "16 bits summed in float32": lambda config, ranks: (
+        f"{_sixteen_bits(config, ranks)} summed in float32"
+        if config.dtype in HALVES and config.reduce_dtype not in HALVES
+        else ""
     ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -48,6 +48,7 @@ from nnmpi.parallel.step.scaling import rescaled
 from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.swapping.swapper import Swapper
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
@@ -184,11 +185,12 @@ class ExecutorStrategy:
         layout: Layout,
         spec: TrainSpec,
         torn: TornStep | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
         self.layout, self.optimizer, self.torn = layout, optimizer, torn
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
-        self._fields = spec.part.fields
+        self._fields, self._close = spec.part.fields, close
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts = self._parts
@@ -213,6 +215,8 @@ class ExecutorStrategy:
         return self._parts.outcome()
 
     def close(self) -> None:
+        if self._close is not None:
+            self._close()
         self._parts.store.close()
         for comm in self._parts.comms:
             comm.free()
@@ -222,7 +226,9 @@ class ExecutorStrategy:
 def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """The strategy of ranks that make every step together."""
     part = spec.part
-    optimizer = spec.optimizer(parts.store.parameters)
+    swapper = swapper_of(layout, spec)
+    with swapper.making_state() if swapper else nullcontext():
+        optimizer = spec.optimizer(parts.store.parameters)
     scaler = spec.task.scaler
     update = Update(
         parts.store,
@@ -237,10 +243,29 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
     survives = layout.all.fault_tolerant
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
-    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, buffers=buffers)
+    executor = executor_of(
+        layout,
+        spec,
+        parts.sync,
+        apply,
+        parts.batch_stats,
+        swapper.channels if swapper else None,
+        swapper.around if swapper else (),
+        buffers,
+    )
     torn = TornStep(update, parts.store, optimizer, buffers) if survives else None
     run = executor.steps, executor.evaluate
-    return ExecutorStrategy(parts, *run, optimizer, layout, spec, torn)
+    close = swapper.close if swapper else None
+    return ExecutorStrategy(parts, *run, optimizer, layout, spec, torn, close)
+
+
+def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
+    """What swaps activations, where they are more than the memory for them."""
+    a = spec.arrangement
+    if a.residences is None:
+        return None
+    borders = [edge.requires_grad for (edge,) in spec.part.boundaries]
+    return Swapper(a.residences, borders)
 
 
 def executor_of(

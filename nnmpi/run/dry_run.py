@@ -5,17 +5,14 @@ The second is a subcommand, with `add_options` and `run`.
 
 import argparse
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nnmpi import cli
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
-from nnmpi.data import Dataset, blank
 from nnmpi.data.inputs import arrays
-from nnmpi.metrics import Metric
-from nnmpi.nn import Module
+from nnmpi.drawing.tables import plural
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -23,14 +20,11 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut
-from nnmpi.run.setup.on_paper import on_paper
-from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model, initialise
+from nnmpi.run.setup.on_paper import on_paper, uncut, uncut_of
+from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.snapshot import MAY_CHANGE
 
 HELP = "what each rank of a run holds and sends"
@@ -47,12 +41,16 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     Every rank calls it.
     """
     config, dataset = setup.config, setup.dataset
-    on_paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
-    cluster = on_paper or discover(comm, setup.on)
+    paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
+    cluster = paper or discover(comm, setup.on)
     model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
-    found = all_or_none(
-        comm, lambda: arranged(config, model, dataset, setup.loss, cluster, setup.metrics)
-    )
+
+    def arranged() -> Arrangement:
+        plan.check(config, cluster.size)
+        return on_paper(uncut(config, model, dataset, setup.loss, setup.metrics), cluster)
+
+    found = all_or_none(comm, arranged)
+    found = plan.within_memory(found, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if found.store.buckets:
@@ -74,22 +72,6 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     }
 
 
-def arranged(
-    config: Config,
-    model: Module,
-    dataset: Dataset,
-    loss: Criterion,
-    cluster: Cluster,
-    metrics: Mapping[str, Metric] = NO_METRICS,
-) -> Arrangement:
-    """How ranks would be arranged; what a run measures is estimated."""
-    plan.check(config, cluster.size)
-    plan.check_batch(config, len(dataset.train.y))
-    objectives.check_labels(loss, dataset)
-    graph = objectives.model_graph(config, model, dataset, loss)
-    return on_paper(Uncut(config, graph, loss, dataset, metrics), cluster)
-
-
 def add_options(p: argparse.ArgumentParser) -> None:
     """The options of the subcommand: those of nnmpi.train that say what ranks hold and send."""
     p.argument_default = argparse.SUPPRESS  # Config knows the defaults
@@ -105,7 +87,13 @@ def add_options(p: argparse.ArgumentParser) -> None:
         "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
     )
     output = p.add_argument_group("output")
-    output.add_argument("--svg", type=Path, metavar="FILE", default=None, help="write a picture")
+    output.add_argument(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        default=None,
+        help="write a picture, with --from of both layouts",
+    )
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
 
 
@@ -119,19 +107,21 @@ def _add_cluster(p: Any) -> None:
 def run(given: argparse.Namespace) -> Any:
     """The output of `layout`."""
     config, cluster = _asked(given)
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
-    model = build_model(config, None, dataset)
-    loss = objectives.criterion(None)
-    found = arranged(config, model, dataset, loss, cluster)
-    event = layout_event(found)
+    plan.check(config, cluster.size)
+    model, known = uncut_of(config)
+    found = on_paper(known, cluster)
+    event, layouts = (
+        layout_event(found),
+        {f"{config.model} on {plural(found.ranks, 'rank')}": found},
+    )
     if given.before is not None:
         other, old_cluster = _asked(_before(given))
         plan.check(other, old_cluster.size)
-        before = on_paper(Uncut(other, found.graph, loss, dataset, NO_METRICS), old_cluster)
+        before = on_paper(known._replace(config=other), old_cluster)
         event["moves"] = moves_event(before, found, model)
+        layouts = {f"{config.model} on {plural(before.ranks, 'rank')}, before": before, **layouts}
     if given.svg:
-        title = f"{config.model} on {given.ranks:,} ranks"
-        given.svg.write_text(as_svg(found, title), encoding="utf-8")
+        given.svg.write_text(as_svg(layouts), encoding="utf-8")
     return event if given.json else as_text(event)
 
 

@@ -52,6 +52,7 @@ def layout_event(a: Arrangement) -> Event:
         "cut": ",".join(map(str, a.division.begins)) or None,
         "backup": a.config.backup,
         "notes": list(graph.notes),
+        **residences(a),
         "kinds": [_figures(one) for one in alike_ranks(a, config.batch_size)],
         "sharded_layers": [
             {
@@ -101,6 +102,34 @@ def devices(a: Arrangement) -> Event:
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
+def residences(a: Arrangement) -> Event:
+    """Where activations of each unit are, if they are more than the memory for them."""
+    found = a.residences
+    if found is None:
+        return {}
+    units = zip(found.names, found.choice, found.loads, strict=True)
+    return {
+        "residences": {
+            "memory": a.config.memory,
+            "for_activations": round(found.memory),
+            "swapped_state": round(found.state),
+            "disk_write": round(found.disk.write),
+            "disk_read": round(found.disk.read),
+            "seconds": found.seconds,
+            "seconds_kept": found.seconds_kept,
+            "units": [
+                {
+                    "unit": name,
+                    "residence": how.value,
+                    "bytes": round(load.nbytes),
+                    "seconds": load.forward + load.backward,
+                }
+                for name, how, load in units
+            ],
+        }
+    }
+
+
 def _figures(one: AlikeRanks) -> Event:
     """The figures of ranks that are alike."""
     sent = {axis: there._asdict() for axis, there in one.traffic.items()}
@@ -144,7 +173,9 @@ def start_event(session: Session, run: RunState) -> Event:
         **session.strategy.describe(),
         "epochs": -(-left // len(setup.train)),
         **devices(session.arrangement),
+        **residences(session.arrangement),
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
+        **({"plan": run.plan.event()} if run.plan else {}),
         **({"warning": session.warning} if session.warning else {}),
     }
 

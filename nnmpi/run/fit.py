@@ -159,6 +159,7 @@ class Fit:
             **digest,
             **written,
             **self._training.tracer.outcome(strategy.layout.mesh),
+            **({"plan": self._run.plan_outcome} if self._run.plan else {}),
         }
 
     def _epochs(self) -> None:

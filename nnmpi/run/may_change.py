@@ -32,7 +32,10 @@ class MayChange(NamedTuple):
     batch_norm: bool = False
 
 
-FACTS = ("the data set", "standardisation", "functions for options", "the ranks", "software")
+FACTS = (
+    *("the data set", "standardisation", "functions for options", "the loss", "the ranks"),
+    "software",
+)
 """What is compared besides options."""
 
 TABLE = (
@@ -63,7 +66,7 @@ TABLE = (
         beside="reproducible",
     ),
     MayChange(
-        ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32"),
+        ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32", "the loss"),
         Consequence.WARNED,
         "steps from here on are others",
     ),
@@ -80,9 +83,10 @@ TABLE = (
     ),
     MayChange(
         (
-            *("dp", "pp", "tp", "cp", "sequence_parallel", "layout", "order", "zero", "the ranks"),
-            *("schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
-            *("allreduce", "bucket_mb", "overlap", "progress", "device", "convolution"),
+            *("dp", "pp", "tp", "cp", "sequence_parallel", "layout", "order", "zero", "plan"),
+            *("the ranks", "schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
+            *("allreduce", "reduce_dtype", "bucket_mb", "overlap", "progress"),
+            *("device", "convolution"),
             *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),
         ),
         Consequence.EQUAL,
@@ -98,7 +102,7 @@ TABLE = (
             *("data_dir", "download", "load", "load_partial", "save", "log", "append", "trace"),
             *("verify", "check_copies", "json", "quiet", "sample_every", "prompt"),
             *("dry_run", "ranks", "checkpoint_dir", "save_every", "keep", "keep_best", "resume"),
-            *("time_limit", "backup", "mtbf"),
+            *("time_limit", "backup", "mtbf", "memory"),
         ),
         Consequence.SAME,
         "what is read and written, and when",

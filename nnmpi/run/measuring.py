@@ -7,36 +7,51 @@ least, or a low one, of several: that of a machine that nobody else uses at the 
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 
 from nnmpi import blas
 from nnmpi.collectives.collective import Collective
-from nnmpi.comm import Comm, comm_self
-from nnmpi.comm.allreduce.autotune import medians
+from nnmpi.collectives.price import Link
+from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm.allreduce.autotune import fits, medians
 from nnmpi.config import Config
 from nnmpi.parallel import plan
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.planning.exchange_time import curve_name
 from nnmpi.parallel.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.unit_times import signature
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder, current_recorder
+from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.network_fit import fitted_network
-from nnmpi.run.trainer import Trainer
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+from nnmpi.run.setup.setup import Setup
 
 SIZES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
+
+COLD = 1 << 26
+"""Bytes of arrays that are used in turns: more than caches hold."""
 
 LONG = 0.1
 """Seconds: where one sum takes longer, larger ones are not timed."""
 
 MANY = 8
 """Micro-batches of a step, to tell what each of them takes from what a step takes."""
+
+NAP = 0.01
+"""Seconds for which a rank that waits for the first node sleeps."""
+
+ROUNDS = 3
+"""How often units and sums are measured, at some distance in time, and the least time counts."""
 
 STEPS = 10
 """Steps of one rank that are timed, of which the least time counts."""
@@ -47,33 +62,57 @@ def processor() -> str:
     return blas.cpu().get("model name") or platform.processor() or platform.machine()
 
 
-def measure(config: Config, comm: Comm) -> Machine:
-    """The machine that the ranks of a Comm run on, and the units of the config's model on it; every
-    rank calls it. Raises ValueError where they are on several nodes.
+def measure(setup: Setup, comm: Comm) -> Machine:
+    """The machine that the ranks of a Comm run on, and the units of a run's model on it; every rank
+    calls it.
 
-    Links between nodes are those of a typical machine.
+    Nodes are alike: the first one measures itself, and all measure the links between them. Ranks
+    on one node do not know these: they are those of a typical machine.
     """
-    _check_one_node(comm)
-    plain = replace(config, epochs=1, steps=None, check_copies=0)
-    network = fitted_network(comm)
+    here = comm.node()
+    node = comm.split(here[0])
+    assert node is not None
+    own = all_or_none(node, lambda: _node(setup, node) if here[0] == 0 else None)
+    node.free()
+    _wait(comm)
+    machine = gather_objects(comm, own)[0]
+    assert machine is not None
+    if len(here) == comm.size:
+        return machine
+    first = comm.split(0 if comm.rank == here[0] else None)
+    links = [] if first is None else [fitted_network(first).link]
+    if first is not None:
+        first.free()
+    return machine._replace(far=Link(*gather_objects(comm, links)[0][0]))
+
+
+def _wait(comm: Comm) -> None:
+    """Waits for all ranks, asleep most of the time: hosts may share cores, as containers do."""
+    met = comm.start(np.zeros(1), "doubling")
+    while not met.poll():
+        time.sleep(NAP)
+
+
+def _node(setup: Setup, comm: Comm) -> Machine:
+    """What the ranks of one node measure."""
+    config = setup.config
+    network, sizes = fitted_network(comm), _micro_batches(config)
     sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p)}
-    with closing(Trainer(plain, comm=comm_self())) as one:
-        model = _whole(comm, one, _micro_batches(config))
+    with closing(_session(setup, comm_self())) as one:
+        model = _units(comm, one, sizes)
         speed, update = _speed(one, model), _update(comm, one)
-        step, micro_batch = _fixed(comm, plain, model, update, one)
+        step, micro_batch = _fixed(comm, setup, model, update, one)
+    parts = (_parts(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, network.link, TYPICAL.far, network.gamma, sums),
-        *({config.optimizer: update}, step, micro_batch, speed, (model,)),
+        *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
     )
 
 
-def _check_one_node(comm: Comm) -> None:
-    there = len({*gather_objects(comm, platform.node())})
-    if there > 1:
-        raise ValueError(
-            f"the {comm.size} ranks are on {there} nodes, and what one of them does is measured: "
-            "start as many ranks as one node has cores for, on one node"
-        )
+def _session(setup: Setup, comm: Comm, **options: Any) -> Session:
+    """Ranks that are arranged by these options, in a run of their own."""
+    config = replace(setup.config, plan=None, check_copies=0, **options)
+    return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 
 
 def _group_sizes(comm: Comm) -> list[int]:
@@ -92,7 +131,8 @@ def _micro_batches(config: Config) -> list[int]:
 
 
 def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
-    """The seconds of collectives in groups of p ranks, all at the same time."""
+    """The seconds of collectives in groups of p ranks, all at the same time; of sums in shared
+    memory as far as all groups have room for them."""
     group = comm.split(comm.rank // p)
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -105,36 +145,79 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
-            (seconds,) = medians(comm, [partial(call, np.zeros(nbytes // 4, np.float32))])
+            one = _on_cold(call, nbytes)
+            if not all(gather_objects(comm, fits(one))):
+                break
+            seconds = min(medians(comm, [one])[0] for _ in range(ROUNDS))
             points.append((float(nbytes), seconds))
             if seconds > LONG:
                 break
-        yield curve_name(collective, algorithm, p), Curve(tuple(points))
+        if points:
+            yield curve_name(collective, algorithm, p), Curve(tuple(points))
     group.free()
+
+
+def _on_cold(call: Callable[[np.ndarray], object], nbytes: int) -> Callable[[], object]:
+    """A call on arrays in turns, so that none is in the caches: nor are gradients in a step."""
+    arrays = cycle(np.zeros((max(COLD // nbytes, 1), nbytes // 4), np.float32))
+    return lambda: call(next(arrays))
 
 
 # ---- units
 
 
-def _whole(comm: Comm, one: Trainer, sizes: Sequence[int]) -> MeasuredModel:
-    """The units of a model that one rank has all of: the means of the ranks."""
-    graph = one.arrangement.graph
-    found = {n: _mean_units(comm, one, n) for n in sizes}
-    return MeasuredModel(signature(graph), 1, one.config.dtype, found)
+class ComputeClock(Recorder):
+    """A clock that stands still while a rank exchanges activations with others."""
+
+    waited = 0.0
+
+    def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
+        self.waited += self.now() - began
+
+    def __call__(self) -> float:
+        """The time, in seconds."""
+        return self.now() - self.waited
 
 
-def _mean_units(comm: Comm, one: Trainer, samples: int) -> list[UnitTimes]:
-    graph, on = one.arrangement.graph, one.session.setup.on
-    x = one.train.gather(np.arange(samples) % len(one.train.split.y)).x
+def _parts(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
+    """The parts of units that ranks along tp have; None if the model cannot be divided so."""
+    try:
+        session = _session(setup, comm, tp=tp)
+    except (ValueError, OtherRankError):  # on all ranks
+        return None
+    with closing(session):
+        return _units(comm, session, sizes)
+
+
+def _units(comm: Comm, session: Session, sizes: Sequence[int]) -> MeasuredModel:
+    """The units of a model, or what each rank along tp has of them: the means of the ranks."""
+    graph, config = session.arrangement.graph, session.config
+    rounds = [[_mean_units(comm, session, n) for n in sizes] for _ in range(ROUNDS)]
+    least = [np.min(of_size, axis=0).tolist() for of_size in zip(*rounds, strict=True)]
+    found = {n: [UnitTimes(*row) for row in rows] for n, rows in zip(sizes, least, strict=True)}
+    return MeasuredModel(signature(graph), config.tp, config.dtype, found)
+
+
+def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]:
+    """Seconds of the three passes of each unit, as the ranks take them on average."""
+    graph, setup = session.arrangement.graph, session.setup
+    x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     comm.barrier()
+    clock = ComputeClock()
+    token = current_recorder.set(clock)
     costs = plan.profile(
-        one.model, graph, units(graph), x, on, together=(comm,), dtype=one.config.dtype
+        *(session.model, graph, units(graph), x, setup.on),
+        together=(comm,),
+        dtype=session.config.dtype,
+        clock=clock,
     )
+    current_recorder.reset(token)
     rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
-    return [UnitTimes(*row) for row in np.mean(gather_objects(comm, rows), axis=0).tolist()]
+    found: list[list[float]] = np.mean(gather_objects(comm, rows), axis=0).tolist()
+    return found
 
 
-def _speed(one: Trainer, measured: MeasuredModel) -> float:
+def _speed(one: Session, measured: MeasuredModel) -> float:
     """Multiplications and additions a second, in forward passes of all units."""
     graph, n = one.arrangement.graph, max(measured.units)
     seconds = sum(unit.forward for unit in measured.units[n])
@@ -145,7 +228,7 @@ def _speed(one: Trainer, measured: MeasuredModel) -> float:
 # ---- the rest of a step
 
 
-def _update(comm: Comm, one: Trainer) -> float:
+def _update(comm: Comm, one: Session) -> float:
     """Seconds of the optimizer a number."""
     optimizer = one.optimizer
     for p in optimizer.parameters:
@@ -161,25 +244,31 @@ def _update(comm: Comm, one: Trainer) -> float:
 
 
 def _fixed(
-    comm: Comm, config: Config, measured: MeasuredModel, update: float, one: Trainer
+    comm: Comm, setup: Setup, measured: MeasuredModel, update: float, one: Session
 ) -> tuple[float, float]:
     """Seconds of a step, and of each of its micro-batches, besides units and the update."""
-    n, numbers = config.batch_size, sum(p.size for p in one.optimizer.parameters)
+    n, numbers = setup.config.batch_size, sum(p.size for p in one.optimizer.parameters)
     left, many = dict[int, float](), min(MANY, n)
-    for count in (1, many):
+    with ExitStack() as stack:
+        sessions = {
+            count: stack.enter_context(closing(_session(setup, comm_self(), micro_batches=count)))
+            for count in (1, many)
+        }
+        rounds = [{k: _step(comm, one) for k, one in sessions.items()} for _ in range(ROUNDS)]
+    for count in sessions:
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
-        with closing(Trainer(replace(config, micro_batches=count), comm=comm_self())) as trainer:
-            left[count] = _step(comm, trainer) - count * of_units - numbers * update
+        step = min(found[count] for found in rounds)
+        left[count] = step - count * of_units - numbers * update
     micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
     return max(left[1] - micro_batch, 0.0), micro_batch
 
 
-def _step(comm: Comm, trainer: Trainer) -> float:
+def _step(comm: Comm, session: Session) -> float:
     """Seconds of a step of one rank."""
     times = list[float]()
-    trainer.model.train()
+    session.model.train()
     while len(times) < STEPS:
-        with closing(trainer.strategy.steps(trainer.train, trainer.state)) as steps:
+        with closing(session.strategy.steps(session.setup.train, StepState())) as steps:
             began = time.perf_counter()
             for _ in islice(steps, STEPS):
                 now = time.perf_counter()

@@ -18,6 +18,7 @@ from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.files.logs import LogMark
 from nnmpi.run.may_change import check_may_change, warnings
 from nnmpi.run.report.pace import PaceCounts
+from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.versions import with_kernels
@@ -52,6 +53,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "the data set": consistency.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
         "functions for options": dict(setup.own),
+        "the loss": described(setup.loss),
     }
 
 

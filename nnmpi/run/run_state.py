@@ -18,6 +18,7 @@ from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
+from nnmpi.run.run_plan import RunPlan
 from nnmpi.run.settings import Changes
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
@@ -71,6 +72,7 @@ class RunState:
     sessions  how many there were
     loaded    what the file of --load had for the model
     resumed   what it goes on from, if not from the start
+    plan      the layout that --plan has found
     metrics   of the last epoch that was evaluated in this run, or how it was suspended
     changed   settings, by the step and the occasion after which callbacks have changed them
     told      what this rank has told
@@ -92,6 +94,8 @@ class RunState:
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.resumed: Resumed | None = None
+        self.plan: RunPlan | None = None
+        self.batch_size = setup.config.batch_size
         self.report: Report = NullReport()
         self.opened: Report | None = None
         self.pace = Pace(counts_tokens(setup.dataset, setup.loss))
@@ -103,6 +107,12 @@ class RunState:
         self.stop_requested = False  # to end it
         self.suspend_requested = False  # to end it with a checkpoint: there is more to do
         self.save_requested = False  # a checkpoint, by the clock of the first rank
+
+    @property
+    def plan_outcome(self) -> Event:
+        """What --plan has predicted of a step, beside what it takes."""
+        assert self.plan is not None
+        return self.plan.outcome(self.batch_size, self.pace.rates["samples_per_second"])
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""

@@ -27,6 +27,7 @@ from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.no_session import NO_SESSION, SPARE
+from nnmpi.run.planning.at_start import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves
@@ -147,6 +148,10 @@ class Training:
             self.setup = self.setup._replace(make_optimizer=optimizer)
             self.tracer, self._tracer_comm = Tracer(config, comm), comm
         self.comm, config = comm, replace(config, model=self.setup.config.model)
+        if config.plan is not None:
+            self.run.plan = planned_run(self.setup, config, comm)
+            options = {"plan": None, **self.run.plan.layout.options}
+            config, self.asked = replace(config, **options), replace(self.asked, **options)
         recorder = self.tracer.recorder
         self.session = Session(self.setup, config, comm, self.run, recorder, snapshot, self._graph)
         self.config = config  # if it fails, `rearrange` needs that of before

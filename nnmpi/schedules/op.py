@@ -6,6 +6,7 @@ B   its backward pass: gradients add up  UPDATE   the sums are complete: paramet
     1f1b on one rank    F0 B0 F1 B1 F2 REDUCE B2 UPDATE
     slice_by_slice(2)   F0 B0 REDUCE F1 B1 REDUCE UPDATE
     evaluation          F0 F1
+    stage_by_stage      of 2 stages   F0 F0 REDUCE B0 B0 UPDATE
 
 Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
 
@@ -19,6 +20,7 @@ needs what), `sim/pipeline.py` (what it costs), `arrangement/memory.py` (what is
 executor.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from itertools import chain
 from typing import NamedTuple
@@ -59,3 +61,15 @@ def slice_by_slice(slices: int) -> list[Op]:
     """The gradient of each slice is summed by itself, after its backward pass."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.UPDATE)]
+
+
+def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
+    """Each micro-batch goes through all stages of one rank and back, some of which are computed
+    again."""
+    found = list[Op]()
+    for m in range(micro):
+        found += [Op(Kind.F, m, s) for s in range(len(recomputed))]
+        found += [Op(Kind.REDUCE)] * (m == micro - 1)
+        for s in reversed(range(len(recomputed))):
+            found += [Op(Kind.RECOMPUTE, m, s)] * recomputed[s] + [Op(Kind.B, m, s)]
+    return [*found, Op(Kind.UPDATE)]

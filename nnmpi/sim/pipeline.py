@@ -4,6 +4,7 @@ A message takes `send` and occupies neither rank; between two stages of one rank
 The unit of time is the caller's.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,11 +21,16 @@ def stage_times(forward: float, input_gradient: float, weight_gradient: float) -
 
 
 class Costs(NamedTuple):
-    """How long everything takes: each kind of pass of each stage of the whole pipeline."""
+    """How long everything takes: each kind of pass of each stage of the whole pipeline.
+
+    send    a message between ranks, however many are under way
+    links   those of a stage, by SEND_F or SEND_B and the stage: they follow each other on a link
+    """
 
     stages: Sequence[Mapping[Kind, float]]
     send: float = 0
     update: float = 0
+    links: Mapping[tuple[Kind, int], float] = {}
 
     @classmethod
     def uniform(
@@ -89,6 +95,7 @@ def _run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     ranks, stages = len(programs), len(costs.stages)
     clocks: list[float] = [0] * ranks
     arrivals: dict[tuple[tuple[bool, int], int], float] = {}  # by channel and micro-batch
+    free = defaultdict[tuple[bool, int], float](float)  # since when a channel is
     for r, op in in_order(programs, stages):
         awaited = message(op, RECEIVES, ranks, stages)
         start = max(clocks[r], arrivals[channel(awaited), op.micro]) if awaited else clocks[r]
@@ -97,7 +104,12 @@ def _run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
             yield Span(r, op.kind.value, op.micro, op.stage, start, end)
         clocks[r] = end
         if op.kind in (Kind.SEND_F, Kind.SEND_B):
-            arrivals[channel(op), op.micro] = end + (costs.send if op.peer != r else 0)
+            at, taken = channel(op), costs.send if op.peer != r else 0
+            if op.peer != r and (op.kind, op.stage) in costs.links:
+                taken = costs.links[op.kind, op.stage]
+                end = max(end, free[at])
+                free[at] = end + taken
+            arrivals[at, op.micro] = end + taken
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:

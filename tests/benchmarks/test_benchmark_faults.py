@@ -5,9 +5,6 @@ from pathlib import Path
 import pytest
 from helpers.benchfiles import Import
 
-from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
-
 
 def test_a_rank_makes_steps_without_end(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = module("lib.steps_ft")
@@ -16,35 +13,11 @@ def test_a_rank_makes_steps_without_end(module: Import, monkeypatch: pytest.Monk
     assert [len(run(n)) for n in (2, 5)] == [2, 5]  # an epoch has 3
 
 
-def test_ranks_time_the_parts_of_their_steps(
-    module: Import, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks = module("lib.steps_ft")
-    own = {"model": "iris-mlp", "data": "iris", "batch_size": 40}
-    monkeypatch.setitem(ranks.TRAINED, "W1", own)
-    for owner, name in ranks.PARTS.values():
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back at the end
-
-    def seconds(comm: Comm) -> dict[str, float]:
-        monkeypatch.setattr(ranks, "world", lambda: comm)
-        monkeypatch.setattr(ranks.ranks, "world", lambda: comm)
-        found: dict[str, float] = ranks.parts("W1", 4)
-        return found
-
-    (found,) = threads.run(1, seconds)
-    assert found.keys() == {*ranks.PARTS, "step"}
-    assert 0 < found["optimizer"] + found["totals"] + found["notes"] < found["step"]
-
-
 def test_a_row_compares_jobs_with_and_without(module: Import, tmp_path: Path) -> None:
     faults = module("faults")
     steps = {faults.TOLERANT: [2.2, 2.1], faults.PLAIN: [2.0, 2.0]}
-    parts = {
-        faults.TOLERANT: [{"polls": 0.2, "settle": 0.3, "step": 2.5}],
-        faults.PLAIN: [{"polls": 0.1, "settle": 0.3, "step": 2.0}],
-    }
-    row = faults.row_of("W1", steps, parts, 2, {})
-    assert (row["ratio"], row["by_parts"]) == (pytest.approx(1.075), pytest.approx(1.05))
+    row = faults.row_of("W1", steps, 2, {})
+    assert row["ratio"] == pytest.approx(1.075)
     assert row["ratio_least"] <= row["ratio"] <= row["ratio_most"]
     commands = [faults.processes(s, 2, tmp_path)[0].command for s in faults.SUBJECTS]
     assert commands[0][1:3] == ["--with-ft", "ulfm"]

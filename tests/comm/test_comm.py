@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers.comm import brought, laws_sums
+from helpers.comm import brought, laws_narrow, laws_sums
 
 from nnmpi.comm import Comm, MessageLengthError, thread_ranks
 from nnmpi.comm.allreduce import autotune
@@ -31,12 +31,29 @@ def test_sums_across_nodes(p: int, per_node: int) -> None:
         laws_sums.buffers_in_shared_memory(comm)
         laws_sums.partial_sums_of_half_precision_do_not_overflow(comm)
         laws_sums.all_reduce_gives_all_ranks_the_same_bits(comm)
+        laws_narrow.narrow_sums_are_within_their_bound(comm)
         comm.ledger.reset()
         comm.all_reduce(np.ones(1000), "shared")
         leads = comm.rank % per_node == 0
         assert (sum(comm.ledger.sent_messages) > 0) == leads
 
     thread_ranks.run(p, law, per_node=per_node)
+
+
+def test_narrow_sums_of_nodes_travel_in_16_bits() -> None:
+    """A node adds up its ranks in float32, and rounds that before it travels."""
+
+    def law(comm: Comm) -> None:
+        there = laws_narrow.narrow(comm)
+        for size, each in ((4, comm), (2, there)):
+            each.ledger.reset()
+            x = np.ones(600, "float16")
+            each.all_reduce(x, "hierarchical")
+            assert (x == 6).all()
+            leads = comm.rank % 2 == 0  # of three: 200 numbers a round
+            assert sum(each.ledger.sent_bytes) == leads * 2 * 200 * (size + 2)
+
+    thread_ranks.run(6, law, per_node=2)
 
 
 def test_the_memory_of_a_node_is_one() -> None:

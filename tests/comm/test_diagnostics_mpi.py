@@ -33,7 +33,7 @@ def waiting_job(name: str, waits: str, ranks: int = 2) -> tuple[Ended, str]:
 
 @pytest.mark.parametrize("name", ["clean", "finalize", "keeps_exit", "unguarded", "finds_no_room"])
 def test_a_job_without_faults_is_left_alone(name: str) -> None:
-    ended = job(name, ranks=3, NNMPI_TIMEOUT="20")
+    ended = job(name, NNMPI_TIMEOUT="20")
     assert (ended.status, ended.err) == (0, "")
 
 

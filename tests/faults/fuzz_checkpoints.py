@@ -205,12 +205,10 @@ def _damaged(rng: np.random.Generator, folder: Path, n: int) -> Outcome:
             path.unlink()
         else:
             path.write_bytes(other)
-        if other != content or not path.exists():
-            good = min(good, step - 1)
-        else:
+        if other == content and path.exists():
             break
-    whole = range(good, good + 1)
-    return _found(folder, int(rng.integers(1, 4)), whole[0], n, whole[-1])
+        good = step - 1
+    return _found(folder, int(rng.integers(1, 4)), good, n, good)
 
 
 # ---- jobs of MPI

@@ -64,10 +64,11 @@ NAMES = [o.name for o in options() if o.name not in IGNORED]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_hostile_value_is_one_short_line(command: Command, name: str) -> None:
+def test_a_hostile_value_is_one_short_line(command: Command, name: str, is_sample: bool) -> None:
+    """Each flag takes a third of the values, other ones than the next flag; all with --all."""
     flag = name.replace("_", "-")
     words = (name, flag, *ELSE)
-    for value in HOSTILE.values():
+    for value in [*HOSTILE.values()][NAMES.index(name) % 3 :: 3] if is_sample else HOSTILE.values():
         check(command, name, [f"--{flag}={value}"], words)
     for text in (*map(toml, HOSTILE.values()), *NUMBERS.values()):
         Path("h.toml").write_text(f"{name} = {text}")

@@ -15,6 +15,7 @@ from helpers.comm import (
     laws_background,
     laws_halves,
     laws_memory,
+    laws_narrow,
     laws_processes,
     laws_refusals,
     laws_sums,
@@ -81,7 +82,7 @@ def each(law: Callable[[Comm, str], None], names: Iterable[str]) -> dict[str, La
 
 OF_COMM = of(
     *(laws_sums, laws_works, laws_memory, laws_agree),
-    *(laws_halves, laws_refusals, laws_background),
+    *(laws_halves, laws_narrow, laws_refusals, laws_background),
 )
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_experts, laws_sequence, laws_tensor_loss),
@@ -104,6 +105,10 @@ COMPUTED = (
 )
 """Laws of what ranks compute, which is the same on threads and in processes."""
 OF_PROCESSES = {name: law for name, law in of(laws_training).items() if name not in COMPUTED}
+OF_PIPELINES = of(laws_pipelines, laws_pipeline_models)
+SENT = "outputs_in_any_memory_are_sent"
+OF_MANY = "other_ranks_equal_one_rank_in_any_layout"
+OF_CHECKPOINTS = {name: law for name, law in of(laws_checkpoints).items() if name != OF_MANY}
 FAMILIES = conformance.FAMILIES
 
 
@@ -120,38 +125,54 @@ class Row(NamedTuple):
 
 
 TABLE = {
-    "comm": Row(OF_COMM, (1, 2, 3, 5, 8), mpi=(1, 2, 3, 4), mpi_all=(8,), mpich=(3,), quick=(2,)),
+    "comm": Row(
+        *(OF_COMM, (1, 2, 3, 5)),
+        threads_all=(8,),
+        mpi=(1, 2, 3, 4),
+        mpi_all=(8,),
+        mpich=(3,),
+        quick=(2,),
+    ),
     "processes": Row(of(laws_processes), mpi=(2, 3, 4), quick=(2,)),
     "training": Row(of(laws_training), (1, 4), threads_all=(3,), mpi_all=(2,)),
     "training of processes": Row(OF_PROCESSES, mpi=(2,)),
     "layers": Row(of(laws_layers), (2, 3)),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "zero": Row(of(laws_zero), (1, 3), threads_all=(4,), mpi=(2,), quick=(2,)),
-    "resume": Row(of(laws_resume), (1, 4), threads_all=(3,), mpi=(2,)),
-    "gpt2": Row(of(laws_gpt2, laws_generation), (1, 2, 3, 4), mpi=(2,)),
-    "pipelines": Row(of(laws_pipelines, laws_pipeline_models), (1, 2, 4), mpi=(3,)),
+    "resume": Row(of(laws_resume), (1, 4), threads_all=(3,), mpi_all=(2,)),
+    "gpt2": Row(of(laws_gpt2, laws_generation), (1, 2), threads_all=(3, 4), mpi_all=(2,)),
+    "pipelines": Row(OF_PIPELINES, (1, 4), threads_all=(2,), mpi_all=(3,)),
+    "pipelines of processes": Row({SENT: OF_PIPELINES[SENT]}, mpi=(2,)),
     "goals": Row(each(laws_goals.gives_the_same_bits, laws_goals.GOALS), (2, 3)),
     "loops and hooks": Row(of(laws_goals, laws_ported), (2,)),
     "masters": Row(OF_MASTERS, (2,)),
     "cuts": Row(of(laws_pipeline_cuts), (1, 4), threads_all=(2,), mpi_all=(3,)),
-    "snapshot": Row(of(laws_snapshot), (1, 4), threads_all=(2,), mpi_all=(3,)),
-    "checkpoints": Row(of(laws_checkpoints), threads_all=(1, 2, 3, 4, 8), mpi=(3,)),
+    "snapshot": Row(of(laws_snapshot), (1, 3), threads_all=(2, 4), mpi_all=(3,)),
+    "checkpoints": Row(OF_CHECKPOINTS, mpi=(3,)),
+    "all checkpoints": Row(of(laws_checkpoints), threads_all=(1, 2, 3, 4, 8)),
     "backups": Row(of(laws_backup), mpi=(3,)),
     "checkpoint files": Row(of(laws_checkpoint_files), (1, 3), mpi=(3,), mpich=(3,), quick=(2,)),
     "moves": Row(of(laws_moves), threads_all=(1, 3, 5), mpi=(3,), mpich=(3,), quick=(2,)),
     "slices": Row(of(laws_slices), mpi=(2, 3)),
     "server": Row(of(laws_server), mpi=(4,)),
-    "shards": Row(OF_SHARDS, (1, 2, 3, 4), mpi=(3,)),
-    "sharded models": Row(OF_SHARDED_MODELS, (1, 2, 3), mpi=(3,)),
+    "shards": Row(OF_SHARDS, (1, 2, 3), threads_all=(4,), mpi_all=(3,)),
+    "sharded models": Row(OF_SHARDED_MODELS, (1, 3), threads_all=(2,), mpi_all=(3,)),
     "tensor parallel": Row(of(laws_tensor), (1, 2, 4), mpi=(3,)),
-    "spatial": Row(of(laws_spatial), (1, 2, 4), mpi=(3,)),
+    "spatial": Row(of(laws_spatial), (1, 2, 4), mpi_all=(3,)),
     "conformance": Row(
         each(conformance.family_trains_as_one_rank, FAMILIES),
         mpi=conformance.RANKS_OVER_MPI,
         mpich=(2,),
     ),
+    "conformance of more layouts": Row(
+        each(conformance.more_of_a_family_trains_as_one_rank, FAMILIES),
+        mpi_all=conformance.RANKS_OVER_MPI,
+    ),
     "conformance of a device": Row(
-        each(conformance.family_trains_on_device, FAMILIES), mpi=(2, 4), mpi_all=(3,)
+        each(conformance.family_trains_on_device, conformance.COPIED), mpi=(2,)
+    ),
+    "conformance of a device, all families": Row(
+        each(conformance.family_trains_on_device, FAMILIES), mpi_all=(2, 3, 4)
     ),
 }
 """On threads laws hold on more numbers of ranks; over MPI it counts that ranks are processes. The

@@ -12,6 +12,7 @@ TEXTS = {
     "jitter": "0.5:2",
     "slow_rank": "0:2",
     "augment": "crop:4+flip",
+    "memory": "1kB",
 }
 """Of options that only some texts fit."""
 

@@ -4,21 +4,16 @@ from typing import NamedTuple
 
 from nnmpi.collectives.price import Link
 from nnmpi.config import Config
-from nnmpi.data import blank
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel import plan
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.search import Searcher
 from nnmpi.parallel.planning.step_time import CostModel
-from nnmpi.parallel.planning.unit_times import ModelTimes, signature
-from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut, sharding_of
-from nnmpi.run.setup.setup import NO_METRICS, build_model
+from nnmpi.parallel.planning.unit_times import signature
+from nnmpi.run.planning.planning import Asked, basis
+from nnmpi.run.setup.on_paper import uncut_of
 
 SLOW_LINKS = TYPICAL._replace(far=Link(1e-4, 1e-8))
 FREE_LINKS = TYPICAL._replace(
@@ -39,22 +34,14 @@ class Planning(NamedTuple):
 
 def planning(config: Config, ranks: int, nodes: int = 1, machine: Machine = TYPICAL) -> Planning:
     """A plan of a config on so many ranks."""
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
-    loss, graph = objectives.criterion(None), graph_of(config)
-    cluster, times = Cluster.on_paper(ranks, nodes), ModelTimes(graph, machine, config.dtype)
-
-    def cut(one: Config) -> Sharding:
-        return sharding_of(Uncut(one, graph, loss, dataset, NO_METRICS))
-
-    paper = Paper(config, cluster, graph, times, plan.check, cut)
-    return Planning(paper, CostModel(machine, times, ExchangeTimes(machine, cluster)))
+    asked, cluster = Asked(ranks, nodes, None, None), Cluster.on_paper(ranks, nodes)
+    by = basis(asked, uncut_of(config)[1], cluster, machine)
+    return Planning(by.paper, by.costs)
 
 
 def graph_of(config: Config) -> Graph:
     """The graph of the model of a config."""
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
-    model, loss = build_model(config, None, dataset), objectives.criterion(None)
-    return objectives.model_graph(config, model, dataset, loss)
+    return uncut_of(config)[1].graph
 
 
 def measured(config: Config, machine: Machine, *seconds: UnitTimes) -> Machine:

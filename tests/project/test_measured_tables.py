@@ -308,6 +308,25 @@ def test_the_other_figures_of_pipelines():
     assert f"takes {pipeline} as a pipeline and {data} with data parallelism" in text
 
 
+def test_the_table_of_runs_that_survive() -> None:
+    without, *others = (
+        results(f"{name}-2-ranks-zen4") for name in ("faults", "backup", "checkpoints")
+    )
+    ratio = {(r["case"], r["subject"]): r["ratio"] for rows in others for r in rows}
+    ratio |= {(row["case"], "ulfm"): row["ratio"] for row in without}
+    shown = table(BENCHMARKS, "| 2 ranks | W1 | W2 | to repeat it |")
+    subjects = {"ulfm": 3, "default": 4, "every 10": 3, "step": 3}
+    for cells, (subject, digits) in zip(shown.values(), subjects.items(), strict=True):
+        assert cells[:2] == [f"{ratio[case, subject]:.{digits}f}" for case in ("W1", "W2")]
+    text = " ".join(BENCHMARKS.split())
+    w1, w2 = (ms(row["seconds_without"]) for row in without)
+    assert f"step without, which takes {w1} (W1) and {w2} (W2)" in text
+    (large,) = (row for row in others[1] if row["case"] == "LARGE")
+    speed, low, high = (two(large[key]) for key in ("ratio", "ratio_low", "ratio_high"))
+    written = f"of {large['bytes'] / 1e6:.0f} MB is written at {speed} ({low} to {high})"
+    assert written in text
+
+
 def test_steps_and_scaling_of_models_of_sequences() -> None:
     rows = results("language-zen4")
     step = {(row["case"], row["subject"]): row for row in rows if row["section"] == "steps"}

@@ -530,17 +530,36 @@ def test_other_data_and_callbacks_are_refused(suspended: Path) -> None:
         threads.run(1, lambda comm: Trainer(config, model, few, comm))
 
 
-def test_another_rate_is_a_warning(suspended: Path) -> None:
-    config = Config(**{**COMMON, "lr": 0.01}, checkpoint_dir=str(suspended / "c"), resume=True)
+SMOOTHED = "CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("options", "loss", "words"),
+    [
+        ({"lr": 0.01}, None, "lr is 0.01, and was 0.003 until here"),
+        (
+            {},
+            nn.CrossEntropyLoss(label_smoothing=0.1),
+            f"the loss is {SMOOTHED}, and was CrossEntropyLoss(",
+        ),
+        ({}, lambda y, labels: y.mean(), "the loss is <lambda>, and was CrossEntropyLoss("),
+    ],
+    ids=["rate", "loss", "function"],
+)
+def test_another_rate_or_loss_is_a_warning(
+    suspended: Path, options: dict[str, Any], loss: Any, words: str
+) -> None:
+    given = {**COMMON, **options, "checkpoint_dir": str(suspended / "c"), "resume": True}
 
     def rank(comm: Comm) -> tuple[str, ...]:
-        trainer = Trainer(config, model, digits(), comm, callbacks=[Stopper(0)])
+        callbacks = [Stopper(0)]
+        trainer = Trainer(Config(**given), model, digits(), comm, loss=loss, callbacks=callbacks)
         trainer.close()
         assert trainer.resumed is not None
         return trainer.resumed.lines
 
     ((line,),) = threads.run(1, rank)
-    assert line.startswith("lr is 0.01, and was 0.003 until here")
+    assert line.startswith(words)
 
 
 def test_every_option_and_fact_is_in_one_row() -> None:

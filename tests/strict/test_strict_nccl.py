@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import strictarray
 from helpers.device import DEVICE, IS_GPU
+from helpers.training import laws_halves
 from helpers.training.on_device import on_device
 from helpers.training.pipelined import CNN, MLP, equals, reference, run
 
@@ -88,6 +90,16 @@ def test_layouts_train_as_one_rank(ranks: int, options: dict[str, Any]) -> None:
 
     with on_device():
         threads.run(ranks, compared)
+
+
+@pytest.mark.parametrize(("ranks", "options"), [(3, MLP), (2, {**MLP, "zero": 2})], ids=str)
+def test_16_bits_train_as_one_rank(ranks: int, options: dict[str, Any]) -> None:
+    layout = {"allreduce": "nccl", "reduce_dtype": "float16"}
+    layout |= {name: value for name, value in options.items() if name in OF_RANKS}
+    alone = {name: value for name, value in options.items() if name not in OF_RANKS}
+    case = {**alone, "dtype": "float16"}
+    with on_device():
+        threads.run(ranks, partial(laws_halves.trains_as_one_rank, layout, case))
 
 
 def test_a_sum_that_kernels_do_not_wait_for_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 from lib.ranks import graph_of
 from lib.runs import Model
+from nnmpi import Config
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
 from nnmpi.parallel.pipeline.profile import UnitCost, stage_costs
 from nnmpi.parallel.pipeline.stages import best_cut
+from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times
@@ -35,7 +37,7 @@ class Profiled(NamedTuple):
         """The cut whose slowest stage is fastest."""
         if stages == 1:
             return ()
-        return best_cut(self.units, self.costs, stages)
+        return best_cut(Config(pp=stages), self.units, self.costs, TYPICAL.near)
 
     def cut_text(self, stages: int) -> str | None:
         """The cut as --cut takes it."""

@@ -97,17 +97,17 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
-        gradients(g, None, w, dx, None, None)
+        gradients(g, w, None, dx, None, None)
         return dx.reshape(before)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
-        gradients(g, rows, w, None, dw, None)
+        gradients(g, w, rows, None, dw, None)
         return dw
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         db = xp.empty(len(w), w.dtype) if out is None else out
-        gradients(g, None, w, None, None, db)
+        gradients(g, w, None, None, None, db)
         return db
 
     value = y if x.ndim == 2 else y.reshape(*before[:-1], w.shape[0])

@@ -188,7 +188,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
 
     def of_x(g: _Gradients) -> Array:
         of_rows, dx = xp.empty((len(g.z), w_ih.shape[1]), dtype), xp.empty(shape, dtype)
-        gradients(g.z, None, w_ih, of_rows, None, None)
+        gradients(g.z, w_ih, None, of_rows, None, None)
         rows.write(of_rows, of.time_first(dx))
         return dx
 
@@ -196,17 +196,17 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
         if once is None:
             return of_x(g)
         found = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
-        gradients(g.sums, None, w_ih, found, None, None)
+        gradients(g.sums, w_ih, None, found, None, None)
         return TableGradient(found, once.which, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_ih.shape, dtype) if out is None else out
-        gradients(g.sums, inputs, w_ih, None, dw, None)
+        gradients(g.sums, w_ih, inputs, None, dw, None)
         return dw
 
     def vjp_w_hh(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_hh.shape, dtype) if out is None else out
-        gradients(g.u, before, w_hh, None, dw, None)
+        gradients(g.u, w_hh, before, None, dw, None)
         return dw
 
     def of_state(k: int) -> Vjp:

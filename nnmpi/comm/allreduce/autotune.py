@@ -49,7 +49,7 @@ def measure_choice(trial: Timed) -> Fastest:
     names, fastest = list(NAMES), []
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
-        names = [name for name in names if _fits(trial, array, name)]
+        names = [name for name in names if fits(partial(trial.all_reduce, array, name))]
         if not names:  # `shared` was far ahead, and there is no memory for more
             fastest.append("halving")
             break
@@ -87,10 +87,10 @@ def _agreed(comm: Timed, seconds: Sequence[float]) -> list[float]:
     return [float(x) / comm.size for x in total]
 
 
-def _fits(trial: Timed, array: Array, name: str) -> bool:
-    """Whether there is shared memory for it."""
+def fits(call: Callable[[], object]) -> bool:
+    """Whether there is shared memory for a collective call."""
     try:
-        trial.all_reduce(array, name)
+        call()
     except NoRoomError:
         return False
     return True

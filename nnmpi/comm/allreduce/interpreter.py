@@ -56,14 +56,16 @@ class Move(NamedTuple):
 class Plan(NamedTuple):
     """All moves of one rank, for buffers of one length and type, cut at the same elements.
 
-    Sums are kept in `sums_dtype`, which is float32 where the buffer is float16 or bfloat16. Partial
-    sums travel in it. The rank that sends a complete sum on rounds it first, and it travels
-    rounded.
+    Sums are kept in `sums_dtype`, and partial sums travel in it. It is float32 where the buffer is
+    float16 or bfloat16: the rank that sends a complete sum on rounds it first, and it travels
+    rounded. Narrow sums are kept in the type of the buffer: each addition is made in `adds_dtype`,
+    which is float32 then, and rounded. So their bits, too, depend on the order of additions alone.
     """
 
     moves: tuple[Move, ...]
     dtype: np.dtype[Any]
     sums_dtype: np.dtype[Any]
+    adds_dtype: np.dtype[Any]
     scratch: int  # elements that have to be held apart from the buffer until they are added
     round: tuple[slice, ...]  # sums to be rounded at the end
 
@@ -75,9 +77,10 @@ def make_plan(
     bounds: Bounds,
     dtype: np.dtype[Any],
     message_limit: int = 1 << 30,
+    narrow_sums: bool = False,
 ) -> Plan:
     """What rank r does; no message is longer than `message_limit` bytes."""
-    chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype)
+    chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
     moves = []
@@ -99,7 +102,8 @@ def make_plan(
                 Move(int(s.to), out, int(s.source), into, s.reduce, add, round_first, single)
             )
     scratch = max((m.add[1].stop for m in moves if m.add is not None), default=0)
-    return Plan(tuple(moves), dtype, sums_dtype, scratch, _round(rounded, (0, chunks), bounds))
+    at_end = _round(rounded, (0, chunks), bounds)
+    return Plan(tuple(moves), dtype, sums_dtype, accumulator(dtype), scratch, at_end)
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
@@ -108,7 +112,7 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
         if peer >= 0 and rounded[int(lo) : int(hi)].any():
             raise ValueError(
                 f"the plan adds to chunks {lo} to {hi - 1} after it has put sums there; "
-                "numbers of 16 bits are rounded by then: use float32"
+                "numbers of 16 bits are rounded by then: use float32, or narrow sums"
             )
 
 
@@ -139,8 +143,8 @@ def _copy(parts: tuple[slice, ...], sums: Array, array: Array) -> None:
 class Interpreter:
     """Carries algorithms out on one transport; keeps their plans and its scratch memory."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, transport: Transport, narrow_sums: bool = False) -> None:
+        self._transport, self.narrow_sums = transport, narrow_sums
         self._plans: dict[tuple[Algorithm, int | Bounds, np.dtype[Any]], Plan] = {}
         self._free: dict[np.dtype[Any], list[Array]] = defaultdict(list)
 
@@ -195,7 +199,7 @@ class Interpreter:
                 yield requests
             if add is not None:
                 there = sums[add[0]]
-                np.add(there, scratch[add[1]], there)
+                np.add(there, scratch[add[1]], there, dtype=plan.adds_dtype, casting="same_kind")
         if separate:
             _copy(plan.round, sums, row)
         free.append(scratch)
@@ -217,7 +221,8 @@ class Interpreter:
                 self._plans.clear()  # the caller makes new algorithms, or new lengths, without end
             t = self._transport
             at = even_bounds(cuts, algorithm.chunks(t.size)) if isinstance(cuts, int) else cuts
-            plan = make_plan(algorithm, t.rank, t.size, at, dtype, t.message_limit)
+            limits = t.message_limit, self.narrow_sums
+            plan = make_plan(algorithm, t.rank, t.size, at, dtype, *limits)
             self._plans[algorithm, cuts, dtype] = plan
         return plan
 

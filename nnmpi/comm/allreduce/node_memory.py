@@ -85,6 +85,8 @@ class SharedReduction:
         self._sums_dtype = accumulator(self.dtype)
         own, *extra = _sizes(n, self.dtype, 1)
         separate = self._sums_dtype is not self.dtype
+        # a node rounds its sum where that is complete, or travels rounded
+        self._rounds = separate and (self._between is None or interpreter.narrow_sums)
         self._window = self._node.window(own + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
@@ -157,7 +159,8 @@ class SharedReduction:
         yield self._barrier(blocks)
         if self._between is not None:
             if self._node.rank == 0:
-                total, sums = self.total[start:stop], self._sums[start:stop]
+                total = self.total[start:stop]
+                sums = total if self._rounds else self._sums[start:stop]
                 yield from self._interpreter.steps(self._between, total, tag, blocks, sums)
             yield self._barrier(blocks)
         if array is not None:
@@ -184,7 +187,7 @@ class SharedReduction:
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
         """Adds up elements lo to hi - 1 over the node, always in the order of the ranks."""
         sum_loop(self._sums[lo:hi], *[part[lo:hi] for part in parts])
-        if self._sums is not self.total and self._between is None:
+        if self._rounds:
             self.total[lo:hi] = self._sums[lo:hi]
 
 

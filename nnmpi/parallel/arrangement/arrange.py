@@ -52,7 +52,7 @@ DEFAULT_MB = 1.0
 
 OF_RANKS = (
     *(axis.name for axis in AXES),
-    *("zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *("zero", "schedule", "virtual_stages", "cut", "recompute", "reduce_dtype"),
     *("slow_rank", "jitter", "verify", "sequence_parallel", "layout", "backup", "mtbf"),
 )
 """Options that one rank has no use for."""
@@ -81,7 +81,7 @@ def arrange(
     tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
-    strategy = next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
+    strategy = strategy_of(config)
     store = _store(config, strategy.name, mesh.count(*REPLICAS), name, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     found = Arrangement(
@@ -117,12 +117,12 @@ STRATEGY_KINDS = (
     ),
     StrategyKind("replicas", lambda c: True),
 )
-"""The strategies that train; that of a config is the first one that it asks for."""
+"""The strategies that train."""
 
 
-def stages_of(config: Config) -> int:
-    """The stages of all ranks along pp."""
-    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
+def strategy_of(config: Config) -> StrategyKind:
+    """The first one that a config asks for."""
+    return next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
 
 
 def _rank_model(

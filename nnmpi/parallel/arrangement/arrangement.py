@@ -24,6 +24,7 @@ from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
@@ -161,6 +162,8 @@ class Arrangement:
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
     measured    what was measured before, as the log shows it
+    residences  where activations of each stage are, if they are more than --memory leaves them;
+                one rank then has all stages
     prices      what `remembered` functions have found
     """
 
@@ -177,6 +180,7 @@ class Arrangement:
     algorithm: str
     progress: tuple[str, ...]
     measured: Mapping[str, Any]
+    residences: Residences | None = None
     prices: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -199,6 +203,11 @@ class Arrangement:
     def is_mixed(self) -> bool:
         """Whether masters are updated, of which parameters are the rounding."""
         return is_half(self.dtype)
+
+    @property
+    def sums_dtype(self) -> np.dtype[Any] | None:
+        """The type in which partial sums of gradients and activations travel, if not in theirs."""
+        return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property
     def stages(self) -> list[range]:
@@ -285,6 +294,12 @@ class Arrangement:
         """The bytes of the largest bucket of any rank."""
         buckets = (bucket for held in self.rank_models.values() for bucket in held.buckets)
         return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether forward passes run again for backward passes."""
+        by_memory = self.residences is not None and self.residences.recomputes
+        return self.config.recompute or by_memory
 
     @property
     def steps_together(self) -> bool:

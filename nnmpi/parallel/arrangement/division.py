@@ -1,16 +1,14 @@
-"""Division: what each stage of a cut has, from a graph alone.
-
-On paper a cut is found by how much arithmetic layers take, without measuring them.
-"""
+"""Division: what each stage of a cut has, from a graph alone."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
+from nnmpi.config import Config
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
+from nnmpi.schedules.pipeline import SCHEDULES
 
 
 class StagePart(NamedTuple):
@@ -87,43 +85,21 @@ def divide(graph: Graph, units: Sequence[Unit], cut: SplitPoints, pp: int) -> Di
     return Division(tuple(stages))
 
 
-# ---- the cut of a division on paper
-
-
-def estimated_division(
-    graph: Graph,
-    count: int,
-    pp: int,
-    given: str | None = None,
-    seconds: Sequence[float] | None = None,
-) -> Division:
-    """The stages of a cut that is given, or of one whose stages compute about equally much: by the
-    seconds of units, or by their arithmetic."""
-    units, chosen = partition.given_units(given, graph, count)
-    if chosen is None:
-        works = seconds or [sum(work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
-        memory = [_memory(graph, unit) for unit in units]
-        trained = [unit.is_trained for unit in units]
-        chosen = (
-            partition.split_points(works, count, trained, memory, graph.notes) if count > 1 else ()
-        )
-    return divide(graph, units, chosen, pp)
+def stages_of(config: Config) -> int:
+    """The stages of all ranks along pp."""
+    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
 
 
 def work(graph: Graph, node: Node) -> int:
     """Multiplications and additions for a sample, forward: a matrix of weights is used once for
-    each position of the output, other numbers once."""
+    each position of the output, a position of attention twice for each that it looks at, other
+    numbers once."""
     numbers = sum(graph.edges[e].numbers for e in node.outputs)
+    if node.kind == "SelfAttention":
+        positions = graph.edges[node.outputs[0]].sample[0]
+        return numbers * positions * (1 if node.settings["is_causal"] else 2)
     matrices = [graph.variables[v].shape for v in node.variables]
     wide = [shape for shape in matrices if len(shape) > 1]
     if node.kind == "Embedding" or not wide:
         return numbers
     return sum(prod(shape) * numbers // shape[0] for shape in wide)
-
-
-def _memory(graph: Graph, unit: Unit) -> int:
-    """Bytes of parameters, and of the edges of a sample."""
-    variables = {v for k in unit.nodes for v in graph.nodes[k].variables}
-    edges = (e for k in unit.nodes for e in graph.nodes[k].outputs)
-    parameters = sum(4 * graph.variables[v].size for v in variables)
-    return parameters + sum(graph.edges[e].nbytes for e in edges)

@@ -1,7 +1,6 @@
 """Who holds what, drawn: a row a layer, a bar a rank of one copy of the model."""
 
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nnmpi.drawing.svg import INK, PAPER, QUIET, box, page, text
@@ -87,25 +86,33 @@ def _bar(start: float, stop: float) -> str:
 
 # ---- as a picture
 
-ROW, GAP, TOP, LEFT, CELL = 22, 4, 64, 250, 110  # pixels
+ROW, GAP, TOP, HEAD, LEFT, CELL = 22, 4, 64, 48, 250, 110  # pixels
 
 
-def as_svg(a: Arrangement, title: str) -> str:
-    """The drawing as an SVG document: a column a rank of one copy, in the colour of its stage."""
-    found, tp = blocks(a), min(a.mesh.axes["tp"], MOST)
-    heights = [34 + len(rows) * (ROW + GAP) + 14 for _, rows in found]
-    tops = list(accumulate(heights, initial=TOP))
-    parts = [text(16, 26, title, 18, weight="bold")]
-    for stage, (ranks, rows) in enumerate(found):
-        top, colour = tops[stage], STAGES[stage % len(STAGES)]
-        parts.append(box(12, top, 5, heights[stage] - 14, colour))
-        parts.append(text(26, top + 10, f"stage {stage}: {ranks}", 14, weight="bold"))
-        for t in range(tp if tp > 1 else 0):
-            parts.append(text(LEFT + t * (CELL + 14), top + 10, f"tp {t}", 12, QUIET))
-        for i, row in enumerate(rows):
-            parts += _drawn(row, top + 26 + i * (ROW + GAP), tp, colour)
-    width = LEFT + tp * (CELL + 14) + 140
-    return page(width, tops[-1] + 8, parts)
+def as_svg(layouts: Mapping[str, Arrangement]) -> str:
+    """The drawings as an SVG document, one below the other under their titles: a column a rank of
+    one copy, in the colour of its stage."""
+    parts, top = list[str](), 0
+    for title, a in layouts.items():
+        found, tp = blocks(a), min(a.mesh.axes["tp"], MOST)
+        parts.append(text(16, top + 26, title, 18, weight="bold"))
+        top += TOP
+        for stage, (ranks, rows) in enumerate(found):
+            parts += _stage(f"stage {stage}: {ranks}", rows, top, tp, STAGES[stage % len(STAGES)])
+            top += HEAD + len(rows) * (ROW + GAP)
+    most = min(max(a.mesh.axes["tp"] for a in layouts.values()), MOST)
+    return page(LEFT + most * (CELL + 14) + 140, top + 8, parts)
+
+
+def _stage(
+    title: str, rows: Sequence[DrawnLayer], top: float, tp: int, colour: str
+) -> Iterator[str]:
+    yield box(12, top, 5, HEAD - 14 + len(rows) * (ROW + GAP), colour)
+    yield text(26, top + 10, title, 14, weight="bold")
+    for t in range(tp if tp > 1 else 0):
+        yield text(LEFT + t * (CELL + 14), top + 10, f"tp {t}", 12, QUIET)
+    for i, row in enumerate(rows):
+        yield from _drawn(row, top + 26 + i * (ROW + GAP), tp, colour)
 
 
 def _drawn(row: DrawnLayer, y: float, tp: int, colour: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ class Exchange(NamedTuple):
     during     the operations of the program in which it happens, of a stage if one is given
     edges      where the chunks begin, where they are not about equal
     times      how often it happens
+    sums       the type in which partial sums travel, where it is another one
     """
 
     what: str
@@ -46,11 +47,19 @@ class Exchange(NamedTuple):
     stage: int = -1
     edges: tuple[int, ...] = ()
     times: int = 1
+    sums: np.dtype[Any] | None = None
 
     @property
     def nbytes(self) -> int:
         """Of its numbers, once."""
         return self.numbers * self.dtype.itemsize
+
+    @property
+    def travelling(self) -> int:
+        """The bytes of its numbers as they travel: half of an all-reduce are partial sums."""
+        partial = self.numbers * (self.sums or self.dtype).itemsize
+        is_whole = self.operation is Collective.REDUCE_SCATTER
+        return partial if is_whole else (partial + self.nbytes) // 2
 
 
 def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
@@ -69,12 +78,12 @@ def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
 
 
 def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    return all_reduced(a, one.algorithm, one.group, rank, one.numbers, one.dtype)
+    return all_reduced(a, one.algorithm, one.group, rank, one.numbers, one.dtype, one.sums)
 
 
 def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
     algorithm = PLANS[one.operation][one.algorithm]
-    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges)
+    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges, one.sums)
 
 
 def _to_each(a: Arrangement, one: Exchange, rank: int) -> Sent:

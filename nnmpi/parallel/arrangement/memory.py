@@ -119,16 +119,19 @@ def window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
 
 
 def sum_windows(
-    a: Arrangement, rank: int, name: str, sums: Iterable[tuple[tuple[int, ...], int]]
+    a: Arrangement,
+    rank: int,
+    name: str,
+    sums: Iterable[tuple[tuple[int, ...], int, np.dtype[Any]]],
 ) -> int:
     """Memory through which a node sums what is elsewhere: by an all-reduce of this name, over a
-    group of ranks and so many numbers each. It serves all sums of like lengths."""
-    by_length = {(group, power_of_two(n)) for group, n in sums}
+    group of ranks and so many numbers of a type each. It serves all sums of like lengths."""
+    by_length = {(group, power_of_two(n), dtype) for group, n, dtype in sums}
     found = 0
-    for group, n in by_length:
+    for group, n, dtype in by_length:
         first = firsts(a, group)
         if len(group) > 1 and (name == "shared" or (name == "hierarchical" and len(first) > 1)):
-            found += window(n, a.dtype, first[a.cluster.nodes[rank]] == rank)
+            found += window(n, dtype, first[a.cluster.nodes[rank]] == rank)
     return found
 
 
@@ -138,7 +141,8 @@ def _windows_along_tp(a: Arrangement, rank: int, batch: int) -> int:
         return 0
     tp = a.mesh.group(rank, "tp")
     sums = sums_of(a, rank, micro_batches(a, rank, batch))
-    return sum_windows(a, rank, a.sums_by(tp), ((tp, n) for n in sums if not is_short(a, n)))
+    long = ((tp, n, dtype) for n, dtype in sums if not is_short(n, dtype))
+    return sum_windows(a, rank, a.sums_by(tp), long)
 
 
 # ---- activations, until their backward pass, from the graph
@@ -150,6 +154,9 @@ LABELS = 24
 def activations(a: Arrangement, rank: int, batch: int) -> int:
     """The most that a rank keeps at a time in a step over a batch of so many samples."""
     sizes = micro_batches(a, rank, batch)
+    if a.residences is not None:
+        beside = entering(a, 0, max(sizes), rank) - a.residences.state
+        return round(a.residences.memory + beside)
     if not a.steps_together:  # as many batches are on their way as there are stages
         sizes *= len(a.stages)
     now = most = 0.0
@@ -180,22 +187,22 @@ def _of_stage(a: Arrangement, stage: int, samples: int, *where: int) -> float:
     """The same on ranks at these coordinates along the axes that cut activations."""
     graph, is_last = a.graph, stage == len(a.stages) - 1
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
-    edges, besides = {*(graph.loss.edges if is_last else a.division.stages[stage + 1].takes)}, 0.0
+    edges, more = {*(graph.loss.edges if is_last else a.division.stages[stage + 1].takes)}, 0.0
     elsewhere = [k for k in a.stages[stage] if not a.sharding.branches.runs(k, at["tp"])]
     for kept in run_together(a, a.stages[stage]):
         if kept.nodes[0] not in elsewhere:
-            edges |= _read(a, kept, at) - {*_gathered(a, kept)}
-            besides += _besides(a, kept, samples, at)
+            edges |= edges_read(a, kept, at) - {*_gathered(a, kept)}
+            more += besides_edges(a, kept, samples, at)
     if is_last:
-        besides += _of_loss(a, samples, at)
+        more += kept_by_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
     memories -= {graph.edges[e].memory for e in a.division.stages[stage].takes}
     made = sum(a.local_bytes(e, samples, at) for e in memories)
-    return _entering(a, stage, samples, at) + made + besides
+    return _entering(a, stage, samples, at) + made + more
 
 
-def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
+def besides_edges(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """What nodes keep besides their edges: as much of it is here as of what it is made from.
 
     Products keep what they have made of their input; what runs with them keeps masks of the output.
@@ -231,7 +238,7 @@ def _computed(a: Arrangement, k: int, e: int, samples: int, at: At) -> int:
     return len(own_samples(samples, a.sharding.ranks, at["tp"]))
 
 
-def _read(a: Arrangement, kept: Kept, at: At) -> set[int]:
+def edges_read(a: Arrangement, kept: Kept, at: At) -> set[int]:
     """The edges that the vjps of nodes read; a convolution of some input channels may read its
     input where one of all channels keeps what it has made of it, or the other way round."""
     k = kept.nodes[0]
@@ -255,7 +262,7 @@ def _kept_alone(a: Arrangement) -> Mapping[int, Kept]:
     return {kept.nodes[0]: kept for kept in a.graph.kept if len(kept.nodes) == 1}
 
 
-def _of_loss(a: Arrangement, samples: int, at: At) -> float:
+def kept_by_loss(a: Arrangement, samples: int, at: At) -> float:
     """What the loss keeps; on sharded classes its part, and what all ranks have told each other."""
     kept = a.graph.loss.bytes(samples)
     kept *= _share(a, a.graph.outputs[0], at)

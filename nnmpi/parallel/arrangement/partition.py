@@ -119,28 +119,49 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 # ---- the best cut
 
 
+class CutCosts(NamedTuple):
+    """What a model is cut by, an entry a unit.
+
+    seconds  of all its passes
+    trained  whether it has a trained parameter
+    fixed    bytes of its parameters, and of what goes with them
+    kept     bytes that a micro-batch adds from its forward pass to its backward pass
+    border   seconds of the messages in front of it, both ways, if a stage begins there
+    """
+
+    seconds: Sequence[float]
+    trained: Sequence[bool]
+    fixed: Sequence[float]
+    kept: Sequence[float]
+    border: Sequence[float]
+
+
 def split_points(
-    costs: Sequence[float],
-    stages: int,
-    has_trained: Sequence[bool],
-    memory: Sequence[float] | None = None,
-    notes: Sequence[str] = (),
+    costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
     """The cut whose slowest stage is fastest, with a trained parameter in every stage.
 
-    All three sequences have one entry a unit. With `memory`, of the cuts within NOISE of the best
-    time the one whose largest stage memory is least, and of these the fastest. `notes` say why
+    A stage takes the time of its units, and of the messages at its ends. Of the cuts within NOISE
+    of the best time, those whose longest message is shortest; of these the one whose largest stage
+    takes least memory, of so many `live` micro-batches each; of these the fastest. `notes` say why
     modules are units.
     """
-    _refuse_few(sum(has_trained), stages, notes)
-    none = _sums(has_trained) == 0
-    time = np.where(none, np.inf, _sums(costs))
-    best = _least_largest(time, stages)
-    if memory is None:
-        return best
-    room = np.where(time <= (1 + NOISE) * _largest(time, best), _sums(memory), np.inf)
-    least = _least_largest(room, stages)
-    return _least_largest(np.where(room <= _largest(room, least), time, np.inf), stages)
+    _refuse_few(sum(costs.trained), stages, notes)
+    border = np.array([0.0, *costs.border[1:], 0.0])
+    none = _sums(costs.trained) == 0
+    time = np.where(none, np.inf, _sums(costs.seconds) + border[:, None] + border)
+    best = _least_largest([time] * stages)
+    limit = (1 + NOISE) * _largest([time] * stages, best)
+    for longest in np.unique(border):
+        at = np.flatnonzero(border <= longest)  # where stages may begin; both ends are
+        near = np.where(time <= limit, time, np.inf)[np.ix_(at, at)]
+        if np.isfinite(_largest([near] * stages, _least_largest([near] * stages))):
+            break
+    fixed, kept = (_sums(nbytes)[np.ix_(at, at)] for nbytes in (costs.fixed, costs.kept))
+    room = [np.where(np.isfinite(near), fixed + n * kept, np.inf) for n in live or [1] * stages]
+    most = _largest(room, _least_largest(room))
+    found = _least_largest([np.where(held <= most, near, np.inf) for held in room])
+    return tuple(int(at[k]) for k in found)
 
 
 def _sums(values: Sequence[float]) -> np.ndarray:
@@ -149,26 +170,27 @@ def _sums(values: Sequence[float]) -> np.ndarray:
     return np.where(np.tri(len(up_to), dtype=bool), np.inf, up_to - up_to[:, None])
 
 
-def _least_largest(cost: np.ndarray, stages: int) -> SplitPoints:
-    """The cut whose largest cost[a, b], of a stage with units a to b - 1, is least.
+def _least_largest(costs: Sequence[np.ndarray]) -> SplitPoints:
+    """The cut whose largest costs[s][a, b], of a stage s with units a to b - 1, is least.
 
     best[b] is the least largest cost of so many stages that end before unit b.
     """
-    best = np.where(np.arange(len(cost)) == 0, 0.0, np.inf)
+    best = np.where(np.arange(len(costs[0])) == 0, 0.0, np.inf)
     starts = []
-    for _ in range(stages):
+    for cost in costs:
         largest = np.maximum(best[:, None], cost)
         starts.append(largest.argmin(axis=0))
         best = largest.min(axis=0)
-    found, end = [], len(cost) - 1
+    found, end = [], len(best) - 1
     for start in reversed(starts):
         end = int(start[end])
         found.append(end)
     return tuple(found[-2::-1])  # without 0, where the first stage begins
 
 
-def _largest(cost: np.ndarray, cut: SplitPoints) -> float:
-    return max(float(cost[a, b]) for a, b in bounds(cut, len(cost) - 1))
+def _largest(costs: Sequence[np.ndarray], cut: SplitPoints) -> float:
+    ends = bounds(cut, len(costs[0]) - 1)
+    return max(float(cost[a, b]) for cost, (a, b) in zip(costs, ends, strict=True))
 
 
 def _refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:

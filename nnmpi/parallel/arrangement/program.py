@@ -11,8 +11,9 @@ from nnmpi.data.loader import BatchSplit, part_of
 from nnmpi.mesh import BATCH
 from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
 from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.schedules.lowering import forward_programs, programs
-from nnmpi.schedules.op import Kind, Op, slice_by_slice
+from nnmpi.schedules.op import Kind, Op, slice_by_slice, stage_by_stage
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.reduction_tree import owners_of
 
@@ -24,6 +25,8 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """
     if a.config.reproducible:
         return slice_by_slice(micro)
+    if a.residences is not None:
+        return stage_by_stage(micro, [how is Residence.RECOMPUTE for how in a.residences.choice])
     return _programs(a, micro)[a.mesh.coordinates(rank)["pp"]]
 
 
@@ -36,6 +39,8 @@ def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
 
 def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """The program of a rank for the evaluation of a batch in so many micro-batches."""
+    if a.residences is not None:
+        return [op for op in ops(a, rank, micro) if op.kind is Kind.F]
     pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
     return forward_programs(pp, micro, len(a.stages) // pp)[at]
 

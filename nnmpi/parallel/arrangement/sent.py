@@ -11,7 +11,6 @@ import numpy as np
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, chunk_start
-from nnmpi.comm.arguments import accumulator
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 
 
@@ -45,8 +44,10 @@ def carried_out(
     n: int,
     dtype: np.dtype,
     at: Sequence[int] = (),
+    sums: np.dtype | None = None,
 ) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks.
+    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks, `sums` is
+    the type in which partial sums travel, if it is another one.
 
     Of a ring by formula: all chunks but one, its own of partial sums, that of the rank to its left
     of complete ones.
@@ -54,25 +55,21 @@ def carried_out(
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    itemsize = {True: (sums or dtype).itemsize, False: dtype.itemsize}
     if passes is not None:
         left_out = [(r if adds else r - 1) % p for adds in passes]
         pairs = zip(passes, left_out, strict=True)
         lengths = _lengths(n, chunks, at)
         return sum(
-            (_all_but(lengths, edge(c + 1) - edge(c), _itemsize(dtype, adds)) for adds, c in pairs),
+            (_all_but(lengths, edge(c + 1) - edge(c), itemsize[adds]) for adds, c in pairs),
             Sent(),
         )
     found = Sent()
     for step in algorithm.steps(r, p):
         if step.to >= 0:
             lo, hi = (edge(int(c)) for c in step.send)
-            found += _messages(hi - lo, _itemsize(dtype, step.reduce))
+            found += _messages(hi - lo, itemsize[bool(step.reduce)])
     return found
-
-
-def _itemsize(dtype: np.dtype, adds: bool) -> int:
-    """The bytes of a number on its way: partial sums travel in the type of sums."""
-    return (accumulator(dtype) if adds else dtype).itemsize
 
 
 def _messages(n: int, itemsize: int) -> Sent:
@@ -96,15 +93,24 @@ def _all_but(lengths: Mapping[int, int], one: int, itemsize: int) -> Sent:
 
 
 def all_reduced(
-    a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
+    a: Arrangement,
+    name: str,
+    group: Sequence[int],
+    rank: int,
+    n: int,
+    dtype: np.dtype,
+    sums: np.dtype | None,
 ) -> Sent:
     """What a rank sends in an all-reduce by name."""
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
         return Sent()
     first = [*firsts(a, tuple(group)).values()]
     if name in ("shared", "hierarchical") and len(first) > 1:
-        return carried_out(RING, first, rank, n, dtype) if rank in first else Sent()
-    if name == "shared":
+        algorithm, group = RING, first
+    elif name == "shared":
         return Sent()
-    algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
-    return carried_out(algorithm, group, rank, n, dtype)
+    else:
+        algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
+    if rank not in group:
+        return Sent()
+    return carried_out(algorithm, group, rank, n, dtype, sums=sums)

@@ -120,7 +120,8 @@ def _copy(a: Arrangement, rank: int) -> Memory:
 
 def _windows(a: Arrangement, rank: int) -> int:
     """The windows through which the buckets of a rank are summed."""
-    sums = ((a.summed_over(rank, one), one.stop - one.start) for one in a.model_on(rank).buckets)
+    buckets = a.model_on(rank).buckets
+    sums = ((a.summed_over(rank, one), one.stop - one.start, a.dtype) for one in buckets)
     return sum_windows(a, rank, a.algorithm, sums)
 
 
@@ -212,7 +213,8 @@ def _summed(
     during: Kind = Kind.REDUCE,
     operation: Collective = Collective.ALL_REDUCE,
 ) -> Exchange:
-    return Exchange("gradients", operation, a.algorithm, group, n, a.dtype, during)
+    one = Exchange("gradients", operation, a.algorithm, group, n, a.dtype, during)
+    return one._replace(sums=a.sums_dtype)
 
 
 def _sums(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:

@@ -97,10 +97,12 @@ def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
 def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Keys and values around the ring, forward and back, and their gradients to their owners."""
     at, cut, group = a.mesh.coordinates(rank), a.sharding.sequences, a.mesh.group(rank, "cp")
-    dtype = a.dtype if a.cluster.has_devices else a.updated_dtype
+    parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype
     passes, nodes = passes_of(a, rank, micro), a.graph.nodes
 
-    def messages(keys: Iterable[int], of_key: int, during: Kind, s: int) -> Iterator[Exchange]:
+    def messages(
+        keys: Iterable[int], of_key: int, dtype: np.dtype[Any], during: Kind, s: int
+    ) -> Iterator[Exchange]:
         for n, times in Counter(keys).items():
             one = Exchange("keys", Collective.MESSAGE, "", group[:2], n * of_key, dtype, during, s)
             yield one._replace(times=times)
@@ -114,10 +116,11 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for n in forward(passes, s):
             numbers = a.local_shape(e, n, at)[0] * of_position
-            yield from messages(around, numbers, Kind.F, s)
+            yield from messages(around, numbers, a.dtype, Kind.F, s)
         for n in micro if a.graph.edges[e].requires_grad else ():
             numbers = a.local_shape(e, n, at)[0] * of_position
-            yield from messages((*around, *home), numbers, Kind.B, s)
+            yield from messages(around, numbers, a.dtype, Kind.B, s)
+            yield from messages(home, numbers, parts, Kind.B, s)
 
 
 # ---- along pp, and tp too
@@ -125,6 +128,8 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
     """Activations to the next stage, and their gradients to the one before."""
+    if a.residences is not None:  # one rank has all stages
+        return
     at, stages, group = a.mesh.coordinates(rank), a.division.stages, a.mesh.group(rank, "pp")
     last = len(stages) - 1
 

@@ -44,7 +44,8 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchan
         for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
             yield one._replace(during=during, stage=s, times=one.times * times)
     if terms := _terms(a, rank):
-        yield _summed(a, group, terms)._replace(what="gradients", during=Kind.UPDATE)
+        one = _summed(a, group, terms, _dtype_of_terms(a))
+        yield one._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
         for n in forward(passes, last):
@@ -58,19 +59,25 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
     return n * prod(positions)
 
 
-def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[int]:
-    """How many numbers sums of a rank add up in a step."""
+def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> set[tuple[int, np.dtype[Any]]]:
+    """How many numbers sums of a rank add up in a step, and their type."""
     found = {
-        _numbers(a, rank, message, samples)
+        (_numbers(a, rank, message, samples), a.dtype)
         for *_, message, samples, _ in _messages(a, rank, passes_of(a, rank, micro))
         if message.row.by is Collective.ALL_REDUCE
     }
-    return found | {*filter(None, [_terms(a, rank)])}
+    terms = _terms(a, rank)
+    return found | ({(terms, _dtype_of_terms(a))} if terms else set())
 
 
-def is_short(a: Arrangement, n: int) -> bool:
-    """Whether latency counts in a sum of so many activations."""
-    return n * a.dtype.itemsize <= SHORT
+def is_short(n: int, dtype: np.dtype[Any]) -> bool:
+    """Whether latency counts in a sum of so many activations, or terms of gradients."""
+    return n * dtype.itemsize <= SHORT
+
+
+def _dtype_of_terms(a: Arrangement) -> np.dtype[Any]:
+    """The type of gradients that a rank updates by, as its store keeps them."""
+    return a.updated_dtype if a.store.scatters else a.dtype
 
 
 def _terms(a: Arrangement, rank: int) -> int:
@@ -115,9 +122,10 @@ def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> 
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
 
-def _summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
-    name = "doubling" if is_short(a, n) else a.sums_by(group)
-    return Exchange("activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F)
+def _summed(a: Arrangement, group: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Exchange:
+    name = "doubling" if is_short(n, dtype) else a.sums_by(group)
+    one = Exchange("activations", Collective.ALL_REDUCE, name, group, n, dtype, Kind.F)
+    return one._replace(sums=a.sums_dtype)
 
 
 def _gathered(
@@ -129,7 +137,7 @@ def _gathered(
 def _by_sum(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples))
+    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples), a.dtype)
 
 
 def _by_ring(
@@ -140,7 +148,8 @@ def _by_ring(
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
     one = _gathered(group, numbers, a.dtype, "activations", edges)
-    yield one._replace(operation=message.row.by)
+    sums = a.sums_dtype if message.row.by is Collective.REDUCE_SCATTER else None
+    yield one._replace(operation=message.row.by, sums=sums)
 
 
 def _counted(

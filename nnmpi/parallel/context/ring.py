@@ -5,6 +5,9 @@
     rank 1     kv 1 ─┼► kv 0 ─┼► kv 2          backward: the same again, and in each round the
     rank 2     kv 2 ─┘  kv 1 ─┘  kv 0          gradients of what was there go to its owner
 
+Keys and values travel in their own type, and gradients of 16 bits as float32, since each is a part
+of a sum, but where sums are narrow (`Comm.split`).
+
 Gradients that went around with their keys and values would be as large in every round. Sent home,
 they are those of the keys that were seen alone: with a causal mask three quarters of that, and no
 rank waits for the sum of another one before it sends.
@@ -94,14 +97,14 @@ def ring_attention(
     given, qkv = qkv, computed(qkv)
     xp, (N, t, H, _, D), me = xp_of(qkv), qkv.shape, ring.comm.rank
     q = _by_head(qkv[:, :, :, 0])
-    kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+    kv = xp.ascontiguousarray(given[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
     y = xp.zeros((N, t, H, D), qkv.dtype)
     lse = xp.full((N, H, 1, t), -xp.inf, wide(qkv.dtype))
     part = partial(_part, ring.cut, keep_of, scale, causal, me, xp)
     rows = _by_head(y)
     for r, there in ring.travelling(kv):
         seen, scores = part(r)
-        k, v = there[:, :, :, seen.keys]
+        k, v = computed(there[:, :, :, seen.keys])
         here, lse_here = rows[..., seen.queries, :], lse[..., seen.queries]
         found = xp.empty(here.shape, y.dtype), xp.empty(lse_here.shape, lse.dtype)
         attention(q[..., seen.queries, :], k, v, scores, *found)
@@ -112,11 +115,12 @@ def ring_attention(
         q, d = _by_head(qkv[:, :, :, 0]), xp.empty(qkv.shape, qkv.dtype)
         d[:, :, :, 0] = 0
         dq, dy = _by_head(d[:, :, :, 0]), _by_head(computed(g))
-        mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-        total, under_way = xp.empty_like(mine), list[Callable[[], None]]()
+        mine = xp.ascontiguousarray(given[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+        total, under_way = xp.empty(mine.shape, qkv.dtype), list[Callable[[], None]]()
+        travels = given.dtype if ring.comm.narrow_sums else qkv.dtype
         for s, (r, there) in enumerate(ring.travelling(mine)):
             seen, scores = part(r)
-            k, v = there[:, :, :, seen.keys]
+            k, v = computed(there[:, :, :, seen.keys])
             some = seen.queries
             dkv = xp.empty((2, *k.shape), qkv.dtype) if s else total
             of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
@@ -126,7 +130,8 @@ def ring_attention(
             if under_way:
                 under_way.pop()()
             if s:
-                under_way.append(ring.exchange(s, dkv, total, causal))
+                sent = dkv.astype(travels, copy=False)
+                under_way.append(ring.exchange(s, sent, total, causal))
         for add in under_way:
             add()
         d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)

@@ -6,10 +6,10 @@ running statistics and counters of passes stay.
 """
 
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from nnmpi.parallel.step.ports import Joined, Tensors, forward, needing_gradient
 
 LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""
+
+
+Timer: TypeAlias = Callable[[], float]
+"""The time in seconds."""
 
 
 class UnitCost(NamedTuple):
@@ -109,12 +113,14 @@ def profile(
     repeats: int = 5,
     together: Sequence[Comm] = (),
     dtype: Any = None,
+    clock: Timer = perf_counter,
 ) -> list[UnitCost]:
     """The cost of each unit of a model for a micro-batch x.
 
     `dtype` is that of the parameters, by default that of x.
 
-    The ranks along the axes of `together`, which divide the layers, call it together.
+    The ranks along the axes of `together`, which divide the layers, call it together. Their
+    exchanges count, unless the `clock` stands still while they wait.
 
     Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
     the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
@@ -127,7 +133,7 @@ def profile(
         with unchanged(module), np.errstate(all="ignore"):
             module.to(dtype, on).train()
             module.zero_grad()
-            leaves, times = _fastest(unit, module, enters, on, repeats, together)
+            leaves, times = _fastest(unit, module, enters, on, repeats, together, clock)
             parameters = sum(p.data.nbytes for p in module.parameters())
             added = _bytes_added(module, enters, on, together)
         ahead, back, weights = times
@@ -156,7 +162,13 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 
 
 def _fastest(
-    unit: Unit, module: Module, x: Tensors, on: Backend, repeats: int, together: Sequence[Comm]
+    unit: Unit,
+    module: Module,
+    x: Tensors,
+    on: Backend,
+    repeats: int,
+    together: Sequence[Comm],
+    clock: Timer,
 ) -> tuple[Tensors, list[float]]:
     """The input of the next unit, and the least of each time over the repeats.
 
@@ -164,7 +176,7 @@ def _fastest(
     repeats: in a step, all micro-batches but one add to them.
     """
     start, late = perf_counter(), np.zeros(1, np.int64)
-    y, _ = _passes(module, x, on)
+    y, _ = _passes(module, x, on, clock)
     needing = needing_gradients(x)
     if isinstance(y, Tensor) and needing and all(t.grad is None for t in needing):
         raise ValueError(
@@ -172,40 +184,42 @@ def _fastest(
             "layer before it would be trained; compute the output without detach() and no_grad"
         )
     leaves = each(lambda t: Tensor(t.data, t.requires_grad), y)
-    found = [_passes(module, x, on)[1]]
+    found = [_passes(module, x, on, clock)[1]]
     while len(found) < repeats:
         late[0] = perf_counter() - start > LIMIT
         for comm in together:  # all ranks make the same number of passes
             comm.all_reduce(late, "doubling")
         if late[0]:
             break
-        found.append(_passes(module, x, on)[1])
+        found.append(_passes(module, x, on, clock)[1])
     return leaves, [min(times) for times in zip(*found, strict=True)]
 
 
-def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[Any, tuple[float, ...]]:
+def _passes(
+    module: Module, enters: Tensors, on: Backend, clock: Timer
+) -> tuple[Any, tuple[float, ...]]:
     """The output; seconds of its forward pass, of the gradients of its input and of parameters."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad = None
-    began = _now(on)
+    began = _now(on, clock)
     y = forward(module, enters, _PASS)
-    ahead, (root, seed) = _now(on) - began, _root(enters, y)
+    ahead, (root, seed) = _now(on, clock) - began, _root(enters, y)
     if not root.requires_grad:
         return y, (ahead, 0.0, 0.0)
-    began = _now(on)
+    began = _now(on, clock)
     rest = root.backward(seed, until=inputs or None)
-    middle = _now(on)
+    middle = _now(on, clock)
     if rest is None:
         return y, (ahead, 0.0, middle - began)
     rest.finish()
-    return y, (ahead, middle - began, _now(on) - middle)
+    return y, (ahead, middle - began, _now(on, clock) - middle)
 
 
-def _now(on: Backend) -> float:
+def _now(on: Backend, clock: Timer) -> float:
     """The time in seconds, after waiting for the device."""
     backend.to_host(on.xp.zeros(1))
-    return perf_counter()
+    return clock()
 
 
 def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Comm]) -> int:

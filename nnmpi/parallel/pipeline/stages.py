@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from nnmpi.backend import Backend
+from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
@@ -11,14 +12,15 @@ from nnmpi.nn.graph import Edge, Graph
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
-from nnmpi.parallel.arrangement.arrange import stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import Division, divide
-from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
+from nnmpi.parallel.arrangement.division import Division, divide, stages_of
+from nnmpi.parallel.arrangement.partition import CutCosts, SplitPoints, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
+from nnmpi.parallel.planning.machine import TYPICAL
+from nnmpi.parallel.planning.stage_cut import border_seconds, copies, live
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim import pipeline as sim
@@ -78,8 +80,12 @@ def measured_stages(
         units = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
     costs = units.costs
 
+    along_pp = layout.axis["pp"]
+    is_near = all(gather_objects(layout.all, len(along_pp.node()) == along_pp.size))
+    link = TYPICAL.near if is_near else TYPICAL.far
+
     def cut() -> MeasuredStages:
-        chosen = best_cut(found, costs, count, graph.notes) if given is None else given
+        chosen = best_cut(config, found, costs, link, graph.notes) if given is None else given
         division = divide(graph, found, chosen, config.pp)
         facts = _facts(config, found, chosen, division, costs, batches)
         return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
@@ -88,16 +94,21 @@ def measured_stages(
 
 
 def best_cut(
-    found: Sequence[Unit], costs: Sequence[UnitCost], count: int, notes: Sequence[str] = ()
+    config: Config,
+    found: Sequence[Unit],
+    costs: Sequence[UnitCost],
+    link: Link,
+    notes: Sequence[str] = (),
 ) -> SplitPoints:
     """The cut of units with these costs whose slowest stage is fastest (see `split_points`)."""
-    return partition.split_points(
+    by = CutCosts(
         [cost.seconds for cost in costs],
-        count,
         [unit.is_trained for unit in found],
-        [cost.parameter_bytes + cost.activation_bytes for cost in costs],
-        notes,
+        [cost.parameter_bytes * copies(config) for cost in costs],
+        [cost.activation_bytes for cost in costs],
+        [border_seconds(link, cost.input_bytes) for cost in costs],
     )
+    return partition.split_points(by, stages_of(config), live(config), notes)
 
 
 def own_stages(

@@ -14,7 +14,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
-from math import ceil
+from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ class LowerBounds:
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
         self._ranks = dict[tuple[Any, ...], list[_Rank]]()
-        self._modules = dict[tuple[int, int], list[list[int]]]()
+        self._modules = dict[tuple[int, int, bool], list[list[int]]]()
         self._messages = dict[tuple[Any, ...], float]()
 
     def seconds(self, one: Candidate) -> float:
@@ -82,7 +82,7 @@ class LowerBounds:
         along = mesh.group(mesh.size - 1, "pp")
         ends, gathers = [busy], [0.0]
         for place, rank in zip(along, ranks, strict=True):
-            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.modules)
+            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.modules, one.zero > 0)
             within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
             behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
             ends.append(max(rank.end, within) + max(behind - rank.last, 0.0))
@@ -114,7 +114,7 @@ class LowerBounds:
         """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
         machine, numbers = self._costs.machine, sum(self._trained) / self._paper.cluster.size
         update = numbers * machine.updates[self._paper.plain.optimizer]
-        return update + machine.step + self._count(one) * machine.micro_batch
+        return update + machine.step + self._count(one) * machine.micro_batch / one.pp
 
     def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
         """The seconds of the passes of each stage, without exchanges."""
@@ -153,7 +153,7 @@ class LowerBounds:
         """The numbers of trained parameters of each module of each rank along pp, the largest
         first, all along tp together."""
         division, variables = self._paper.division(one), self._paper.graph.variables
-        key = len(division.stages), one.pp
+        key = self._paper.cut_key(one)
         if key not in self._modules:
             self._modules[key] = []
             for r in range(one.pp):
@@ -181,9 +181,10 @@ class LowerBounds:
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]
 
-    def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float]) -> float:
+    def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
         """The seconds to scatter, or to gather, parameters between nodes: each of these sends all
-        of them but its own, and each bucket in messages to all others.
+        of them but its own, and each bucket in as many rounds as a ring has, or as few as any
+        all-reduce.
 
         A bucket ends with the module by which it gets as long as buckets are: so it is shorter
         than that and the longest modules.
@@ -194,5 +195,5 @@ class LowerBounds:
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
         lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
         buckets = sum(length < numbers for length in lengths) + 1
-        rounds = others * buckets if config.allreduce == "auto" else 0
+        rounds = buckets * (others if by_ring else log2(links.spans) / 2)
         return sent * links.machine.far.beta + rounds * links.machine.far.alpha

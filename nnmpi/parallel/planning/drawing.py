@@ -54,7 +54,7 @@ def as_svg(found: Search, title: str, memory: float | None = None) -> str:
 
 
 def _point(one: Planned, x: Scale, y: Scale, colour: str) -> str:
-    told = f"{one.layout.flags}: {duration(one.time.seconds)}, {amount(one.nbytes)}"
+    told = f"{one.flags}: {duration(one.time.seconds)}, {amount(one.nbytes)}"
     at = f'cx="{x.at(one.time.seconds):.1f}" cy="{y.at(one.nbytes):.1f}" r="{RADIUS:g}"'
     return f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>'
 
@@ -64,7 +64,7 @@ def _labels(found: Search, x: Scale, y: Scale) -> Iterator[str]:
     is further away."""
     named = {one.layout: (one, name) for name, one in found.pure.items()}
     for one in found.best[:1]:
-        named[one.layout] = one, one.layout.flags
+        named[one.layout] = one, one.flags
     taken = list[tuple[float, float]]()
     for one, name in named.values():
         across, point = x.at(one.time.seconds), y.at(one.nbytes) - RADIUS

@@ -70,14 +70,15 @@ class ExchangeTimes:
         self._machine, self._cluster = machine, cluster
         self._on_node = Counter(cluster.nodes)
         self._links = dict[tuple[int, ...], GroupLinks]()
-        self._found = dict[tuple[Collective, str, bytes, int, int], float]()
+        self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, one: Exchange) -> float:
         """Of one exchange, all its times together."""
         if len(one.group) == 1 or not one.times:
             return 0.0
         links = self.links(one.group)
-        key = one.operation, one.algorithm, links.nodes.tobytes(), links.sharing, one.nbytes
+        of_links = links.nodes.tobytes(), links.sharing
+        key = one.operation, one.algorithm, *of_links, one.nbytes, one.travelling
         if key not in self._found:
             self._found[key] = _seconds(one, links)
         return one.times * self._found[key]
@@ -104,16 +105,16 @@ class ExchangeTimes:
 
 def _seconds(one: Exchange, links: GroupLinks) -> float:
     """Of an exchange, once."""
-    p, nbytes, machine = len(links.nodes), one.nbytes, links.machine
+    p, nbytes, machine = len(links.nodes), one.travelling, links.machine
     curve = machine.sums.get(curve_name(one.operation, one.algorithm, p))
     if curve and links.spans == 1:
-        return curve.at(nbytes)
+        return curve.at(one.nbytes if one.algorithm in THROUGH_MEMORY else nbytes)
     if one.operation is Collective.MESSAGE:
         return _rounds(links, np.array([nbytes]))
     if one.operation is Collective.ALL_TO_ALL:
         return _rounds(links, np.full(p - 1, nbytes / (p - 1)))
     if one.operation is Collective.ALL_REDUCE and one.algorithm in THROUGH_MEMORY:
-        return _through_memory(links, nbytes)
+        return _through_memory(links, one.nbytes, nbytes)
     if one.algorithm == "ring":
         return _around(links, nbytes, one.operation)
     plans = ALGORITHMS if one.operation is Collective.ALL_REDUCE else PLANS[one.operation]
@@ -129,12 +130,14 @@ def _rounds(links: GroupLinks, each: np.ndarray) -> float:
     )
 
 
-def _through_memory(links: GroupLinks, nbytes: int) -> float:
+def _through_memory(links: GroupLinks, nbytes: int, travelling: int) -> float:
     """Of an all-reduce of nodes: each adds up, then one rank of each sums by a ring."""
     near, q = links.machine.near, int(np.bincount(links.nodes).max())
     inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
     leaders = links._replace(nodes=np.arange(links.spans))
-    return inside + (_around(leaders, nbytes, Collective.ALL_REDUCE) if links.spans > 1 else 0.0)
+    return inside + (
+        _around(leaders, travelling, Collective.ALL_REDUCE) if links.spans > 1 else 0.0
+    )
 
 
 def _around(links: GroupLinks, nbytes: int, operation: Collective) -> float:

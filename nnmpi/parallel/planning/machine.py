@@ -83,6 +83,17 @@ class Machine(NamedTuple):
     speed: float
     models: tuple[MeasuredModel, ...] = ()
 
+    def joined(self, known: "Machine") -> "Machine":
+        """With the models and optimizers that were measured of it before, and the links between
+        nodes if this time there was one."""
+        new = {(m.graph, m.tp, m.dtype) for m in self.models}
+        others = (m for m in known.models if (m.graph, m.tp, m.dtype) not in new)
+        return self._replace(
+            models=(*self.models, *others),
+            updates={**known.updates, **self.updates},
+            far=known.far if self.far == TYPICAL.far else self.far,
+        )
+
     def as_json(self) -> str:
         """The text of its file."""
         fields = {

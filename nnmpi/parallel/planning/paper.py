@@ -1,7 +1,7 @@
 """Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
 
 sharding   of (cp, tp, sequence parallelism)
-division   of (stages, pp)
+division   of (stages, pp, whether these are on several nodes)
 """
 
 from collections.abc import Callable
@@ -10,13 +10,14 @@ from typing import Any, Generic, TypeVar
 
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrange import STRATEGY_KINDS, arrange
+from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, RankModel
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import Division, estimated_division
+from nnmpi.parallel.arrangement.division import Division, stages_of
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 UNMEASURED = {"allreduce": "ring"}
 """What stands for the fastest all-reduce where nothing is measured."""
+
+
+FULL = 8
+"""Micro-batches of the pipelines that models are cut for, or one a stage: cuts differ little."""
 
 
 class Paper:
@@ -43,7 +48,8 @@ class Paper:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
         self._shardings = _Once[tuple[int, int, bool], Sharding]()
-        self._divisions = _Once[tuple[int, int], Division]()
+        self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
+        self._divisions = _Once[tuple[int, int, bool], Division]()
 
     def config(self, one: Candidate) -> Config:
         """The config of a layout."""
@@ -61,13 +67,26 @@ class Paper:
 
     def division(self, one: Candidate) -> Division:
         """The stages."""
-        virtual = self.plain.virtual_stages if SCHEDULES[one.schedule].virtual else 1
-        key = one.pp * virtual, one.pp
-        return self._divisions.get(key, lambda: self._divided(*key))
+        key = self.cut_key(one)
+        return self._divisions.get(key, lambda: self._divided(self.config(one)))
 
-    def _divided(self, stages: int, pp: int) -> Division:
-        seconds = self._model.whole_seconds(max(self.plain.batch_size // 8, 1))
-        return estimated_division(self.graph, stages, pp, seconds=seconds)
+    def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
+        """What layouts have in common that are cut into the same stages."""
+        of = one.shape, SCHEDULES[one.schedule].virtual
+        if of not in self._cut_keys:
+            config = self.config(one)
+            self._cut_keys[of] = stages_of(config), one.pp, self._is_near(config)
+        return self._cut_keys[of]
+
+    def _is_near(self, config: Config) -> bool:
+        """Whether the stages are on one node."""
+        return self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
+
+    def _divided(self, config: Config) -> Division:
+        machine, full = self._model.machine, max(config.pp, FULL)
+        full_pipeline = replace(config, micro_batches=min(full, config.batch_size), recompute=False)
+        link = machine.near if self._is_near(config) else machine.far
+        return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, one: Candidate) -> str:
         """Why all layouts cannot be whose model is cut in this way; "" if they can."""
@@ -82,7 +101,14 @@ class Paper:
         """What each rank has and does."""
         config = self.config(one)
         self._check(config, self.cluster.size)
-        sharding, division = self.sharding(one), self.division(one)
+        return self._arrange(config, self.sharding(one), self.division(one))
+
+    def arranged_by(self, config: Config) -> Arrangement:
+        """The same, by any options."""
+        self._check(config, self.cluster.size)
+        return self._arrange(config, self._sharding_of(config), self._divided(config))
+
+    def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, one: Candidate) -> Arrangement:
@@ -91,7 +117,7 @@ class Paper:
         mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
         rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
         return Arrangement(
-            *(config, self.cluster, self.graph, sharding, division, mesh, 0, STRATEGY_KINDS[-1]),
+            *(config, self.cluster, self.graph, sharding, division, mesh, 0, strategy_of(config)),
             *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
         )
 

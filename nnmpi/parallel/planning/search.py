@@ -9,22 +9,39 @@ A layout that does not fit comes again with recomputation, which is never faster
 import heapq
 from collections.abc import Iterable, Mapping
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import activations, memory
+from nnmpi.parallel.arrangement.passing import needed
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
+from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time
 
 
 class Planned(NamedTuple):
-    """A layout with what it takes: seconds of a step, and bytes on the rank that has most."""
+    """A layout with what it takes: seconds of a step, and bytes on the rank that has most.
+
+    The fastest all-reduce and the best cut follow from the layout.
+    """
 
     layout: Candidate
     time: StepTime
     nbytes: int
+    allreduce: str
+    cut: str | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a Config that ask for it."""
+        return {**self.layout._asdict(), "allreduce": self.allreduce, "cut": self.cut}
+
+    @property
+    def flags(self) -> str:
+        """These options as a command takes them, without the cut."""
+        sums = "" if self.allreduce == "auto" else f" --allreduce {self.allreduce}"
+        return self.layout.flags + sums
 
 
 class SearchCounts(NamedTuple):
@@ -60,7 +77,7 @@ def largest(a: Arrangement) -> int:
     batch = a.config.batch_size
     axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
     ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
-    return max(memory(a, r, batch).total + activations(a, r, batch) for r in ranks)
+    return max(needed(a, r, batch) for r in ranks)
 
 
 class Searcher:
@@ -157,7 +174,7 @@ class Searcher:
                 a = self._paper.arranged(one)
                 if one.zero != a.store.zero:
                     raise ValueError(f"zero {one.zero}: ranks of a node share all that it divides")
-                self._last[one] = a
+                self._last[one] = with_fastest_sum(a, self._costs.exchanges)
             except ValueError as error:
                 self._refused.setdefault(str(error), set()).add(one)
         return self._last.get(one)
@@ -178,8 +195,11 @@ class Searcher:
 
     def _planned(self, one: Candidate) -> Planned:
         """What a layout takes that can be."""
-        time, nbytes = self._time(one), self._sized(one)
-        assert time is not None
-        assert nbytes is not None
-        self._found[one] = Planned(one, time, nbytes)
+        if one not in self._found:
+            time, nbytes, a = self._time(one), self._sized(one), self._arranged(one)
+            assert time is not None
+            assert nbytes is not None
+            assert a is not None
+            cut = ",".join(map(str, a.division.begins)) or None
+            self._found[one] = Planned(one, time, nbytes, a.config.allreduce, cut)
         return self._found[one]

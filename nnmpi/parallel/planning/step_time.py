@@ -5,7 +5,8 @@ tensor     its exchanges within these passes: along tp and cp, statistics
 bubble     what passes take longer than that, on the rank whose gradients are summed last
 sums       of gradients, and parameters that ZeRO 3 gathers, as far as no pass hides them
 update     the optimizer, what ranks agree on, and parameters that are gathered behind it
-other      what no unit and no exchange takes: batches, losses, Python
+other      what no unit and no exchange takes: batches, losses, Python; of what a micro-batch takes,
+           a rank along pp has as large a share as of its units
 """
 
 from collections import Counter, defaultdict
@@ -51,30 +52,56 @@ class CostModel(NamedTuple):
     exchanges: ExchangeTimes
 
 
-class _RankTimes(NamedTuple):
+class RankTimes(NamedTuple):
     """What one rank does in a step, besides messages between stages.
 
     compute  seconds of each pass of a micro-batch, by stage
     tensor   seconds of exchanges within a pass, by stage and kind
+    inside   these exchanges
     gathers  parameters of ZeRO 3, and gradients that each pass scatters
     sums     of gradients, in the order in which they begin
-    update   the optimizer, and exchanges around it
-    message  the longest to another stage
+    numbers  that it updates
+    around   exchanges around the update
+    update   seconds of both
+    messages  seconds of those to other stages for a micro-batch, by kind and stage
     """
 
     compute: Mapping[int, Mapping[Kind, float]]
     tensor: Mapping[tuple[int, Kind], float]
+    inside: Sequence[Exchange]
     gathers: Sequence[Exchange]
     sums: Sequence[Exchange]
+    numbers: int
+    around: Sequence[Exchange]
     update: float
-    message: float
+    messages: Mapping[tuple[Kind, int], float]
+
+
+class StepModel(NamedTuple):
+    """The time of a step, and what it was made of.
+
+    ranks     along pp, with their programs; of those along dp, cp and tp the last ones have most:
+              it is they that the others wait for
+    micro     samples of each of their micro-batches
+    busiest   which of these computes longest
+    last      whose gradients are summed last
+    """
+
+    time: StepTime
+    ranks: Sequence[RankTimes]
+    programs: Sequence[Sequence[Op]]
+    micro: Sequence[int]
+    busiest: int
+    last: int
 
 
 def step_time(a: Arrangement, costs: CostModel) -> StepTime:
-    """The seconds of a step over one batch of the config.
+    """The seconds of a step over one batch of the config."""
+    return step_model(a, costs).time
 
-    Of the ranks along dp, cp and tp the last ones have most: it is they that the others wait for.
-    """
+
+def step_model(a: Arrangement, costs: CostModel) -> StepModel:
+    """The same, and what they are made of."""
     ranks = a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, ranks[0], a.config.batch_size)
     programs = [ops(a, rank, len(micro)) for rank in ranks]
@@ -86,7 +113,8 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
         {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
         for s in range(len(stages))
     ]
-    simulated = simulate(programs, Costs(passes, max(one.message for one in found)))
+    links = dict(chain.from_iterable(one.messages.items() for one in found))
+    simulated = simulate(programs, Costs(passes, links=links))
     ends = [0.0] * len(ranks)
     for span in simulated.timeline.spans:
         ends[span.rank] = max(ends[span.rank], span.end)
@@ -100,14 +128,17 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
     last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])
     passed = max(ends[last], busy)
-    return StepTime(
+    all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
+    share = compute / all_units if len(ranks) > 1 and all_units else 1.0
+    time = StepTime(
         compute=compute,
         tensor=busy - compute if any(one.tensor for one in found) else 0.0,
         bubble=passed - busy,
         sums=done - passed,
         update=max(one.update for one in found),
-        other=costs.machine.step + len(micro) * costs.machine.micro_batch,
+        other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
     )
+    return StepModel(time, found, programs, micro, busiest, last)
 
 
 def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float]:
@@ -119,7 +150,7 @@ def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float
 
 def _rank_times(
     a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int], program: Sequence[Op]
-) -> _RankTimes:
+) -> RankTimes:
     """What a rank takes, one pass at a time."""
     axes, times, model = a.mesh.axes, costs.exchanges, costs.model
     in_parts = a.config.sequence_parallel
@@ -131,7 +162,7 @@ def _rank_times(
         compute[s] = stage_passes(here, is_first=s == 0)
     counts = Counter((op.stage, op.kind) for op in program if op.micro >= 0)
     tensor = defaultdict[tuple[int, Kind], float](float)
-    gathers, sums, updates = list[Exchange](), list[Exchange](), list[Exchange]()
+    inside, gathers, sums, around = (list[Exchange]() for _ in range(4))
     along = exchanges(a, rank, a.config.batch_size)
     for one in chain.from_iterable(along.values()):
         if one.during in SENDS:
@@ -139,13 +170,16 @@ def _rank_times(
         if one.stage >= 0:
             at = one.stage, _performed(one, counts)
             tensor[at] += times.seconds(one) / counts[at]
+            inside.append(one)
         else:
-            of_phase = {Kind.REDUCE: sums, Kind.UPDATE: updates}
+            of_phase = {Kind.REDUCE: sums, Kind.UPDATE: around}
             of_phase.get(one.during, gathers).append(one)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    update = numbers * costs.machine.updates[a.config.optimizer] + times.total(updates)
-    message = max((times.seconds(one) / one.times for one in along["pp"] if one.times), default=0.0)
-    return _RankTimes(compute, tensor, gathers, sums, update, message)
+    update = numbers * costs.machine.updates[a.config.optimizer] + times.total(around)
+    messages = defaultdict[tuple[Kind, int], float](float)
+    for one in along["pp"]:
+        messages[one.during, one.stage] += times.seconds(one) / len(micro)
+    return RankTimes(compute, tensor, inside, gathers, sums, numbers, around, update, messages)
 
 
 def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
@@ -155,7 +189,7 @@ def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
 
 
 def _exposed(
-    one: _RankTimes, busy: float, passes: Sequence[Mapping[Kind, float]], times: ExchangeTimes
+    one: RankTimes, busy: float, passes: Sequence[Mapping[Kind, float]], times: ExchangeTimes
 ) -> float:
     """The seconds of sums and gathers that no pass hides.
 

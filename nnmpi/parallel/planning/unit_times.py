@@ -30,7 +30,7 @@ class ModelTimes:
     """
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
-        self.units, self._graph, self._machine = units(graph), graph, machine
+        self.units, self.graph, self.machine = units(graph), graph, machine
         name = signature(graph)
         alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
         self._measured = {m.tp: m for m in alike}
@@ -41,10 +41,6 @@ class ModelTimes:
     def is_measured(self) -> bool:
         """Whether its units were measured; else their times are estimated."""
         return 1 in self._measured
-
-    def whole_seconds(self, samples: int) -> list[float] | None:
-        """Of all passes of each unit on a rank that has all of it; None if none was measured."""
-        return [unit.seconds for unit in self._whole(samples)] if self.is_measured else None
 
     def of(
         self, sharding: Sharding, tp: int, cp: int, in_parts: bool, samples: int
@@ -65,15 +61,15 @@ class ModelTimes:
             return _measured(self._measured[tp], samples)
         way = tp, cp, in_parts
         if way not in self._shares:
-            self._shares[way] = shares(self._graph, self.units, sharding, tp)
-        of_rank = zip(self._shares[way], self._whole(samples), strict=True)
+            self._shares[way] = shares(self.graph, self.units, sharding, tp)
+        of_rank = zip(self._shares[way], self.whole(samples), strict=True)
         return [UnitTimes(*(share * t for t in one)) for share, one in of_rank]
 
-    def _whole(self, samples: int) -> list[UnitTimes]:
+    def whole(self, samples: int) -> list[UnitTimes]:
         """On a rank that computes all of each unit."""
         if self.is_measured:
             return _measured(self._measured[1], samples)
-        return [_estimated(self._graph, unit, samples, self._machine.speed) for unit in self.units]
+        return [_estimated(self.graph, unit, samples, self.machine.speed) for unit in self.units]
 
 
 def _measured(model: MeasuredModel, samples: int) -> list[UnitTimes]:

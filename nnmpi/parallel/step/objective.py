@@ -56,6 +56,9 @@ class SumOfMean:
     def divisor(self, target: Any, /) -> float:
         return float(len(target))
 
+    def __repr__(self) -> str:
+        return getattr(self._function, "__qualname__", type(self._function).__name__)
+
 
 class Objective:
     """A loss and metrics, summed over samples wherever they are.

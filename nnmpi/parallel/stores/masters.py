@@ -3,7 +3,7 @@ rounding.
 
     step begins   masters whose rounding is not the value any more take the value
     F, B          values and gradients in 16 bits; losses, and so gradients, times the loss scale
-    sum           in 16 bits, with partial sums in float32
+    sum           in 16 bits, with partial sums in float32, or narrow ones
     update        the optimizer moves masters, by gradients in float32: unscaled, clipped
     settle        values = masters, rounded
 

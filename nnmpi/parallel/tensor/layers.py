@@ -217,13 +217,13 @@ def gathering_linear(
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
-        gradients(g, dx, w, dx, None, None)  # x itself is not read for that of x
+        gradients(g, w, None, dx, None, None)
         return side.sum(dx.reshape(*y_shape, w.shape[1]))
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
         rows = like_weight(side.whole(x), w).reshape(len(g), w.shape[1])
-        gradients(g, rows, w, None, dw, None)
+        gradients(g, w, rows, None, dw, None)
         return dw
 
     def vjp_b(g: Array, out: Array | None) -> Array:

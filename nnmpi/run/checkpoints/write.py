@@ -126,9 +126,9 @@ class Writer:
         under way.
 
         What this rank writes of the snapshot is copied: later steps may change it. `about` is of
-        the first rank: what a run needs to go on, beside the snapshot. Raises
-        ValueError, on all ranks, if a checkpoint cannot hold it. A log, whose length `about` tells,
-        is on disk before the checkpoint is.
+        the first rank: what a run needs to go on, beside the snapshot. Raises ValueError, on all
+        ranks, if a checkpoint cannot hold it. A log, whose length `about` tells, is on disk before
+        the checkpoint is.
         """
         before, began = self.finish(), time.perf_counter()
         told = all_or_none(self._comm, lambda: self._told(about, log))

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nnmpi.config import Config
-from nnmpi.data import blank
 from nnmpi.drawing.tables import amount, plural
 from nnmpi.parallel import plan
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -18,9 +17,8 @@ from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
-from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, sharding_of
-from nnmpi.run.setup.setup import NO_METRICS, build_model
+from nnmpi.run.setup.on_paper import uncut_of
 
 
 class Asked(NamedTuple):
@@ -35,13 +33,15 @@ class Asked(NamedTuple):
 class LayoutPlan(NamedTuple):
     """What was found.
 
-    notes  what one should know of the figures, a line each
+    notes        what one should know of the figures, a line each
+    is_measured  whether the units of the model were measured
     """
 
     config: Config
     asked: Asked
     search: Search
     notes: list[str]
+    is_measured: bool
 
     @property
     def title(self) -> str:
@@ -50,16 +50,25 @@ class LayoutPlan(NamedTuple):
         return f"{self.config.model} on {plural(self.asked.ranks, 'rank')}{nodes}"
 
 
-def planned(config: Config, asked: Asked) -> LayoutPlan:
-    """The fastest layouts; raises ValueError where there is none, or none that fits."""
+class Basis(NamedTuple):
+    """What a search, or the price of one layout, is made of."""
+
+    paper: Paper
+    costs: CostModel
+    notes: list[str]
+
+
+def on_paper(config: Config, asked: Asked) -> Basis:
+    """That of a model and a cluster that are on paper."""
     check_cluster(asked.ranks, asked.nodes)
     machine = read_machine(asked.machine) if asked.machine else TYPICAL
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
-    model, loss = build_model(config, None, dataset), objectives.criterion(None)
-    plan.check_batch(config, len(dataset.train.y))
-    objectives.check_labels(loss, dataset)
-    graph = objectives.model_graph(config, model, dataset, loss)
-    cluster = Cluster.on_paper(asked.ranks, asked.nodes, config.device)
+    _, uncut = uncut_of(config)
+    return basis(asked, uncut, Cluster.on_paper(asked.ranks, asked.nodes, config.device), machine)
+
+
+def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Basis:
+    """That of a model, on a cluster of such machines."""
+    config, graph = uncut.config, uncut.graph
     times = ModelTimes(graph, machine, config.dtype)
     notes = [*_notes(config, asked, machine, times)]
     if config.optimizer not in machine.updates:
@@ -67,13 +76,17 @@ def planned(config: Config, asked: Asked) -> LayoutPlan:
         machine = machine._replace(updates={**machine.updates, config.optimizer: most})
 
     def cut(one: Config) -> Sharding:
-        return sharding_of(Uncut(one, graph, loss, dataset, NO_METRICS))
+        return sharding_of(uncut._replace(config=one))
 
     paper = Paper(config, cluster, graph, times, plan.check, cut)
-    costs = CostModel(machine, times, ExchangeTimes(machine, cluster))
-    found = Searcher(paper, costs, asked.memory or float("inf")).search()
-    _refuse_none(config, asked, found)
-    return LayoutPlan(config, asked, found, notes)
+    return Basis(paper, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
+
+
+def search(asked: Asked, by: Basis) -> LayoutPlan:
+    """The fastest layouts; raises ValueError where there is none, or none that fits."""
+    found = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
+    _refuse_none(by.paper.plain, asked, found)
+    return LayoutPlan(by.paper.plain, asked, found, by.notes, by.costs.model.is_measured)
 
 
 def _refuse_none(config: Config, asked: Asked, found: Search) -> None:

@@ -27,15 +27,15 @@ def as_event(plan: LayoutPlan) -> Event:
         "refused": dict(plan.search.refused),
         "best": [_row(plan, one, best) for one in plan.search.best],
         "pure": {name: _row(plan, one, best) for name, one in plan.search.pure.items()},
-        "command": " ".join(command(plan.config, asked.ranks, best)),
+        "command": " ".join(command(plan, best)),
     }
 
 
 def _row(plan: LayoutPlan, one: Planned, best: Planned) -> Event:
     """One layout, and why it is not the best one."""
     return {
-        "layout": one.layout._asdict(),
-        "flags": one.layout.flags,
+        "layout": one.options,
+        "flags": one.flags,
         "seconds": one.time.seconds,
         "samples_per_second": plan.config.batch_size / one.time.seconds,
         "bytes": one.nbytes,
@@ -54,10 +54,11 @@ def why(one: Planned, best: Planned, memory: float | None) -> str:
     return f"{name} +{_number(1e3 * more)} ms" if one.layout != best.layout and more > 0 else ""
 
 
-def command(config: Config, ranks: int, one: Planned) -> Iterator[str]:
-    """The words of the command that runs a layout."""
-    yield f"mpirun -n {ranks} python -m nnmpi.train"
-    plain = Config()
+def command(plan: LayoutPlan, one: Planned) -> Iterator[str]:
+    """The words of the command that runs a layout. It cuts by its own measurements, unless the plan
+    has some."""
+    yield f"mpirun -n {plan.asked.ranks} python -m nnmpi.train"
+    config, plain = plan.config, Config()
     for option in options(TRAINED):
         value = getattr(config, option.name)
         if value != getattr(plain, option.name) or option.name in ("model", "data"):
@@ -66,7 +67,9 @@ def command(config: Config, ranks: int, one: Planned) -> Iterator[str]:
                 yield f"--{flag}" if value else f"--no-{flag}"
             else:
                 yield f"--{flag} {quote(str(value))}"
-    yield one.layout.flags
+    yield one.flags
+    if one.cut and plan.is_measured:
+        yield f"--cut {one.cut}"
 
 
 SMALL = 1e-6

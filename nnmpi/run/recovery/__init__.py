@@ -13,7 +13,7 @@ Rules:
   leaves a run of which another one has to make a part again.
 - What a rank does between two losses is a function of what all of them have told since the last
   one. Nothing is decided from what one rank alone knows.
-- What was told is not told again, and what was not is: `ToldBefore` has the last
-  step of each thing.
+- What was told is not told again, and what was not is: `ToldBefore` has the last step of each
+  thing.
 - A rank has its snapshot until all ranks have the session that was made of it.
 """

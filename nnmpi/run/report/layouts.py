@@ -1,10 +1,11 @@
 """Events of a layout as text: what each kind of rank holds and sends, for --dry-run and
 `simulate layout`."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nnmpi.drawing.tables import columns, plural
+from nnmpi.drawing.tables import columns, duration, plural
 from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 
 Event = dict[str, Any]
@@ -52,11 +53,38 @@ def _parts(e: Event) -> Iterator[str]:
         yield f"bytes and messages that a rank sends in a step\n{sent}"
     if e["backup"] is not None:
         yield "\n".join(_backups(e))
+    if "residences" in e:
+        rows = columns([*_units(e["residences"])])
+        yield f"{beyond_memory(e['residences'])}\n{rows}"
     if e["sharded_layers"]:
         yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])
     if "moves" in e:
         yield _moves(e["moves"])
+
+
+def beyond_memory(e: Event) -> str:
+    """A line of where activations are."""
+    of = Counter(unit["residence"] for unit in e["units"])
+    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
+    state = f", {size(e['swapped_state'])} of running sums on disk" * bool(e["swapped_state"])
+    return (
+        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
+        f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
+        f"read), {of['recompute']} computed again{state}; a micro-batch takes "
+        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}, as predicted"
+    )
+
+
+def _units(e: Event) -> Iterator[tuple[str, ...]]:
+    yield "unit", "bytes", "time", "activations"
+    for unit in e["units"]:
+        yield (
+            unit["unit"],
+            size(unit["bytes"]),
+            duration(unit["seconds"]),
+            unit["residence"],
+        )
 
 
 def _moves(e: Event) -> str:

@@ -8,7 +8,7 @@ from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.mesh import CUTS
 from nnmpi.quoting import printable
 from nnmpi.run.report.layouts import Event as Event
-from nnmpi.run.report.layouts import arranged, gpus
+from nnmpi.run.report.layouts import arranged, beyond_memory, gpus
 
 
 def _start(e: Event) -> str:
@@ -18,8 +18,10 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(_layout(e))}",
         e["note"] or "",
+        beyond_memory(e["residences"]) if "residences" in e else "",
         _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
+        *(_planned(e["plan"]) if "plan" in e else ()),
         f"warning: {e['warning']}" if "warning" in e else "",
         *(f"warning: {line}" for line in e.get("advice", ())),
     ]
@@ -93,6 +95,15 @@ def _loaded(e: Event) -> Iterator[str]:
     ):
         more = f" and {len(names) - 8} more" if names[8:] else ""
         yield from [f"  {what}: {', '.join(names[:8])}{more}"] * bool(names)
+
+
+def _planned(e: Event) -> Iterator[str]:
+    """Which layout was found, and what it should take."""
+    yield from (f"note: {note}" for note in e["notes"])
+    yield (
+        f"plan: {e['layout']}, of {plural(e['looked'], 'layout')} that were looked at; predicted "
+        f"{1e3 * e['predicted_seconds']:.4g} ms a step, {amount(e['predicted_bytes'])} a rank"
+    )
 
 
 def _layout(e: Event) -> Iterator[str]:
@@ -185,6 +196,9 @@ def _result(e: Event) -> str:
         found = _differences(e["largest_differences"])
         how = " (updated by the same gradients)" if e.get("equal_gradients") else ""
         lines.append(f"verified: largest relative differences: {found}{how}")
+    if "error" in e.get("plan", {}):
+        ms = (1e3 * e["plan"][f"{what}_seconds"] for what in ("measured", "predicted"))
+        lines.append("{:.4g} ms a step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"]))
     if e.get("checkpoints", {}).get("written"):
         lines.append(_waited(e["checkpoints"], " before the last one"))
     if "trace" in e:

@@ -70,6 +70,17 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
     return found
 
 
+def described(loss: Criterion) -> str:
+    """A loss with its options, as text: what another run may compare with its own."""
+    if not isinstance(loss, Loss):
+        return repr(loss)
+    public = {
+        k: v for k, v in vars(loss).items() if k[0] != "_" and k not in ("passes", "reduction")
+    }
+    lists = ((k, v.tolist() if isinstance(v, np.ndarray) else v) for k, v in public.items())
+    return f"{type(loss).__name__}({', '.join(f'{k}={v}' for k, v in lists)})"
+
+
 def check_labels(loss: Criterion, data: Dataset) -> None:
     """Raises ValueError if a loss of classes gets the targets of a regression."""
     y = data.train.y

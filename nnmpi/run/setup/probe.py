@@ -69,7 +69,7 @@ def is_needed(arrangement: Arrangement, task: Task) -> bool:
     """Whether batches are cut, and something of the user's own computes with them; the same on all
     ranks."""
     a = arrangement
-    return (_cuts(a) or a.config.recompute) and (
+    return (_cuts(a) or a.recomputes) and (
         isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
     )
 
@@ -122,7 +122,7 @@ def _passes(
     n: int,
 ) -> list[list[list[Output]]]:
     """What is returned for all samples, for a quarter and for the rest; in both modes."""
-    twice, found = arrangement.config.recompute or _runs_on_parts(arrangement), []
+    twice, found = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
             part.model.train(training)

@@ -17,7 +17,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.buckets import lengths_of
-from nnmpi.data.loader import Fields
+from nnmpi.data.loader import X_AND_Y, Fields
 from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
@@ -69,6 +69,10 @@ class Setup(NamedTuple):
     schedule: Callable[[int], schedule.LRSchedule]  # of a run of so many steps
     make_optimizer: MakeOptimizer
     own: Mapping[str, str]
+
+    def samples(self, n: int, want: Fields = X_AND_Y) -> Inputs:
+        """So many samples of training, or all there are."""
+        return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), want).x
 
 
 def set_up(
@@ -230,18 +234,16 @@ def arranged(
     Every rank calls it.
     """
     comm, want = layout.all, Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
-
-    def samples(n: int) -> Inputs:
-        return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y))), want).x
+    samples = partial(setup.samples, want=want)
 
     division, facts, of_stages = plan.measured_stages(
         config, layout, model, graph, samples, setup.on, len(setup.train), known
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
-    first = all_or_none(comm, arrangement)
-    if not first.has_to_be_measured or "allreduce" in measured:
-        return first, facts
-    fastest = layout.replicas.fastest(first.longest_sum)
-    measured["allreduce"] = gather_objects(comm, fastest)[0]
-    return arrangement(), facts
+    found = all_or_none(comm, arrangement)
+    if found.has_to_be_measured and "allreduce" not in measured:
+        fastest = layout.replicas.fastest(found.longest_sum)
+        measured["allreduce"] = gather_objects(comm, fastest)[0]
+        found = arrangement()
+    return plan.within_memory(found, comm, model, samples, setup.on), facts

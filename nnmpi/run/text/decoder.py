@@ -24,10 +24,12 @@ from nnmpi.nn.gpt2 import Sizes
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
-from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.planning.machine import TYPICAL
+from nnmpi.parallel.planning.stage_cut import division_on_paper
+from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED
@@ -57,6 +59,8 @@ class Decoder:
         on: Backend,
         whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
+        if layout.axis["pp"].size == 1:  # it has all stages
+            part = part._replace(stages={0: part.model}, boundaries=())
         self._part, self._layout, self._on, self._whole = part, layout, on, whole
         self._positions, self._keeps = positions, isinstance(part.model, GPT)
         self.start()
@@ -166,7 +170,8 @@ def _own_part(config: Config, sizes: Sizes, layout: Layout, on: Backend) -> Mode
         sharding = all_or_none(comm, lambda: shard(graph, config.tp, True))
         rebuild(model, graph, sharding, layout.axis["tp"])
     cluster = discover(comm, on)
-    division = all_or_none(comm, lambda: estimated_division(graph, config.pp, config.pp))
+    times = ModelTimes(graph, TYPICAL, config.dtype)
+    division = all_or_none(comm, lambda: division_on_paper(times, config))
     arrangement = arrange(config, cluster, graph, sharding, division, {"allreduce": "ring"})
     part = plan.own_stages(model, arrangement, comm.rank, {})
     all_or_none(comm, lambda: initialise(config, part, on))

@@ -177,7 +177,9 @@ def linear_gradients(rng: Rng, dtype: Any) -> list[Any]:
     x, w, _, g, *_ = linear_outputs(rng, dtype)
     is_whole = (x == np.rint(x)).all()
     g[...] = whole(rng, g.shape, dtype) if is_whole else rng.standard_normal(g.shape)
-    return [g, x, w, *some(rng, np.zeros_like(x), np.zeros_like(w), np.zeros(len(w), dtype)), True]
+    dx, dw, db = some(rng, np.zeros_like(x), np.zeros_like(w), np.zeros(len(w), dtype))
+    read = x if dw is not None or dx is None else one_of(rng, x, None)
+    return [g, w, read, dx, dw, db, True]
 
 
 def mlp_outputs(rng: Rng, dtype: Any) -> list[Any]:

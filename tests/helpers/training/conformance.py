@@ -1,7 +1,7 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a sixth of the rows on threads, of families with many rows a twelfth,
+`test_conformance.py` runs a ninth of the rows on threads, of families with many rows half of that,
 `test_strict_conformance.py` some with ranks on a device, and the table of laws others over MPI.
 With --all, all rows run on threads, and all on a device.
 """
@@ -451,6 +451,37 @@ def _sixteen_bits() -> Iterator[Row]:
             yield _in_16_bits(name, layout, {"build": build, "dtype": dtype, "micro_batches": 2})
 
 
+def _narrow_sums() -> Iterator[Row]:
+    """Sums over ranks that travel in 16 bits, by each algorithm, of stores and of activations."""
+    hosts = ("ring", "tree", "ps", "p2p", "doubling", "halving", "hierarchical", "shared")
+    layouts: list[Options] = [
+        *({"dp": 3, "allreduce": how, "bucket_mb": 0.005} for how in hosts),
+        *({"dp": 3, "zero": zero, "bucket_mb": 0.005} for zero in (1, 2, 3)),
+        *({"dp": 4, "zero": 2, "allreduce": how} for how in ("p2p", "halving")),
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"dp": 3, "tp": 2, "zero": zero} for zero in (0, 1)),
+        {"dp": 2, "pp": 2, "tp": 2},
+    ]
+    of_language: list[Options] = [
+        *({"tp": tp, "sequence_parallel": True} for tp in (2, 3)),
+        *({"dp": 2, "tp": 3, "sequence_parallel": True, "zero": zero} for zero in (0, 2)),
+        {"cp": 3, "allreduce": "ring"},
+        {"cp": 2, "reduce_dtype": "float32"},
+        {"dp": 3, "pp": 2},
+    ]
+    for dtype in laws_halves.BOUNDS:
+        narrow = {"reduce_dtype": dtype}
+        for layout, (name, case) in product(layouts, MODELS.items()):
+            cut = {"micro_batches": 2 if "pp" in layout else 1, "dtype": dtype}
+            row = _in_16_bits(name, layout | narrow, {**case, **cut})
+            is_said = layout.get("tp", 2) == 2 or name == "mlp"  # as above
+            yield row._replace(options=case | cut | layout | narrow if is_said else None)
+        for layout in (narrow | one for one in of_language):
+            law = partial(laws_halves.language_trains_as_one_rank, layout, dtype)
+            row = _of_language("gpt", {**layout, "dtype": dtype}, 1)
+            yield row._replace(trains_as_one_rank=law)
+
+
 def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
     law = partial(laws_halves.trains_as_one_rank, layout, case)
     return _of_layout(f"{name} in {case['dtype']}", layout, law)
@@ -478,8 +509,12 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "tokens to experts": _tokens_to_experts,
     "sequences": _sequences,
     "16 bits": _sixteen_bits,
+    "sums in 16 bits": _narrow_sums,
     "layers of the library": _layers,
 }
+
+COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
+"""Families with each kind of message of which a rank has a copy on its device."""
 
 
 def rows(family: str) -> list[Row]:
@@ -495,16 +530,16 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: a sixth, of many rows a twelfth."""
+    """All rows, and whether a row runs without --all: a ninth, of many rows half of that."""
     found = rows(family)
     some = [k for k in range(len(found)) if third(k) == 0]
-    return with_all_words(found, some[:: 2 if len(found) < MANY else 4])
+    return with_all_words(found, some[:: 3 if len(found) < MANY else 6])
 
 
 def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a sixth."""
+    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth."""
     found = [row for row in rows(family) if row.options is not None]
-    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::2])
+    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::3])
 
 
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
@@ -516,30 +551,39 @@ def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
 
 
 def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:
-    """Rows, and whether a row is one of some, or the first that has a word which none of these
-    has: so each model and each value of an option is tried."""
-    seen = {word for k in some for word in found[k].name.split()}
-    for k, row in enumerate(found):
-        words = {*row.name.split()}
-        yield row, k in some or not words <= seen
-        seen |= words
+    """Rows, and whether a row is one of some, or has words that none of these has: so each model
+    and each value of an option is tried. Rows with the most such words, on the fewest ranks, first.
+    """
+    words, chosen = [{*row.name.split()} for row in found], {*some}
+    seen = {word for k in some for word in words[k]}
+
+    def gain(k: int) -> tuple[int, int]:
+        return len(words[k] - seen), -found[k].ranks
+
+    while found and gain(best := max(range(len(found)), key=gain))[0]:
+        chosen.add(best)
+        seen |= words[best]
+    yield from ((row, k in chosen) for k, row in enumerate(found))
 
 
 def of_device(family: str) -> list[Row]:
     """The rows that a device trains as the CPU does.
 
     In float16 it rounds products of matrices that the CPU keeps in float32 until they are summed:
-    where gradients are near the largest float16, one of the two skips a step.
+    where gradients are near the largest float16, one of the two skips a step. CuPy's add.at, which
+    an embedding needs, has no bfloat16.
     """
-    return [row for row in rows(family) if not row.name.endswith("residual in float16")]
+    others = ("residual in float16", "dtype=bfloat16 gpt")
+    return [row for row in rows(family) if not row.name.endswith(others)]
 
 
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is one of those that run without --all: some of a third."""
+    """All rows, and whether a row is one of those that run without --all: some of a third, for 4
+    ranks at most."""
     found, n = of_device(family), 0
     for k, row in enumerate(found):
-        is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % (5 if len(found) < MANY else 9) == 0
+        is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
+        yield row, is_of_third and n % (6 if len(found) < MANY else 11) == 0
         n += is_of_third
 
 
@@ -550,21 +594,26 @@ def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
     return found[len(found) // 2 :][:1]
 
 
-def rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks, a third of another third, of many rows a fifth of it; of 8 ranks,
-    6 are tried too."""
+def rows_over_mpi(family: str, ranks: int) -> Iterator[tuple[Row, bool]]:
+    """Of rows for so many ranks, of 8 ranks for 6 too, a third of another third, of many rows a
+    fifth of it; and whether a row runs without --all: every second one."""
     sizes = (ranks, ranks - 2 if ranks == 8 else 0)
     found = rows(family)
     others = [row for k, row in enumerate(found) if third(k) == 1 or len(found) < 10]
-    return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
+    some = [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
+    yield from ((row, k % 2 == 0) for k, row in enumerate(some))
 
 
-def family_trains_as_one_rank(comm: Comm, name: str) -> None:
-    for row in rows_over_mpi(name, comm.size):
+def family_trains_as_one_rank(comm: Comm, name: str, is_of_sample: bool = True) -> None:
+    for row in (row for row, one in rows_over_mpi(name, comm.size) if one == is_of_sample):
         part = comm.split(0 if comm.rank < row.ranks else None)
         if part is not None:
             row.trains_as_one_rank(part)
             part.free()
+
+
+def more_of_a_family_trains_as_one_rank(comm: Comm, name: str) -> None:
+    family_trains_as_one_rank(comm, name, is_of_sample=False)
 
 
 def family_trains_on_device(comm: Comm, name: str) -> None:

@@ -20,6 +20,7 @@ from helpers.training.laws_snapshot import (
     Act,
     Options,
     Ran,
+    Row,
     Watch,
     fitted,
     near,
@@ -73,18 +74,29 @@ def the_same_ranks_go_on_with_the_same_bits(comm: Comm) -> None:
 
 def other_ranks_equal_one_rank(comm: Comm) -> None:
     """From a checkpoint of all ranks to one rank, and from one rank to all, in other layouts."""
+    _equal_one_rank(comm, _other_layouts(comm)[1::3])
+
+
+def other_ranks_equal_one_rank_in_any_layout(comm: Comm) -> None:
+    _equal_one_rank(comm, _other_layouts(comm))
+
+
+def _other_layouts(comm: Comm) -> list[Row]:
+    return [row for row in rows(comm.size) if same_rules(row, LAYOUTS[0])]
+
+
+def _equal_one_rank(comm: Comm, layouts: list[Row]) -> None:
     options = OPTIMIZERS[1]
     with folder(comm) as alone:
         if comm.rank == 0:
             run(comm_self(), options, saves_to(alone))
-        for row in rows(comm.size):
-            if same_rules(row, LAYOUTS[0]):
-                way = {**options, **row.options}
-                with folder(comm) as name, folder(comm) as own:
-                    near(resumed(comm, alone, {**way, "checkpoint_dir": own}), one_rank(options))
-                    run(comm, way, saves_to(name), row.snapshot_at)
-                    if comm.rank == 0:
-                        near(resumed(comm_self(), name, options), one_rank(options))
+        for row in layouts:
+            way = {**options, **row.options}
+            with folder(comm) as name, folder(comm) as own:
+                near(resumed(comm, alone, {**way, "checkpoint_dir": own}), one_rank(options))
+                run(comm, way, saves_to(name), row.snapshot_at)
+                if comm.rank == 0:
+                    near(resumed(comm_self(), name, options), one_rank(options))
 
 
 def reproducible_keeps_its_bits(comm: Comm) -> None:

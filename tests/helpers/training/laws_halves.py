@@ -1,6 +1,8 @@
 """Training in 16 bits is that of one rank, within the rounding of the type."""
 
 import numpy as np
+from helpers.once import by_first
+from helpers.training.laws_language import POSITIONS, UNEVEN, one_rank, trained
 from helpers.training.pipelined import Options, Ran, reference, run, same_on_all
 
 from nnmpi.comm import Comm
@@ -15,6 +17,14 @@ def trains_as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
     near(got, wanted, BOUNDS[case["dtype"]])
     assert same_on_all(comm, got.done["parameters_sha256"])
     assert all(a.dtype == "float32" for a in got.state.values() if a.dtype.kind == "f")
+
+
+def language_trains_as_one_rank(layout: Options, dtype: str, comm: Comm) -> None:
+    positions = UNEVEN if "cp" in layout else POSITIONS
+    wanted = by_first(comm, lambda: one_rank("gpt", 1, positions, dtype))
+    got = trained("gpt", comm, positions, dtype=dtype, **layout)
+    near(got, wanted, BOUNDS[dtype])
+    assert same_on_all(comm, got.done["parameters_sha256"])
 
 
 def near(got: Ran, wanted: Ran, bound: float) -> None:

@@ -55,9 +55,9 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 
 
 @once
-def one_rank(model: str, micro_batches: int, positions: int) -> Ran:
+def one_rank(model: str, micro_batches: int, positions: int, dtype: str = "float64") -> Ran:
     """What ranks compare with."""
-    return trained(model, comm_self(), positions, micro_batches=micro_batches)
+    return trained(model, comm_self(), positions, micro_batches=micro_batches, dtype=dtype)
 
 
 def trained(model: str, comm: Comm, positions: int = POSITIONS, **options: Any) -> Ran:

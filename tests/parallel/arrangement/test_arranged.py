@@ -66,10 +66,15 @@ def plain_cnn() -> nn.Module:
 WIDE = {"build": partial(nn.GPT, 2, 5, 80, 17, 6), "given": many_tokens, "sequence_parallel": True}
 OF_TOKENS = {"given": many_tokens, "pp": 2, "micro_batches": 3}
 EVERYWHERE = {**OF_TOKENS, "build": partial(MODELS["everywhere"], POSITIONS)}
+LONG = partial(nn.GPT, 1, 5, 320, 17, 6)
 OTHERS = {
     "long sums of terms": (4, {**WIDE, "dp": 2, "tp": 2}),
     "long sums of terms by shards": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "bucket_mb": 0.05}),
     "terms in 16 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "dtype": "float16"}),
+    "long terms in 32 bits": (
+        4,
+        {**WIDE, "build": LONG, "dp": 2, "tp": 2, "zero": 2, "dtype": "float16"},
+    ),
     "terms in 32 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 2, "dtype": "float16"}),
     "reproducible": (3, {"reproducible": True, "slices": 5}),
     "a stage that passes on what it got": (

@@ -13,9 +13,11 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.memory import activations, of_stage
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.planning.machine import TYPICAL
+from nnmpi.parallel.planning.stage_cut import division_on_paper
+from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.tensor.shard import shard
 
@@ -33,7 +35,7 @@ def arranged(ranks: int, nodes: int = 1, free: int | None = None, **options: Any
     config, cluster = Config(**options), Cluster.on_paper(ranks, nodes)
     if free is not None:
         cluster = cluster._replace(free_memory=(free,) * ranks)
-    division = estimated_division(GRAPH, config.pp, config.pp, config.cut)
+    division = division_on_paper(ModelTimes(GRAPH, TYPICAL, "float32"), config)
     return arrange(config, cluster, GRAPH, shard(GRAPH, config.tp), division)
 
 

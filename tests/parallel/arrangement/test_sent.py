@@ -1,6 +1,7 @@
 """What is said that a rank sends in a collective, beside the plans that are carried out."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,14 +10,16 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, RE
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.parallel.arrangement import sent
-from nnmpi.parallel.arrangement.sent import RING, Sent, carried_out
+from nnmpi.parallel.arrangement.sent import Sent, carried_out
 
 OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
 OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
 
 
-def planned(a: Algorithm, p: int, r: int, edges: Sequence[int], dtype: np.dtype) -> Sent:
-    plan = make_plan(a, r, p, tuple(edges), dtype, sent.MESSAGE)
+def planned(
+    a: Algorithm, p: int, r: int, edges: Sequence[int], dtype: np.dtype, narrow: bool = False
+) -> Sent:
+    plan = make_plan(a, r, p, tuple(edges), dtype, sent.MESSAGE, narrow)
     parts = [part for move in plan.moves for part in move.out]
     return Sent(sum(part.stop - part.start for part in parts), len(parts))
 
@@ -37,7 +40,9 @@ def test_it_is_that_of_the_plan(name: str, longest: int, monkeypatch: pytest.Mon
             assert carried_out(algorithm, group, 10 + r, n, kind, cuts) == uneven
 
 
-def test_partial_sums_of_16_bits_travel_as_32() -> None:
-    for r in range(5):
-        of_plan = planned(RING, 5, r, bounds(33, 5), np.dtype("float16"))
-        assert carried_out(RING, range(5), r, 33, np.dtype("float16")) == of_plan
+@pytest.mark.parametrize("name", OF_RANKS)
+def test_partial_sums_of_16_bits_travel_as_32_or_in_16(name: str) -> None:
+    algorithm, half, n = OF_RANKS[name], np.dtype("float16"), 33
+    for r, (narrow, sums) in product(range(5), ((False, np.dtype("float32")), (True, None))):
+        of_plan = planned(algorithm, 5, r, bounds(n, algorithm.chunks(5)), half, narrow)
+        assert carried_out(algorithm, range(5), r, n, half, sums=sums) == of_plan

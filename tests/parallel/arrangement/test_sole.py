@@ -19,8 +19,10 @@ from nnmpi.parallel.arrangement.backups import (
     steps_between,
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.sole import sole, sole_bytes
+from nnmpi.parallel.planning.machine import TYPICAL
+from nnmpi.parallel.planning.stage_cut import division_on_paper
+from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.shard import shard
 
 PARAMETERS = 48 + 8 + 64 + 8 + 24 + 3 + 6  # numbers
@@ -35,7 +37,7 @@ def layers() -> nn.Sequential:
 def arranged(ranks: int, nodes: int = 1, **options: Any) -> Arrangement:
     graph = trace(layers(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
     config, cluster = Config(**{"backup": 1} | options), Cluster.on_paper(ranks, nodes)
-    division = estimated_division(graph, config.pp, config.pp, config.cut)
+    division = division_on_paper(ModelTimes(graph, TYPICAL, "float32"), config)
     return arrange(config, cluster, graph, shard(graph, config.tp), division)
 
 

@@ -17,7 +17,14 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Adam
-from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
+from nnmpi.parallel.checks.verify import (
+    BOUNDS,
+    Comparison,
+    Difference,
+    VerifyError,
+    difference,
+    largest,
+)
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import ExecutorStrategy
@@ -121,6 +128,29 @@ def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
 
     threads.run(2, rank)
     assert not save.exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("allreduce", ["ring", "halving"])
+def test_sums_that_travel_in_16_bits_stay_within_the_bounds(dtype: str, allreduce: str) -> None:
+    """Which are those of sums in float32: p - 1 roundings of a gradient are less."""
+    layout = {"dtype": dtype, "reduce_dtype": dtype, "allreduce": allreduce}
+    config = Config(verify=True, batch_size=14, epochs=2, bucket_mb=1e-5, **layout)
+
+    class Largest(NullReport):
+        gradient = 0.0
+
+        def event(self, event: Any) -> None:
+            if event["event"] == "verify":
+                self.gradient = max(self.gradient, event["gradients_relative"])
+
+    def rank(comm: Comm) -> float:
+        report = Largest()
+        Trainer(config, small, rows(), comm).fit(report)
+        return report.gradient
+
+    found = max(threads.run(4, rank))
+    assert 0 < found < BOUNDS[dtype]["gradients"] / 4
 
 
 @pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 1), ("float16", 4)])

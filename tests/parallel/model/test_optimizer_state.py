@@ -21,7 +21,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport
 
 
-@pytest.mark.parametrize(("p", "per_node"), [(4, 2), pytest.param(3, 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("p", "per_node"), [(3, 2), pytest.param(4, 2, marks=pytest.mark.long)])
 def test_nodes_that_share_memory(p: int, per_node: int) -> None:
     """Each node has the whole state, and its ranks have parts of it."""
     threads.run(p, laws_resume.training_goes_on_in_another_layout, per_node=per_node)

@@ -1,7 +1,8 @@
 """Where a model is cut: units, the best cut beside all cuts, and cuts by hand."""
 
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import StagePart, divide
 from nnmpi.parallel.arrangement.partition import (
     NOISE,
+    CutCosts,
+    SplitPoints,
     as_text,
     bounds,
     parse_cut,
@@ -120,7 +123,7 @@ def test_a_module_that_cannot_be_looked_into_is_one_unit_and_says_why() -> None:
     for chosen in (None, "1,2"):
         with refused("2 layers with trained parameters and 3 stages", why):
             if chosen is None:
-                split_points([1, 1], 3, [True, True], None, graph.notes)
+                split_points(costs_of([1, 1]), 3, (), graph.notes)
             else:
                 parse_cut(chosen, graph, 3)
 
@@ -195,10 +198,6 @@ def every_cut(has_trained: list[bool], stages: int) -> list[tuple[int, ...]]:
     return [c for c in cuts if all(any(has_trained[a:b]) for a, b in bounds(c, n))]
 
 
-def largest(values: np.ndarray, chosen: tuple[int, ...]) -> float:
-    return max(values[a:b].sum() for a, b in bounds(chosen, len(values)))
-
-
 COSTS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "real": lambda rng, n: rng.random(n),
     "few values": lambda rng, n: rng.integers(0, 3, n).astype(float),
@@ -207,43 +206,79 @@ COSTS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 }
 
 
+def costs_of(
+    seconds: Sequence[float],
+    trained: Sequence[bool] | None = None,
+    fixed: Sequence[float] | None = None,
+    border: Sequence[float] | None = None,
+) -> CutCosts:
+    """Units that keep as much of each micro-batch as they hold in between."""
+    none, held = [0.0] * len(seconds), fixed if fixed is not None else [1.0] * len(seconds)
+    return CutCosts(seconds, trained or [True] * len(seconds), held, held, border or none)
+
+
 @pytest.mark.parametrize("draw", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_a_cut_is_as_good_as_the_best_of_all(
     stages: int, draw: Callable[[np.random.Generator, int], np.ndarray]
 ) -> None:
+    """By time; of those near the best by the longest message, then by memory, then by time."""
     rng = np.random.default_rng(stages)
+    live = [stages - s for s in range(stages)]
     for n in range(stages, 10):
-        costs, memory = draw(rng, n), draw(rng, n)
+        seconds, memory = draw(rng, n), draw(rng, n)
+        border = (0.1 * rng.integers(1, 3, n)).tolist()
         has_trained = (rng.random(n) < 0.6).tolist()
         cuts = every_cut(has_trained, stages)
         if not cuts:
             continue
-        best = min(largest(costs, c) for c in cuts)
-        chosen = split_points(costs, stages, has_trained)
-        assert chosen in cuts
-        assert largest(costs, chosen) == pytest.approx(best)
 
-        near = [c for c in cuts if largest(costs, c) <= (1 + NOISE) * best + 1e-12]
-        chosen = split_points(costs, stages, has_trained, memory)
+        def time(cut: SplitPoints, seconds: Any = seconds, border: Any = border) -> float:
+            stops = [0.0, *(border[k] for k in cut), 0.0]
+            own = (sum(seconds[a:b]) for a, b in bounds(cut, len(seconds)))
+            return max(t + a + b for t, (a, b) in zip(own, pairwise(stops), strict=True))
+
+        def held(cut: SplitPoints, memory: Any = memory) -> float:
+            parts = (sum(memory[a:b]) for a, b in bounds(cut, len(memory)))
+            return max(part * (1 + m) for part, m in zip(parts, live, strict=True))
+
+        def longest(cut: SplitPoints, border: Any = border) -> float:
+            return max((border[k] for k in cut), default=0.0)
+
+        near = [c for c in cuts if time(c) <= (1 + NOISE) * min(map(time, cuts)) + 1e-12]
+        near = [c for c in near if longest(c) == min(map(longest, near))]
+        chosen = split_points(costs_of(seconds, has_trained, memory, border), stages, live)
         assert chosen in near
-        least = min(largest(memory, c) for c in near)
-        assert largest(memory, chosen) == pytest.approx(least)
+        assert held(chosen) == pytest.approx(min(map(held, near)))
 
 
 def test_memory_decides_between_cuts_of_about_the_same_time() -> None:
-    costs, memory = [1.0, 1.0, 0.01, 1.0, 1.0], [1.0, 1.0, 9.0, 0.0, 0.0]
-    assert split_points(costs, 2, [True] * 5) == (2,)
-    assert split_points(costs, 2, [True] * 5, memory) == (2,)
-    assert split_points(costs, 2, [True] * 5, [5.0, 5.0, 9.0, 6.0, 6.0]) == (3,)
+    seconds = [1.0, 1.0, 0.01, 1.0, 1.0]
+    assert split_points(costs_of(seconds), 2) == (2,)
+    assert split_points(costs_of(seconds, fixed=[1.0, 1.0, 9.0, 0.0, 0.0]), 2) == (2,)
+    assert split_points(costs_of(seconds, fixed=[5.0, 5.0, 9.0, 6.0, 6.0]), 2) == (3,)
     slower = [1.0, 1.0, 0.1, 1.0, 0.9]
-    assert split_points(slower, 2, [True] * 5, [0.0, 0.0, 9.0, 0.0, 9.0]) == (2,)
+    assert split_points(costs_of(slower, fixed=[0.0, 0.0, 9.0, 0.0, 9.0]), 2) == (2,)
+
+
+def test_the_first_stage_has_most_micro_batches_at_once() -> None:
+    costs = costs_of([1.0, 0.01, 1.0])
+    assert split_points(costs, 2, [1, 2]) == (2,)
+    assert split_points(costs, 2, [2, 1]) == (1,)
+
+
+def test_stages_begin_where_messages_are_short() -> None:
+    """Within the noise of times; a long message counts as the time that it takes."""
+    seconds = [1.0, 0.01, 1.0]
+    assert split_points(costs_of(seconds, border=[0.0, 1e-4, 2e-4]), 2) == (1,)
+    assert split_points(costs_of(seconds, border=[0.0, 2e-4, 1e-4]), 2) == (2,)
+    assert split_points(costs_of([1.0, 0.3, 1.0], border=[0.0, 0.0, 1.0]), 2) == (1,)
 
 
 def test_of_cuts_with_equal_memory_the_fastest_is_taken() -> None:
     has_trained, memory = [True, False, True], [1.0, 0.0, 1.0]
-    assert split_points([0.99, 0.01, 1.0], 2, has_trained, memory) == (2,)
-    assert split_points([1.0, 0.01, 0.99], 2, has_trained, memory) == (1,)
+    assert split_points(costs_of([0.99, 0.01, 1.0], has_trained, memory), 2) == (2,)
+    assert split_points(costs_of([1.0, 0.01, 0.99], has_trained, memory), 2) == (1,)
 
 
 def test_too_few_trained_layers_are_refused() -> None:
@@ -251,7 +286,7 @@ def test_too_few_trained_layers_are_refused() -> None:
     graph = graph_of(model, 4)
     has_trained = [unit.is_trained for unit in units(graph)]
     with refused("2 layers with trained parameters and 3 stages", "--pp or --virtual-stages"):
-        split_points([1.0] * len(has_trained), 3, has_trained)
+        split_points(costs_of([1.0] * len(has_trained), has_trained), 3)
     with refused("2 layers with trained parameters and 3 stages"):
         parse_cut("1,2", graph, 3)
     for p in model[0].parameters():
@@ -259,7 +294,7 @@ def test_too_few_trained_layers_are_refused() -> None:
     with refused("1 layer with trained parameters and 2 stages"):
         parse_cut("1", graph_of(model, 4), 2)
     with refused("0 layers with trained parameters and 2 stages"):
-        split_points([], 2, [])
+        split_points(costs_of([]), 2)
 
 
 # ---- by hand

@@ -57,6 +57,26 @@ def test_a_ring_is_as_slow_as_its_slowest_link() -> None:
     assert ExchangeTimes(MACHINE, cluster).seconds(one) == pytest.approx(expected, rel=1e-12)
 
 
+def test_partial_sums_of_16_bits_take_longer_where_they_travel_as_32() -> None:
+    """Through the memory of a node nothing travels."""
+    ranks, times = range(12), ExchangeTimes(MACHINE, Cluster.on_paper(12, 12))
+    half, sums = np.dtype("float16"), np.dtype("float32")
+    for operation, of_float32 in (
+        (Collective.ALL_REDUCE, 3 / 4),
+        (Collective.REDUCE_SCATTER, 1),
+        (Collective.ALL_GATHER, 1 / 2),
+    ):
+        wide = exchange(operation, "ring", *ranks)
+        one = wide._replace(dtype=half, sums=None if operation is Collective.ALL_GATHER else sums)
+        alike = wide._replace(numbers=round(NUMBERS * of_float32))
+        assert times.seconds(one) == pytest.approx(times.seconds(alike), rel=1e-12)
+        narrow, alike = one._replace(sums=None), wide._replace(numbers=NUMBERS // 2)
+        assert times.seconds(narrow) == pytest.approx(times.seconds(alike), rel=1e-12)
+    near = ExchangeTimes(MACHINE, Cluster.on_paper(12))
+    shared = exchange(Collective.ALL_REDUCE, "shared", *ranks)._replace(dtype=half)
+    assert near.seconds(shared) == near.seconds(shared._replace(sums=sums)) > 0
+
+
 def test_groups_share_the_link_of_a_node() -> None:
     times = ExchangeTimes(MACHINE, Cluster.on_paper(8, 2))
     alone = ExchangeTimes(MACHINE, Cluster.on_paper(2, 2))

@@ -191,7 +191,10 @@ def test_one_rank_has_nothing_to_tell_of_sums() -> None:
     assert "allreduce" not in threads.run(1, started)[0]
 
 
-@pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2), (5, 2), (6, 3)])
+@pytest.mark.parametrize(
+    ("p", "per_node"),
+    [(2, 2), (5, 2), *(pytest.param(*more, marks=pytest.mark.long) for more in ((4, 2), (6, 3)))],
+)
 def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
     ended = threads.run(p, started, per_node=per_node, free_memory=1000)
     assert len({t["allreduce"] for t in ended}) == 1

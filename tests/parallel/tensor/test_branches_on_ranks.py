@@ -18,8 +18,8 @@ from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.tensor.branches import owners_of
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.run.dry_run import arranged
 from nnmpi.run.setup import objectives
+from nnmpi.run.setup.on_paper import on_paper, uncut
 
 
 def owners(sizes: list[int], ranks: int, shared: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -35,14 +35,14 @@ def test_the_largest_branch_is_given_away_first() -> None:
     assert owners([3, 2, 3], 2, shared=(0, 2)) == (0, 1, 0)
 
 
-def on_paper(model: nn.Module, tp: int, dp: int = 1, **options: Any) -> Arrangement:
+def arranged(model: nn.Module, tp: int, dp: int = 1, **options: Any) -> Arrangement:
     config = Config(tp=tp, dp=dp, **options)
     cluster = Cluster.on_paper(dp * tp * options.get("pp", 1))
-    return arranged(config, model, digits(), objectives.criterion(None), cluster)
+    return on_paper(uncut(config, model, digits(), objectives.criterion(None)), cluster)
 
 
 def plan(model: nn.Module, tp: int, **options: Any) -> list[str]:
-    return [*as_lines(on_paper(model, tp, **options))]
+    return [*as_lines(arranged(model, tp, **options))]
 
 
 def test_a_drawing_says_which_rank_has_which_branch() -> None:
@@ -67,7 +67,7 @@ def test_what_all_ranks_have_is_at_one_place_in_their_buffers() -> None:
     deep = nn.Sequential(*(nn.Linear(8, 8) for _ in range(11)))
     branches = nn.Branches({"deep": deep, "flat": nn.Linear(8, 8)})
     layers = nn.Linear(64, 8), nn.LayerNorm(8), branches, nn.Linear(8, 10)
-    a = on_paper(nn.Sequential(nn.Flatten(), *layers), 2, dp=2)
+    a = arranged(nn.Sequential(nn.Flatten(), *layers), 2, dp=2)
     one, other = a.rank_models[0, 0], a.rank_models[0, 1]
     assert len(one.trained) == len(other.trained) + 20
     assert one.spans[:4] == other.spans[:4]

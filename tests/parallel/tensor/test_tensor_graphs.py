@@ -24,8 +24,8 @@ from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
 from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, SUM_OUTPUT
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import AxisCut
-from nnmpi.run.dry_run import arranged
 from nnmpi.run.setup import objectives
+from nnmpi.run.setup.on_paper import on_paper, uncut
 
 
 def traced(model: nn.Module, *sample: int) -> Graph:
@@ -71,8 +71,9 @@ def test_the_plan_sends_the_least() -> None:
     separate = Cluster.on_paper(2, nodes=2)  # all sums are messages
     config, criterion = Config(model="mlp:64-1024-1024-10", tp=2), objectives.criterion(None)
     model = mlp(64, 1024, 1024, 10)
-    on_paper = arranged(config, model, data.blank("digits", None, 0), criterion, separate)
-    assert traffic(on_paper, 0, 3)["tp"].bytes == 3 * 3092 * 4 / 2
+    dataset = data.blank("digits", None, 0)
+    arrangement = on_paper(uncut(config, model, dataset, criterion), separate)
+    assert traffic(arrangement, 0, 3)["tp"].bytes == 3 * 3092 * 4 / 2
     assert plan(mlp(64, 300, 200, 10), 64) == "column row column"
 
 

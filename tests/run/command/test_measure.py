@@ -5,13 +5,18 @@ from pathlib import Path
 import pytest
 from helpers.mpijob import run
 
-from nnmpi import Config, plan
+from nnmpi import Config, measure, plan
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.planning.machine import TYPICAL, read_machine
+from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.run import measuring
+from nnmpi.run.setup.setup import set_up
 
 DIGITS = "--model", "digits-cnn", "--data", "digits"
+
+
+def measured(config: Config, comm: Comm) -> Machine:
+    return measuring.measure(set_up(config, None, None, comm), comm)
 
 
 def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,8 +30,10 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
     assert (machine.ranks, machine.far) == (2, TYPICAL.far)
     assert {name.split()[-1] for name in machine.sums} == {"2"}
     assert {*machine.updates} == {"adam"}
-    (model,) = machine.models
-    assert all(unit.forward > 0 for units in model.units.values() for unit in units)
+    whole, parts = machine.models
+    assert (whole.tp, parts.tp) == (1, 2)
+    assert all(unit.forward > 0 for units in whole.units.values() for unit in units)
+    assert all(unit.forward > 0 for units in parts.units.values() for unit in units)
     assert machine.speed > 0
     assert plan.main([*DIGITS, "--batch-size", "24", "--ranks", "2", "--machine", str(file)]) == 0
     text = capsys.readouterr().out
@@ -36,18 +43,40 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1)
-    (machine,) = threads.run(1, lambda comm: measuring.measure(config, comm))
+    (machine,) = threads.run(1, lambda comm: measured(config, comm))
     assert [*machine.models[0].units] == [1]
     whole = Config(model="iris-mlp", data="iris", batch_size=150)
-    (machine,) = threads.run(1, lambda comm: measuring.measure(whole, comm))
+    (machine,) = threads.run(1, lambda comm: measured(whole, comm))
     assert [*machine.models[0].units] == [18, 75, 150]
 
 
-def test_ranks_of_several_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring.platform, "node", lambda: str(object()))
+def test_sums_are_measured_as_far_as_there_is_shared_memory() -> None:
+    def curves(comm: Comm) -> dict[str, int]:
+        return {name: len(curve.points) for name, curve in measuring._sums(comm, 2)}
 
-    def rank(comm: Comm) -> None:
-        with pytest.raises(ValueError, match="the 2 ranks are on 2 nodes"):
-            measuring.measure(Config(model="iris-mlp", data="iris"), comm)
+    for free, sizes in ((0, None), (1 << 16, 3)):
+        found, _ = threads.run(2, curves, free_memory=free)
+        assert found.get("all_reduce shared 2") == sizes
+        assert found["all_reduce ring 2"] == len(measuring.SIZES)
 
-    threads.run(2, rank)
+
+def test_links_between_nodes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks as threads, of which each believes to be a node."""
+    monkeypatch.setattr(Comm, "node", lambda comm: (comm.rank,))
+    config = Config(model="iris-mlp", data="iris")
+    first, second = threads.run(2, lambda comm: measured(config, comm))
+    assert first.far == second.far != TYPICAL.far
+    assert (first.ranks, first.sums) == (1, {})
+
+
+def test_what_a_file_has_already_stays(tmp_path: Path) -> None:
+    """Other models and optimizers; a file of another machine is not overwritten."""
+    file = str(tmp_path / "machine.json")
+    iris = "--model", "iris-mlp", "--data", "iris", "--out", file
+    assert measure.main([*iris]) == 0
+    assert measure.main([*DIGITS, "--optimizer", "sgd", "--out", file]) == 0
+    assert measure.main([*DIGITS, "--optimizer", "sgd", "--out", file]) == 0
+    machine = read_machine(file)
+    assert ({*machine.updates}, len(machine.models)) == ({"sgd", "adam"}, 2)
+    Path(file).write_text(machine._replace(ranks=7).as_json(), encoding="utf-8")
+    assert measure.main([*iris]) == 2

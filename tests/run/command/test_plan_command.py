@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from helpers import mpijob
 from helpers.planning import measured
 
 from nnmpi import plan, train
@@ -129,6 +130,31 @@ def test_a_machine_is_the_same_when_it_is_read(tmp_path: Path) -> None:
     assert found == measured(DIGITS, TYPICAL._replace(cpu=processor(), ranks=4), UnitTimes(1, 1, 1))
 
 
+# ---- one layout
+
+
+def test_a_layout_is_explained_beside_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, options = tmp_path / "trace.json", "--model mlp:64-32-32-10 --data digits"
+    run = f"{options} --pp 2 --micro-batches 2 --steps 3 --batch-size 32 --trace {trace} --quiet"
+    ended = mpijob.run(2, "-m", "nnmpi.train", *shlex.split(run), timeout=60)
+    assert ended.status == 0, ended.err
+    one = f"{options} --batch-size 32 --ranks 2 --explain '--pp 2 --micro-batches 2'"
+    e = json.loads(planned(f"{one} --trace {trace} --json", capsys))
+    assert e["seconds"] == pytest.approx(sum(part["seconds"] for part in e["parts"]))
+    rows = {row["what"]: row for row in e["traced"]}
+    assert {"update", "other", "exchanges and waiting"} < rows.keys()
+    assert any(row["measured"] > 0 for name, row in rows.items() if name.startswith("forward"))
+    more = [abs(row["measured"] - row["predicted"]) for row in e["traced"]]
+    assert more == sorted(more, reverse=True)
+    text = planned(f"{one} --trace {trace}", capsys)
+    assert "waiting for other stages" in text
+    assert "beside the trace, the largest difference first" in text
+    assert plan.main(shlex.split(f"{one.replace('--ranks 2', '--ranks 4')} --trace {trace}")) == 2
+    assert "has 2 ranks, and the layout has 4" in capsys.readouterr().err
+
+
 # ---- refused
 
 
@@ -140,6 +166,8 @@ def test_a_machine_is_the_same_when_it_is_read(tmp_path: Path) -> None:
         (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
         (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
         (f"{CNN} --ranks 2 --memory 8", "'8' is no size above 0"),
+        (f"{CNN} --ranks 2 --explain '--pp 3'", "3"),
+        (f"{CNN} --ranks 2 --explain '--lr 3'", "--lr"),
         (f"{CNN} --ranks 2 --machine no.json", "no.json"),
         (f"{CNN} --ranks 2 --machine {__file__}", "is no machine file: "),
     ],

@@ -111,6 +111,18 @@ def test_a_picture_has_a_bar_for_each_part(tmp_path: Path) -> None:
     assert texts.count("tp 3") == 4
 
 
+def test_a_picture_of_moves_has_both_layouts(tmp_path: Path) -> None:
+    file = tmp_path / "layout.svg"
+    layout(f"--ranks 2 --tp 2 --from '--ranks 4 --pp 4' --svg {file}")
+    texts = [e.text for e in ET.parse(file).iter() if e.tag.endswith("text")]
+    titles = [text for text in texts if text and "digits-cnn" in text]
+    assert titles == ["digits-cnn on 4 ranks, before", "digits-cnn on 2 ranks"]
+    assert [text for text in texts if "stage" in str(text)][-2:] == [
+        "stage 3: rank 3",
+        "stage 0: ranks 0, 1",
+    ]
+
+
 @pytest.mark.parametrize(
     "options", ["--dp 3 --allreduce ring", "--pp 3 --cut 4,8", "--tp 3", "--dp 3 --zero 2"]
 )

@@ -85,7 +85,7 @@ def test_a_rank_has_little_of_the_text_in_memory(tmp_path: Path) -> None:
     assert most < 12 << 20, most
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(p, marks=pytest.mark.long) for p in (1, 3))])
 def test_the_command_on_ranks(ranks: int, folder: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "tokens.npy"
     text.write_bytes(TEXTS["tokens"])

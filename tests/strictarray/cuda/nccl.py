@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 NCCL_SUM = 0
-TYPES = {7: np.float32, 8: np.float64}
-NCCL_FLOAT32, NCCL_FLOAT64 = TYPES
+TYPES = {6: np.float16, 7: np.float32, 8: np.float64}
+NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64 = TYPES
 
 SECONDS = 20  # after which a rank that waits for others fails
 

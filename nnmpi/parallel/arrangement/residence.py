@@ -1,0 +1,241 @@
+"""Residence: where the activations of each unit are between its forward and its backward pass.
+
+    memory 4, of units a to d each 1       F a b c d  B d c b a
+      keep        in memory
+      swap        written to disk behind the forward passes, read ahead of the backward passes
+      recompute   gone but for the input, from which the forward pass runs again
+
+A step on two clocks, of computing and of the disk, says how long a choice takes, and the run keeps
+the same rules (`parallel/swapping/swapper.py`): a pass begins when there is room for its unit, the
+disk carries out one thing at a time, in order, and reads as far ahead as there is room.
+
+The functions take values only. KARMA (2020) has the idea, and chooses by a solver.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from itertools import combinations, pairwise, product
+from typing import NamedTuple, TypeAlias
+
+
+class Residence(Enum):
+    """What is done with the activations of a unit."""
+
+    KEEP = "keep"
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
+
+class UnitLoad(NamedTuple):
+    """A unit in a micro-batch: seconds of both passes; bytes that its backward pass needs, and
+    those of its input, if it is to be computed again."""
+
+    forward: float
+    backward: float
+    nbytes: float
+    input_bytes: float = 0.0
+
+
+class Disk(NamedTuple):
+    """Bytes a second; and the seconds a byte that computing loses: for new pages and dropped ones,
+    and to the thread that writes and reads, as if all of its time were taken from it."""
+
+    write: float
+    read: float
+    paging: float = 0.0
+
+
+Choice: TypeAlias = tuple[Residence, ...]
+"""Of each unit."""
+
+KEEP, SWAP, RECOMPUTE = Residence
+
+STATE = -1
+"""Stands for running sums where units are numbered."""
+
+STARTS = 200
+"""Choices from which a search begins, over the number of units: each takes longer with more."""
+
+
+class Residences(NamedTuple):
+    """The choice of a run whose activations are more than its memory.
+
+    names    of the first layer of each unit
+    memory   bytes for activations, without the samples themselves
+    state    bytes of running sums that are on disk between updates, when activations are gone
+    """
+
+    names: tuple[str, ...]
+    choice: Choice
+    loads: tuple[UnitLoad, ...]
+    memory: float
+    disk: Disk
+    state: float = 0.0
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether a unit is computed again."""
+        return RECOMPUTE in self.choice
+
+    @property
+    def seconds(self) -> float:
+        """Of a micro-batch, forward and back."""
+        return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
+
+    @property
+    def seconds_kept(self) -> float:
+        """The same with enough memory."""
+        return sum(unit.forward + unit.backward for unit in self.loads)
+
+
+def left(unit: UnitLoad, how: Residence) -> float:
+    """The bytes that stay in memory."""
+    return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
+
+
+def extra(unit: UnitLoad, how: Residence) -> float:
+    """The bytes that come back when a unit is computed again."""
+    return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
+
+
+def least_memory(units: Sequence[UnitLoad]) -> float:
+    """The bytes that some choice can do with: one unit after the other is in memory."""
+    return max(unit.nbytes for unit in units)
+
+
+def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> float:
+    """What reading a unit leaves free while the backward passes are at another one: room for those
+    between them that are computed again."""
+    between = range(unit + 1, at + 1)
+    return max((extra(units[r], choice[r]) for r in between), default=0.0)
+
+
+class Clocks:
+    """Two clocks, and the bytes in memory, of one micro-batch.
+
+    If there is `state`, running sums are written from the beginning on, and read at the end.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[UnitLoad],
+        choice: Choice,
+        memory: float,
+        disk: Disk,
+        state: float = 0.0,
+    ) -> None:
+        self.units, self.choice, self.memory, self.disk = units, choice, memory, disk
+        self.now, self.held, self.disk_free = 0.0, state, state / disk.write
+        self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
+        self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
+        self.reads.append(STATE)
+        self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
+
+    def seconds(self) -> float:
+        """Until both are done; infinite if a pass finds no room."""
+        for s in range(len(self.units)):
+            self._forward(s)
+        for s in reversed(range(len(self.units))):
+            self._backward(s)
+        self._read(STATE)
+        return max(self.now, self.ready.get(STATE, math.inf))
+
+    def _room(self, nbytes: float) -> None:
+        """Waits for writes until there is room."""
+        while self.writes and (self.writes[0][0] <= self.now or self.held + nbytes > self.memory):
+            end, freed = self.writes.popleft()
+            self.now, self.held = max(self.now, end), self.held - freed
+        if self.held + nbytes > self.memory * (1 + 1e-9):
+            self.now = math.inf
+
+    def _forward(self, s: int) -> None:
+        unit, how = self.units[s], self.choice[s]
+        self._room(unit.nbytes)
+        self.now += unit.forward
+        self.held += unit.nbytes if how is SWAP else left(unit, how)
+        if how is SWAP:
+            self.now += unit.nbytes * self.disk.paging
+            self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
+            self.writes.append((self.disk_free, unit.nbytes))
+
+    def _read(self, at: int) -> None:
+        """Starts to read what there is room for, when the writes are done."""
+        start = self.now
+        while self.reads:
+            s = self.reads[0]
+            nbytes = self.nbytes[s]
+            needed = nbytes + reserved(self.units, self.choice, s, at)
+            while self.writes and self.held + needed > self.memory:
+                end, freed = self.writes.popleft()
+                start, self.held = max(start, end), self.held - freed
+            if self.held + needed > self.memory * (1 + 1e-9):
+                return
+            self.disk_free = max(self.disk_free, start) + nbytes / self.disk.read
+            self.held += nbytes
+            self.ready[self.reads.popleft()] = self.disk_free
+
+    def _backward(self, s: int) -> None:
+        unit, how = self.units[s], self.choice[s]
+        self._read(s)
+        self._room(extra(unit, how))
+        self.held += extra(unit, how)
+        if how is SWAP:
+            self.now = max(self.now, self.ready.get(s, math.inf))
+        if how is RECOMPUTE:
+            self.now += unit.forward
+        self.now += unit.backward
+        self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
+
+
+def seconds(
+    units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk, state: float = 0.0
+) -> float:
+    """The time of a micro-batch, forward and back; infinite if it does not fit."""
+    return Clocks(units, choice, memory, disk, state).seconds()
+
+
+def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:
+    """The choice that takes the least time, as far as changes of one or two units can find it.
+
+    The search starts from the last units that fit being kept, and those before swapped, or computed
+    again. Raises ValueError if nothing fits.
+    """
+    if least_memory(units) > memory * (1 + 1e-9):
+        raise ValueError(f"one unit has {least_memory(units):,.0f} bytes, of {memory:,.0f}")
+
+    def cost(choice: Choice) -> tuple[float, int]:
+        return seconds(units, choice, memory, disk, state), sum(how is not KEEP for how in choice)
+
+    n = len(units)
+    starts = {(how,) * k + (KEEP,) * (n - k) for how in (SWAP, RECOMPUTE) for k in range(n + 1)}
+    nearest = sorted(starts, key=cost)[: max(STARTS // n, 2)]
+    return min((_improved(start, cost) for start in nearest), key=cost)
+
+
+def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
+    """The choice after all changes of one or two units that make it better, the best one first."""
+    found = cost(choice)
+    while True:
+        following = min(_neighbours(choice), key=cost, default=choice)
+        if cost(following) >= found:
+            return choice
+        choice, found = following, cost(following)
+
+
+def _neighbours(choice: Choice) -> Iterator[Choice]:
+    """Choices in which one unit is otherwise, or two that follow each other, or two exchange."""
+    for i, now in enumerate(choice):
+        for how in Residence:
+            if how is not now:
+                yield (*choice[:i], how, *choice[i + 1 :])
+    for i, pair in enumerate(pairwise(choice)):
+        for both in product(Residence, repeat=2):
+            if both[0] is not pair[0] and both[1] is not pair[1]:
+                yield (*choice[:i], *both, *choice[i + 2 :])
+    for i, j in combinations(range(len(choice)), 2):
+        if choice[i] is not choice[j]:
+            changed = [*choice]
+            changed[i], changed[j] = changed[j], changed[i]
+            yield tuple(changed)

@@ -1,0 +1,172 @@
+"""Within a limit of memory: measures units and the disk, and chooses where activations are."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.backend import Backend
+from nnmpi.comm import Comm
+from nnmpi.data import Inputs
+from nnmpi.drawing.tables import amount, plural
+from nnmpi.nn import Module
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import divide
+from nnmpi.parallel.arrangement.memory import activations, entering, memory
+from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.residence import (
+    Disk,
+    Residences,
+    UnitLoad,
+    choose,
+    least_memory,
+)
+from nnmpi.parallel.arrangement.unit_bytes import joined, kept_by_units, nodes_of
+from nnmpi.parallel.pipeline.profile import profile
+from nnmpi.parallel.swapping import arena
+from nnmpi.parallel.swapping.swapper import file_bytes
+from nnmpi.terms import size
+
+PART = 4
+"""Units are measured on one sample in so many, which takes less memory than a step."""
+
+
+class Needs(NamedTuple):
+    """The bytes of a rank in a step: between steps, of them running sums that may be on disk, of
+    samples, of each unit and of its input."""
+
+    fixed: int
+    state: int
+    samples: float
+    units: tuple[tuple[float, float], ...]
+
+
+def within_memory(
+    a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
+) -> Arrangement:
+    """The arrangement with activations within --memory; every rank calls it.
+
+    `gather(n)` returns n samples. Where all ranks have enough memory it is the one given.
+    """
+    if a.config.memory is None:
+        return a
+    limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
+    needed = memory(a, rank, batch).total + activations(a, rank, batch)
+    if max(gather_objects(comm, needed)) <= limit:
+        return a
+    groups = joined(a.graph, units(a.graph))
+    found = all_or_none(comm, lambda: _needs(a, rank, groups))
+    of_all = gather_objects(comm, found)
+    fixed = max(one.fixed + one.samples for one in of_all)
+    nbytes = np.max([one.units for one in of_all], axis=0).tolist()
+    state = min(one.state for one in of_all)
+    least = max(fixed - state + max(own for own, _ in nbytes), fixed)
+
+    def check() -> None:
+        if least > limit:
+            raise ValueError(
+                f"memory {a.config.memory} is not enough: a step needs {amount(needed)} a rank, "
+                f"and {amount(least)} with its activations on disk, of which parameters, optimizer "
+                f"and samples take {amount(fixed)}: use --memory {_rounded(least)} or more, or "
+                "more --micro-batches"
+            )
+        arena.check()
+
+    all_or_none(comm, check)
+    loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
+
+    def cut() -> Arrangement:
+        found = min(_choices(groups, loads, limit - fixed, disk, state), key=lambda r: r.seconds)
+        _check_disk(a, found)
+        ends = (*accumulate(map(len, groups)),)[:-1]
+        every = [unit for group in groups for unit in group]
+        division = divide(a.graph, every, ends, 1)
+        whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
+        return replace(whole, residences=found)
+
+    return all_or_none(comm, cut)
+
+
+def _choices(
+    groups: Sequence[Sequence[Unit]],
+    loads: tuple[UnitLoad, ...],
+    memory: float,
+    disk: Disk,
+    state: float,
+) -> Iterator[Residences]:
+    """The best choices with running sums in memory, and with them on disk between updates."""
+    names = tuple(group[0].path or str(group[0]) for group in groups)
+    for swapped in dict.fromkeys((0.0, state)):
+        room = memory + swapped
+        if max(least_memory(loads), swapped) <= room:
+            choice = choose(loads, room, disk, swapped)
+            yield Residences(names, choice, loads, room, disk, swapped)
+
+
+def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
+    samples = max(micro_batches(a, rank, a.config.batch_size))
+    found = kept_by_units(a, [nodes_of(group) for group in groups], samples, rank)
+    held = memory(a, rank, a.config.batch_size)
+    own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
+    return Needs(held.total, held.optimizer * own, entering(a, 0, samples, rank), tuple(found))
+
+
+def _measured(
+    a: Arrangement,
+    comm: Comm,
+    model: Module,
+    gather: Callable[[int], Inputs],
+    on: Backend,
+    groups: Sequence[Sequence[Unit]],
+    nbytes: Sequence[tuple[float, float]],
+) -> tuple[tuple[UnitLoad, ...], Disk]:
+    """What units take, and what the disk does: of all ranks at a time, the slowest counts."""
+    samples = max(micro_batches(a, comm.rank, a.config.batch_size))
+    few = max(samples // PART, 1)
+    merged = [_merged(group) for group in groups]
+
+    def measure() -> tuple[Disk, list[tuple[float, float]]]:
+        disk = arena.measured_disk()
+        costs = profile(model, a.graph, merged, gather(few), on, dtype=a.config.dtype)
+        costs = [cost.scaled(samples / few) for cost in costs]
+        return disk, [(c.forward, c.input_gradient + c.weight_gradient) for c in costs]
+
+    comm.barrier()
+    disks, times = zip(*gather_objects(comm, all_or_none(comm, measure)), strict=True)
+    write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
+    slowest = np.max(times, axis=0).tolist()
+    loads = (
+        UnitLoad(f, b, own, enters) for (f, b), (own, enters) in zip(slowest, nbytes, strict=True)
+    )
+    return tuple(loads), Disk(write, read, max(disk.paging for disk in disks))
+
+
+def _merged(group: Sequence[Unit]) -> Unit:
+    """Units that stay together, as one."""
+    return group[0]._replace(
+        nodes=nodes_of(group),
+        layers=tuple(layer for unit in group for layer in unit.layers),
+        variables=frozenset[int]().union(*(unit.variables for unit in group)),
+        is_trained=any(unit.is_trained for unit in group),
+    )
+
+
+def _check_disk(a: Arrangement, found: Residences) -> None:
+    """Raises ValueError if the disk has no room for the files of the ranks of a node."""
+    ranks, nbytes = max(a.cluster.counts(range(a.ranks)).values()), file_bytes(found)
+    if (free := arena.free_disk()) < nbytes * ranks:
+        raise ValueError(
+            f"memory {a.config.memory}: {plural(ranks, 'rank')} of a node would swap to files of "
+            f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(free)} free: make room, "
+            "or set TMPDIR to a folder on a larger disk"
+        )
+
+
+def _rounded(nbytes: float) -> str:
+    """At least so many bytes, as an option says it."""
+    return f"{-(-nbytes // 10**6):.0f}MB"

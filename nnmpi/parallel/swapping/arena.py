@@ -1,0 +1,138 @@
+"""Arena: memory for arrays in a mapping of a file that has no name; how fast its disk is."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter, thread_time
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nnmpi import native
+from nnmpi.parallel.arrangement.residence import Disk
+
+MEASURED = 1 << 27
+"""Bytes that are written and read to measure a disk."""
+
+Blocks: TypeAlias = list[tuple[int, int]]
+"""Where each begins and ends, in bytes."""
+
+PIECES = 64
+"""In which they are written and read, as arrays are."""
+
+IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+
+
+def check() -> None:
+    """Raises ValueError if there can be no arena here."""
+    if native.kernel("arena") is None:
+        why = native.lack() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
+        raise ValueError(f"memory: activations cannot be swapped here: {why}")
+    folder = tempfile.gettempdir()
+    if _kind_of_files(folder) in IN_MEMORY:
+        raise ValueError(
+            f"memory: activations would be swapped to {folder}, which is in memory itself: set "
+            "TMPDIR to a folder on a disk"
+        )
+
+
+def free_disk() -> int:
+    """The bytes that are free where arenas are."""
+    found = os.statvfs(tempfile.gettempdir())
+    return found.f_bavail * found.f_frsize
+
+
+def _kind_of_files(folder: str) -> str:
+    """The type of the file system of a folder, as Linux lists it; empty if it does not."""
+    device, mounts = os.stat(folder).st_dev, Path("/proc/self/mountinfo")
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.read_text().splitlines() if mounts.exists() else ():
+        first, _, rest = line.partition(" - ")
+        if first.split()[2] == wanted:
+            return rest.split()[0]
+    return ""
+
+
+def _function(name: str) -> Callable[..., Any]:
+    found = native.kernel(name)
+    assert found is not None
+    return found
+
+
+class Arena:
+    """Memory for arrays of so many bytes in all; what has no room in it is in the heap.
+
+    A tag says of a block which unit needs it first in its backward pass.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        with tempfile.TemporaryFile(prefix="nnmpi-swap-") as file:  # it is there while it is mapped
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+            self._handler = _function("arena")(file.fileno(), nbytes)
+
+    @contextmanager
+    def making(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
+        """Within it the arrays that this thread makes lie here; with free memory that keeps its
+        pages they take no more than this, as long as there is some."""
+        _function("tag")(self._handler, tag, round(nbytes))
+        before = _function("use")(self._handler)
+        try:
+            yield
+        finally:
+            _function("use")(before)
+
+    def retag(self, tag: int, array: np.ndarray) -> None:
+        """The tag of the block of an array, if it lies here."""
+        _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
+
+    def blocks(self, tag: int) -> Blocks:
+        """Where the blocks of a tag begin and end."""
+        found: Blocks = _function("blocks")(self._handler, tag)
+        return found
+
+    def trim(self, nbytes: float) -> None:
+        """Of memory that no array has any more, no more than this keeps its pages."""
+        _function("trim")(self._handler, max(round(nbytes), 0))
+
+    def write_out(self, blocks: Blocks) -> None:
+        """Writes pages that have changed, and takes them out of memory."""
+        self._each(("start_write", "end_write"), blocks)
+
+    def read_in(self, blocks: Blocks) -> None:
+        """Has pages in memory."""
+        self._each(("start_read", "end_read"), blocks)
+
+    def _each(self, names: tuple[str, str], blocks: Blocks) -> None:
+        for name in names:
+            for start, end in blocks:
+                _function(name)(self._handler, start, end)
+
+
+def measured_disk() -> Disk:
+    """How fast the disk of arenas is, and how long pages take; the best of three times."""
+    both = [_measure(Arena(MEASURED)) for _ in range(3)]
+    return Disk(*map(max, zip(*both, strict=True)))._replace(paging=min(d.paging for d in both))
+
+
+def _measure(arena: Arena) -> Disk:
+    with arena.making(0):
+        array = np.empty(MEASURED, np.uint8)
+    fill, ends = array.fill, range(0, MEASURED + 1, MEASURED // PIECES)
+    blocks = [*pairwise(ends)]
+    first, again = (_seconds(partial(fill, value)) for value in (1, 2))
+    began = thread_time()
+    write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
+    taken = thread_time() - began
+    del array, fill
+    paging = max(first - again, 0.0) + taken + _seconds(partial(arena.trim, 0))
+    return Disk(MEASURED / write, MEASURED / read, paging / MEASURED)
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    began = perf_counter()
+    act()
+    return perf_counter() - began

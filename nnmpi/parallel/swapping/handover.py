@@ -1,0 +1,101 @@
+"""Handover: the border between two stages of one rank, as the ports of both.
+
+    stage s     Handover.put ── activation ──► Handover.take     stage s + 1
+                Handover.seed ◄── gradient ─── Handover.give_back
+
+Nothing is copied. What crosses is let go of as soon as the pass behind it is over, unless vjps have
+it, or the stage is to be computed again: an array of the same shape without numbers takes its
+place.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.backend import Array
+from nnmpi.kernels import Vjp
+from nnmpi.parallel.step.channels import Channels, Sends
+from nnmpi.parallel.step.ports import Sink, Source
+
+
+def hollow(array: Array) -> Array:
+    """An array of this shape and type with one number."""
+    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
+
+
+class Arrived(Tensor):
+    """An activation of the stage before; contributions to its gradient add up as on the tape."""
+
+    __slots__ = ()
+
+    def receive(self, vjp: Vjp, g: Any) -> None:
+        new = vjp(g, None)
+        self.grad = new if self.grad is None else self.grad + new
+
+
+class Handover(Source, Sink):
+    """The sink of a stage, and the source of the next one; one micro-batch at a time.
+
+    keeps    whether the stage behind it is computed again
+    noted    is told of each activation before it is taken
+    """
+
+    def __init__(
+        self, requires_grad: bool, keeps: bool, noted: Callable[[np.ndarray], None]
+    ) -> None:
+        self._requires_grad, self._keeps, self._noted = requires_grad, keeps, noted
+        self._array: Array | None = None
+        self._leaf: Arrived | None = None
+        self._gradient: Array | None = None
+
+    # ---- of the stage before
+
+    def root(self, micro: int, y: Any) -> Tensor:
+        root: Tensor = y
+        return root
+
+    def put(self, micro: int, root: Tensor) -> None:
+        self._array = root.data
+        self._noted(root.data)
+        root.data = hollow(root.data)
+
+    def seed(self, micro: int, root: Tensor) -> Array:
+        gradient, self._gradient = self._gradient, None
+        root.data = hollow(root.data)  # of a stage that was computed again
+        return np.zeros(root.shape, root.dtype) if gradient is None else gradient
+
+    def evaluate(self, micro: int, y: Any) -> None:
+        self._array = y.data
+
+    # ---- of the stage behind it
+
+    def take(self, micro: int) -> Tensor:
+        array, self._array = self._array, None
+        assert array is not None
+        self._leaf = Arrived(array, self._requires_grad)
+        return self._leaf
+
+    def passed(self) -> None:
+        """The forward pass of the stage behind it is over."""
+        leaf, self._leaf = self._leaf, None
+        if leaf is not None and not self._keeps:
+            leaf.data = hollow(leaf.data)
+
+    def give_back(self, micro: int, x: Any) -> None:
+        self._gradient = x.grad
+        x.data = hollow(x.data)
+
+
+class LocalChannels(Channels):
+    """The borders of a rank that has all stages: nothing is sent."""
+
+    def __init__(self, borders: list[Handover]) -> None:
+        self.sends = Sends()
+        self.outlets: Any = dict(enumerate(borders))
+        self.inlets: Any = dict(enumerate(borders, 1))
+        self.is_needed = False
+
+    def poll(self) -> None:
+        """There is nothing to move."""

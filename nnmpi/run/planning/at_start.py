@@ -1,0 +1,46 @@
+"""--plan: the layout that a run takes, found when its ranks are there."""
+
+from dataclasses import replace
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.planning.machine import read_machine
+from nnmpi.run.measuring import measure
+from nnmpi.run.planning.planning import Asked, basis, search
+from nnmpi.run.run_plan import RunPlan
+from nnmpi.run.setup import objectives
+from nnmpi.run.setup.cutting import Uncut
+from nnmpi.run.setup.setup import Setup, build_model
+
+AUTO = "auto"
+"""The --plan that measures."""
+
+
+def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
+    """The fastest layout of a run on these ranks; every rank calls it.
+
+    The first rank searches, while the others wait; all get what it has found.
+    """
+    assert config.plan is not None
+    path, plain = config.plan, replace(config, plan=None)
+    if path == AUTO:
+        machine = measure(setup._replace(config=plain), comm)
+    else:
+        machine = all_or_none(comm, lambda: read_machine(path))
+    cluster, dataset = discover(comm, setup.on), setup.dataset
+
+    def first() -> RunPlan | None:
+        if comm.rank:
+            return None
+        model = build_model(plain, setup.build, dataset)
+        graph = objectives.model_graph(plain, model, dataset, setup.loss)
+        asked = Asked(comm.size, len({*cluster.nodes}), None, path)
+        uncut = Uncut(plain, graph, setup.loss, dataset, setup.metrics)
+        found = search(asked, basis(asked, uncut, cluster, machine))
+        return RunPlan(found.search.best[0], found.search.counts.looked, found.notes)
+
+    found = gather_objects(comm, all_or_none(comm, first))[0]
+    assert found is not None
+    return found

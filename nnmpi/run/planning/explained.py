@@ -1,0 +1,113 @@
+"""--explain: the parts of the time of one layout, beside those of a step that was traced."""
+
+import argparse
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from nnmpi import cli
+from nnmpi.config import Config
+from nnmpi.drawing.tables import columns
+from nnmpi.parallel.planning.explain import (
+    OTHER,
+    PASSES,
+    UPDATE,
+    WAITING,
+    StepPart,
+    as_traced,
+    parts_of_step,
+    pass_name,
+)
+from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
+from nnmpi.parallel.planning.step_time import StepTime
+from nnmpi.run.planning.planning import Basis
+from nnmpi.run.report import Event
+from nnmpi.sim.commands.trace import TraceFile
+
+LAYOUT = ("layout", "pipeline", "reduce")
+"""The groups of options that --explain takes."""
+
+
+class Explained(NamedTuple):
+    """The time of a step of a layout.
+
+    parts     of the terms, which add up to them
+    traced    seconds by what a trace tells apart: predicted, and measured; without a trace none
+    """
+
+    layout: str
+    time: StepTime
+    parts: list[StepPart]
+    traced: list[tuple[str, float, float]]
+
+    def event(self) -> Event:
+        """As JSON has it."""
+        names = "what", "predicted", "measured"
+        return {
+            "event": "explain",
+            "layout": self.layout,
+            "seconds": self.time.seconds,
+            **self.time._asdict(),
+            "parts": [part._asdict() for part in self.parts],
+            "traced": [dict(zip(names, row, strict=True)) for row in self.traced],
+        }
+
+
+def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
+    """What a step of a layout takes, term by term; raises ValueError for one that cannot be."""
+    p = cli.Parser(prog="--explain", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    cli.add_flags(p, LAYOUT)
+    config: Config = replace(by.paper.plain, **vars(p.parse_args(shlex.split(layout))))
+    a = with_fastest_sum(by.paper.arranged_by(config), by.costs.exchanges)
+    step, parts = parts_of_step(a, by.costs)
+    traced = list[tuple[str, float, float]]()
+    if trace is not None:
+        rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
+        found, said = measured(trace, rank, a.ranks), as_traced(a, by.costs, step)
+        names = dict.fromkeys((*said, *found))
+        traced = [(name, said.get(name, 0.0), found.get(name, 0.0)) for name in names]
+        traced.sort(key=lambda row: -abs(row[2] - row[1]))
+    return Explained(layout, step.time, parts, traced)
+
+
+def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
+    """Seconds of a rank in the step of median time."""
+    trace = TraceFile.read(path)
+    if trace.ranks != ranks:
+        raise ValueError(
+            f"{path} has {trace.ranks} ranks, and the layout has {ranks}: give --ranks "
+            f"{trace.ranks}, or the trace of a run of this layout"
+        )
+    timeline, found = trace.timeline(trace.median_step()), defaultdict[str, float](float)
+    others = {"UPDATE": UPDATE, "communicate": WAITING, "wait": WAITING}
+    for span in timeline.spans:
+        if span.rank == rank and (span.kind in PASSES or span.kind in others):
+            of_pass = span.kind in PASSES
+            name = pass_name(span.kind, span.stage) if of_pass else others[span.kind]
+            found[name] += (span.end - span.start) / 1e3
+    return {**found, OTHER: timeline.end / 1e3 - sum(found.values())}
+
+
+def as_text(e: Event) -> str:
+    """The parts as a table, and those of a trace as another one."""
+    rows = [["part", "term", "times", "ms"]]
+    for part in e["parts"]:
+        rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])
+    rows.append(["a step", "", "", _ms(e["seconds"])])
+    lines = [f"{e['layout']}: {_ms(e['seconds'])} ms a step, of the rank that others wait for"]
+    lines += ["", columns(rows)]
+    if e["traced"]:
+        head = ["beside the trace, the largest difference first", "predicted", "measured", "more"]
+        table = [head]
+        for row in e["traced"]:
+            both = row["predicted"], row["measured"]
+            table.append([row["what"], *map(_ms, both), f"{1e3 * (both[1] - both[0]):+.3f}"])
+        lines += ["", columns(table)]
+    return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}"

@@ -1,0 +1,33 @@
+"""The parts of a step add up to its terms, for layouts of every kind."""
+
+import pytest
+from helpers.planning import SLOW_LINKS, planning
+
+from nnmpi.config import Config
+from nnmpi.parallel.planning.explain import as_traced, parts_of_step
+from nnmpi.parallel.planning.step_time import step_time
+
+CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800", batch_size=32)
+GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
+LAYOUTS = (
+    (CNN, {}),
+    (CNN, {"zero": 3, "micro_batches": 2}),
+    (CNN, {"pp": 2, "schedule": "zb-h1", "micro_batches": 8}),
+    (CNN, {"pp": 2, "schedule": "interleaved", "micro_batches": 4, "recompute": True}),
+    (CNN, {"tp": 2}),
+    (GPT, {"tp": 2, "pp": 2, "micro_batches": 2}),
+    (GPT, {"cp": 2}),
+)
+
+
+@pytest.mark.parametrize(("config", "options"), LAYOUTS)
+def test_the_parts_of_a_term_add_up_to_it(config: Config, options: dict[str, object]) -> None:
+    there = planning(config, 4, 2, SLOW_LINKS)
+    a = there.paper.arranged_by(Config(**{**vars(config), **options}))
+    step, parts = parts_of_step(a, there.costs)
+    assert step.time == step_time(a, there.costs)
+    for term, seconds in step.time._asdict().items():
+        found = [part.seconds for part in parts if part.term == term]
+        assert sum(found) == pytest.approx(seconds, abs=1e-12), term
+    traced = as_traced(a, there.costs, step)
+    assert sum(traced.values()) == pytest.approx(step.time.seconds)

@@ -1,0 +1,66 @@
+"""--plan: a run trains with the layout that is found at its start, and says what was predicted."""
+
+from pathlib import Path
+
+import pytest
+from helpers.datafiles import refused
+from helpers.planning import measured
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel import plan
+from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
+from nnmpi.run.measuring import processor
+from nnmpi.run.report import Event
+from nnmpi.run.report.messages import as_text
+
+MLP = Config(model="mlp:64-32-32-10", data="digits", batch_size=32, steps=6)
+
+
+def machine_file(tmp_path: Path) -> str:
+    machine = TYPICAL._replace(cpu=processor(), ranks=2)
+    file = tmp_path / "machine.json"
+    file.write_text(measured(MLP, machine, UnitTimes(1e-3, 1e-3, 1e-3)).as_json(), "utf-8")
+    return str(file)
+
+
+def trained(comm: Comm, config: Config) -> tuple[Event, Event, Config]:
+    with Trainer(config, comm=comm) as trainer:
+        start = trainer.describe()
+        return start, trainer.fit(), trainer.config
+
+
+def test_a_run_takes_the_layout_that_is_found(tmp_path: Path) -> None:
+    config = Config(**{**vars(MLP), "plan": machine_file(tmp_path)})
+    (start, done, taken), *_ = threads.run(2, lambda comm: trained(comm, config))
+    assert taken.plan is None
+    again = threads.run(2, lambda comm: trained(comm, taken))[0][1]
+    assert done["parameters_sha256"] == again["parameters_sha256"]
+    assert "plan" not in again
+    assert start["plan"]["predicted_seconds"] == done["plan"]["predicted_seconds"]
+    error = done["plan"]["predicted_seconds"] / done["plan"]["measured_seconds"] - 1
+    assert done["plan"]["error"] == pytest.approx(error)
+    assert f"plan: {start['plan']['layout']}, of " in as_text(start)
+    assert " ms a step, predicted " in as_text(done)
+
+
+def test_auto_measures_what_ranks_take() -> None:
+    config = Config(**{**vars(MLP), "plan": "auto", "steps": 1})
+    found = threads.run(2, lambda comm: trained(comm, config))
+    assert found[0][2] == found[1][2]
+    start, done, _ = found[0]
+    assert start["plan"]["notes"] == []
+    assert start["plan"]["looked"] > 3
+    assert "measured_seconds" not in done["plan"]  # the only step is the first one
+
+
+def test_what_a_plan_cannot_do_is_refused(tmp_path: Path) -> None:
+    with refused("plan auto with pp 2: the plan chooses one"):
+        plan.check(Config(plan="auto", pp=2), 2)
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises((ValueError, RuntimeError), match=r"nowhere\.json|another rank"):
+            Trainer(Config(**{**vars(MLP), "plan": str(tmp_path / "nowhere.json")}), comm=comm)
+
+    threads.run(2, rank)
