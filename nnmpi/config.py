@@ -31,7 +31,6 @@ ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 EPOCHS, LEAST_STEPS = 10, 300
 """A run that names no number of epochs has so many, or more where batches are few."""
 
-
 _model = partial(option, "model")
 _data = partial(option, "data")
 _training = partial(option, "training")
@@ -141,8 +140,7 @@ class Config:
     layout: str | None = _layout(
         None,
         "which axes of activations are cut along which axis of the mesh (batch:dp,channels:tp), "
-        "and how ranks along tp share single layers (features.*=samples); or a FILE.toml with "
-        "options of the layout, and with ways of layers in its table [ways]",
+        "and how ranks along tp share layers (features.*=samples); or a FILE.toml of both",
         form=terms.layout,
     )
     order: str = _layout(
@@ -159,8 +157,7 @@ class Config:
     )
     plan: str | None = _layout(
         None,
-        "find the fastest layout at the start, and train with it: auto (what the ranks take is "
-        "measured first), or by the figures of a FILE.json that nnmpi.measure has written",
+        "train with the fastest layout, by what is measured at the start (auto) or in a FILE.json",
     )
     micro_batches: int = _pipeline(
         1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
@@ -284,8 +281,7 @@ class Config:
     )
     memory: str | None = _other(
         None,
-        "of a rank, such as 2GB, for parameters, optimizer and activations: what is more is "
-        "swapped to a file in TMPDIR, or computed again",
+        "of a rank, such as 2GB: what is more is swapped to a file in TMPDIR, or computed again",
         form=terms.size,
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
@@ -318,7 +314,6 @@ class Config:
 
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in fields(Config)))
 """The groups of options, in the order of --help."""
-
 
 TRAINED = ("model", "data", "training")
 """The groups that say what is trained, whatever the layout."""

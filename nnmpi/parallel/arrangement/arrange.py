@@ -24,20 +24,12 @@ from typing import Any
 from nnmpi.config import Config
 from nnmpi.mesh import AXES, REPLICAS
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrangement import (
-    MEASURED,
-    NOT_TIED,
-    Arrangement,
-    Bucket,
-    HeldVariable,
-    RankModel,
-    StrategyKind,
-    users_of,
-)
+from nnmpi.parallel.arrangement.arrangement import MEASURED, Arrangement, StrategyKind, users_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.partition import units
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, StoreKind, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count

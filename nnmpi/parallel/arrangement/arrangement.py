@@ -20,9 +20,9 @@ from nnmpi.config import Config
 from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -31,83 +31,8 @@ from nnmpi.parallel.tensor.ways import OF_SAMPLES
 if TYPE_CHECKING:
     from nnmpi.parallel.arrangement.store_kinds import StoreKind
 
-NOT_TIED = -1
-
 MEASURED = "auto"
 """The algorithm where the fastest has to be measured first."""
-
-
-class HeldVariable(NamedTuple):
-    """What a rank has of a parameter or a buffer.
-
-    variable   its number in the graph
-    shape      of what is here
-    room       what the flat buffer reserves, in elements: the most that any rank has of it
-    users      the stages of the rank that use it
-    region     which part of the flat buffer it is in: all ranks along tp have the even ones, and
-               of the odd ones each has its own branches
-    """
-
-    variable: int
-    shape: tuple[int, ...]
-    room: int
-    users: frozenset[int]
-    region: int = 0
-
-    @property
-    def size(self) -> int:
-        """The number of elements that are here."""
-        return prod(self.shape)
-
-
-class Bucket(NamedTuple):
-    """A stretch of gradients that is summed in one operation.
-
-    tied   the place in the buffer of the only parameter in it, if stages of other ranks have that
-           too: it is summed over the ranks of all of them, in ZeRO 2 and 3 first over the replicas
-    """
-
-    start: int
-    stop: int
-    tied: int = NOT_TIED
-
-
-class RankModel(NamedTuple):
-    """What ranks have of the model that have these coordinates along pp and tp.
-
-    stages    their numbers
-    trained   parameters in the flat buffer, in its order
-    others    frozen parameters and buffers
-    scalars   numbers in front of the gradients: loss, stop, and one a parameter that any rank along
-              tp has here; so gradients of all of them begin at one place
-    buckets   of gradients, in the order in which they are summed
-    """
-
-    stages: tuple[int, ...]
-    trained: tuple[HeldVariable, ...]
-    others: tuple[HeldVariable, ...]
-    scalars: int = 0
-    buckets: tuple[Bucket, ...] = ()
-
-    @property
-    def length(self) -> int:
-        """Of the flat buffer."""
-        return self.spans[-1][1] if self.trained else 0
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """(start, end) of each trained parameter in the flat buffer."""
-        return spans_of([held.room for held in self.trained], self.scalars)
-
-    def stretches(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Where those of these variables that are trained are in the flat buffer."""
-        pairs = zip(self.trained, self.spans, strict=True)
-        return [(at, at + one.size) for one, (at, _) in pairs if one.variable in variables]
-
-    def inside(self, bucket: Bucket) -> list[HeldVariable]:
-        """The trained parameters in a bucket."""
-        pairs = zip(self.trained, self.spans, strict=True)
-        return [held for held, (start, _) in pairs if bucket.start <= start < bucket.stop]
 
 
 def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:

@@ -18,7 +18,6 @@ from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import (
     LOCAL_SHAPES,
     Arrangement,
-    HeldVariable,
     firsts,
     layers,
     own_samples,
@@ -31,6 +30,7 @@ from nnmpi.parallel.arrangement.flat_buffer import (
     undo_length,
 )
 from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.rank_model import HeldVariable
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,

@@ -33,7 +33,7 @@ from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.config import Config
-from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed
 from nnmpi.parallel.arrangement.flat_buffer import Stretch, scalar_count
 from nnmpi.parallel.arrangement.memory import (
@@ -45,6 +45,7 @@ from nnmpi.parallel.arrangement.memory import (
     window,
 )
 from nnmpi.parallel.arrangement.program import SLOTS, gathered
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
 from nnmpi.parallel.arrangement.traffic import moments
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import Action, highest, moves, owners_of

@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
-from nnmpi.parallel.arrangement.arrangement import Arrangement, RankModel
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, stages_of
+from nnmpi.parallel.arrangement.rank_model import RankModel
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.planning.candidate import Candidate

@@ -9,7 +9,8 @@ from nnmpi import nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import cut_buckets, gathered_together
-from nnmpi.parallel.arrangement.arrangement import HeldVariable, users_of
+from nnmpi.parallel.arrangement.arrangement import users_of
+from nnmpi.parallel.arrangement.rank_model import HeldVariable
 
 # ---- buckets
 
