@@ -72,7 +72,7 @@ class RunState:
     sessions  how many there were
     loaded    what the file of --load had for the model
     resumed   what it goes on from, if not from the start
-    plan      the layout that --plan has found
+    plan      the layout that --plan has found, if one fits
     metrics   of the last epoch that was evaluated in this run, or how it was suspended
     changed   settings, by the step and the occasion after which callbacks have changed them
     told      what this rank has told

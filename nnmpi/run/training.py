@@ -150,7 +150,9 @@ class Training:
         self.comm, config = comm, replace(config, model=self.setup.config.model)
         if config.plan is not None:
             self.run.plan = planned_run(self.setup, config, comm)
-            options = {"plan": None, **self.run.plan.layout.options}
+            options: dict[str, Any] = {"plan": None}
+            if self.run.plan is not None:
+                options |= {"memory": None, **self.run.plan.layout.options}
             config, self.asked = replace(config, **options), replace(self.asked, **options)
         recorder = self.tracer.recorder
         self.session = Session(self.setup, config, comm, self.run, recorder, snapshot, self._graph)

@@ -55,6 +55,21 @@ def test_auto_measures_what_ranks_take() -> None:
     assert "measured_seconds" not in done["plan"]  # the only step is the first one
 
 
+def test_layouts_fit_into_memory_or_ranks_swap(tmp_path: Path) -> None:
+    """In much memory the layout is the one that is found without a limit."""
+    plain = Config(**{**vars(MLP), "plan": machine_file(tmp_path), "steps": 2})
+    much = Config(**{**vars(plain), "memory": "1GB"})
+    found = [threads.run(2, lambda comm, c=c: trained(comm, c))[0][2] for c in (plain, much)]
+    assert found[0] == found[1]
+    little = Config(**{**vars(plain), "memory": "20kB"})
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises((ValueError, RuntimeError), match=r"memory 20kB|another rank"):
+            Trainer(little, comm=comm)
+
+    threads.run(2, rank)
+
+
 def test_what_a_plan_cannot_do_is_refused(tmp_path: Path) -> None:
     with refused("plan auto with pp 2: the plan chooses one"):
         plan.check(Config(plan="auto", pp=2), 2)

@@ -8,23 +8,26 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.planning.machine import read_machine
 from nnmpi.run.measuring import measure
-from nnmpi.run.planning.planning import Asked, basis, search
+from nnmpi.run.planning.planning import Asked, NoneFitsError, basis, search
 from nnmpi.run.run_plan import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.setup import Setup, build_model
+from nnmpi.terms import size
 
 AUTO = "auto"
 """The --plan that measures."""
 
 
-def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
-    """The fastest layout of a run on these ranks; every rank calls it.
+def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
+    """The fastest layout of a run on these ranks; None where none fits into its --memory, so that
+    ranks along dp have to swap. Every rank calls it.
 
     The first rank searches, while the others wait; all get what it has found.
     """
     assert config.plan is not None
-    path, plain = config.plan, replace(config, plan=None)
+    path, plain = config.plan, replace(config, plan=None, memory=None)
+    limit = size(config.memory) if config.memory else None
     if path == AUTO:
         machine = measure(setup._replace(config=plain), comm)
     else:
@@ -36,11 +39,12 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
             return None
         model = build_model(plain, setup.build, dataset)
         graph = objectives.model_graph(plain, model, dataset, setup.loss)
-        asked = Asked(comm.size, len({*cluster.nodes}), None, path)
+        asked = Asked(comm.size, len({*cluster.nodes}), limit, path)
         uncut = Uncut(plain, graph, setup.loss, dataset, setup.metrics)
-        found = search(asked, basis(asked, uncut, cluster, machine))
+        try:
+            found = search(asked, basis(asked, uncut, cluster, machine))
+        except NoneFitsError:
+            return None
         return RunPlan(found.search.best[0], found.search.counts.looked, found.notes)
 
-    found = gather_objects(comm, all_or_none(comm, first))[0]
-    assert found is not None
-    return found
+    return gather_objects(comm, all_or_none(comm, first))[0]

@@ -21,6 +21,10 @@ from nnmpi.run.setup.cutting import Uncut, sharding_of
 from nnmpi.run.setup.on_paper import uncut_of
 
 
+class NoneFitsError(ValueError):
+    """No layout fits into the memory of a rank."""
+
+
 class Asked(NamedTuple):
     """What a plan is asked for besides options of a run; `memory` in bytes of a rank."""
 
@@ -95,7 +99,7 @@ def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
         return
     if found.least and asked.memory:
         least = found.least
-        raise ValueError(
+        raise NoneFitsError(
             f"no layout of {plural(asked.ranks, 'rank')} fits into {amount(asked.memory)} a rank: "
             f"{least.layout.flags} takes least, {amount(least.nbytes)}; use --memory "
             f"{amount(least.nbytes * 1.01).replace(' ', '')} if there is so much, more --ranks, or "
