@@ -259,14 +259,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
     ]
     exact = sum(row["bytes"] == row["predicted_bytes"] for row in rows)
     lines.append(f"bytes: exact for {exact} of {len(rows)} layouts")
-    plain = {row["case"].split()[0]: row for row in rows if row["case"].split()[1:2] == ["dp"]}
     for row in rows:
         case, *name = row["case"].split()
         if name == [CHOSEN]:
-            over = f", {plain[case]['seconds'] / row['seconds']:.2f} times as fast as plain dp"
+            dp = [one["seconds"] for one in rows if one["case"].startswith(f"{case} dp ")]
+            over = f", {min(dp) / row['seconds']:.2f} times as fast as the best of dp" if dp else ""
             lines.append(
                 f"{case}: {row['layout'] or 'one rank'} was chosen, {row['against_best'] - 1:.1%} "
-                f"slower than the best measured one{over if case in plain else ''}"
+                f"slower than the best measured one{over}"
             )
     return lines
 
