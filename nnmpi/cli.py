@@ -96,6 +96,14 @@ def from_layout(path: str) -> dict[str, Any]:
                 raise ValueError(f"{name} is no option of a layout; give it as a flag")
         if not isinstance(ways, dict):
             raise ValueError("ways is a table: write [ways], and below it layers with their ways")
+        for layer, how in ways.items():
+            if not isinstance(how, str):
+                raise ValueError(
+                    f"ways of {shown(layer)}: {shown(str(how))} is no text; put paths with dots in "
+                    'quotes, as "features.0" = "samples"'
+                )
+            if ":" in layer:
+                raise ValueError(f"ways: {shown(layer)} is no path of a layer; give it by --layout")
         if ways:
             found["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
             terms.layout(found["layout"])

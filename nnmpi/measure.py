@@ -39,11 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return on_ranks("nnmpi.measure", lambda comm: _main(comm, arguments), "take a smaller model")
 
 
-def known_machine(out: str, ranks: int) -> Machine | None:
-    """What the file has already, which stays; raises ValueError if it is of another machine."""
-    if not Path(out).exists():
+def known_machine(comm: Comm, out: str) -> Machine | None:
+    """What the file has already, which stays, on the first rank; raises ValueError there if it is
+    of another machine."""
+    if comm.rank or not Path(out).exists():
         return None
-    known = read_machine(out)
+    known, ranks = read_machine(out), len(comm.node())
     if (known.cpu, known.ranks) != (processor(), ranks):
         raise ValueError(
             f"{shown(out)} is of {known.ranks} ranks a node on {known.cpu}, and here are "
@@ -62,7 +63,7 @@ def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
         return out, Config(**given)
 
     out, config = all_or_none(comm, read)
-    known = all_or_none(comm, lambda: known_machine(out, len(comm.node())))
+    known = all_or_none(comm, lambda: known_machine(comm, out))
     blas.set_threads(1)
     machine = measure(set_up(config, None, None, comm), comm)
     if known:

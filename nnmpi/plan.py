@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     one = p.add_argument_group("one layout")
     one.add_argument(
         "--explain", default=None, metavar="OPTIONS",
-        help="instead of a search: what takes the time of a layout, its options in quotes",
+        help="instead of a search: what takes the time of a layout, as --explain='--dp 2 --tp 2'",
     )  # fmt: skip
     one.add_argument(
         "--trace", type=Path, default=None, metavar="FILE",
@@ -62,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
         svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
         trace = given.pop("trace")
+        if layout is None and trace is not None:
+            raise ValueError("--trace is beside --explain: say which layout was traced")
+        if layout is not None and (svg or memory):
+            raise ValueError("--explain is of one layout: leave --svg and --memory out")
         by = on_paper(Config(**given), asked)
         if layout is not None:
             event = explained(by, layout, trace).event()

@@ -20,7 +20,6 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import fits, medians
-from nnmpi.config import Config
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
@@ -72,10 +71,15 @@ def measure(setup: Setup, comm: Comm) -> Machine:
     here = comm.node()
     node = comm.split(here[0])
     assert node is not None
-    own = all_or_none(node, lambda: _node(setup, node) if here[0] == 0 else None)
-    node.free()
-    _wait(comm)
-    machine = gather_objects(comm, own)[0]
+
+    def own() -> Machine | None:
+        try:
+            return all_or_none(node, lambda: _node(setup, node) if here[0] == 0 else None)
+        finally:
+            node.free()
+            _wait(comm)
+
+    machine = gather_objects(comm, all_or_none(comm, own))[0]
     assert machine is not None
     if len(here) == comm.size:
         return machine
@@ -96,7 +100,8 @@ def _wait(comm: Comm) -> None:
 def _node(setup: Setup, comm: Comm) -> Machine:
     """What the ranks of one node measure."""
     config = setup.config
-    network, sizes = fitted_network(comm), _micro_batches(config)
+    network, sizes = fitted_network(comm), _micro_batches(_samples(setup))
+    near = network.link if comm.size > 1 else TYPICAL.near
     sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p)}
     with closing(_session(setup, comm_self())) as one:
         model = _units(comm, one, sizes)
@@ -104,14 +109,14 @@ def _node(setup: Setup, comm: Comm) -> Machine:
         step, micro_batch = _fixed(comm, setup, model, update, one)
     parts = (_parts(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
-        *(processor(), comm.size, network.link, TYPICAL.far, network.gamma, sums),
+        *(processor(), comm.size, near, TYPICAL.far, network.gamma, sums),
         *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
     )
 
 
 def _session(setup: Setup, comm: Comm, **options: Any) -> Session:
     """Ranks that are arranged by these options, in a run of their own."""
-    config = replace(setup.config, plan=None, check_copies=0, **options)
+    config = replace(setup.config, plan=None, verify=False, check_copies=0, **options)
     return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 
 
@@ -121,10 +126,15 @@ def _group_sizes(comm: Comm) -> list[int]:
     return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
 
-def _micro_batches(config: Config) -> list[int]:
-    """Samples of a rank in a micro-batch: three numbers, the largest all that one rank may have."""
-    n = config.batch_size
-    return sorted({max(n // MANY, 1), max(n // 2, 1), n})
+def _samples(setup: Setup) -> int:
+    """Of a whole batch."""
+    return min(setup.config.batch_size, len(setup.train.split.y))
+
+
+def _micro_batches(n: int) -> list[int]:
+    """Samples of a rank in a micro-batch: three numbers, the largest all that one rank may have.
+    One sample has no variance, which BatchNorm1d needs."""
+    return sorted({max(n // MANY, min(n, 2)), max(n // 2, min(n, 2)), n})
 
 
 # ---- sums
@@ -247,14 +257,14 @@ def _fixed(
     comm: Comm, setup: Setup, measured: MeasuredModel, update: float, one: Session
 ) -> tuple[float, float]:
     """Seconds of a step, and of each of its micro-batches, besides units and the update."""
-    n, numbers = setup.config.batch_size, sum(p.size for p in one.optimizer.parameters)
-    left, many = dict[int, float](), min(MANY, n)
+    n, numbers = _samples(setup), sum(p.size for p in one.optimizer.parameters)
+    left, many = dict[int, float](), max(min(MANY, n // 2), 1)
     with ExitStack() as stack:
         sessions = {
             count: stack.enter_context(closing(_session(setup, comm_self(), micro_batches=count)))
             for count in (1, many)
         }
-        rounds = [{k: _step(comm, one) for k, one in sessions.items()} for _ in range(ROUNDS)]
+        rounds = [{k: _step(comm, s) for k, s in sessions.items()} for _ in range(ROUNDS)]
     for count in sessions:
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
         step = min(found[count] for found in rounds)
@@ -264,15 +274,15 @@ def _fixed(
 
 
 def _step(comm: Comm, session: Session) -> float:
-    """Seconds of a step of one rank."""
-    times = list[float]()
+    """Seconds of a step of one rank, over a whole batch."""
+    times, whole = list[float](), _samples(session.setup)
     session.model.train()
     while len(times) < STEPS:
         with closing(session.strategy.steps(session.setup.train, StepState())) as steps:
             began = time.perf_counter()
-            for _ in islice(steps, STEPS):
+            for result in islice(steps, STEPS):
                 now = time.perf_counter()
-                times.append(now - began)
+                times += [now - began] * (result.samples == whole)
                 began = now
     return _mean(comm, min(times))
 

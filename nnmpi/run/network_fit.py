@@ -9,6 +9,7 @@ from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.step import Algorithm, Ranks, Step, only
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.autotune import medians
+from nnmpi.parallel.agreement import gather_objects
 
 SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong
@@ -51,7 +52,17 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 
 def fitted_network(comm: Comm) -> Network:
-    """What messages and additions cost here, while all ranks are busy; collective."""
+    """What messages and additions cost here, while all ranks are busy; collective.
+
+    Of an odd number of ranks the last one has no partner, and waits.
+    """
+    if comm.size > 1 and comm.size % 2:
+        pairs = comm.split(int(comm.rank == comm.size - 1))
+        assert pairs is not None
+        found = gather_objects(comm, fitted_network(pairs) if pairs.size > 1 else None)[0]
+        pairs.free()
+        assert found is not None
+        return found
     times: list[float] = []
     for nbytes in SIZES:
         times.append(ping_pong(comm, nbytes))

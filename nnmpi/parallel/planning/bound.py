@@ -78,7 +78,8 @@ class LowerBounds:
     def _until_updated(self, one: Candidate, busy: float) -> float:
         """The seconds of passes and sums, if one rank is busy for so long."""
         ranks, count = self._of_ranks(one), self._count(one)
-        mesh = Mesh.filled(self._paper.cluster.size, dict(zip(AXIS_NAMES, one.shape, strict=True)))
+        plain, sizes = self._paper.plain, dict(zip(AXIS_NAMES, one.shape, strict=True))
+        mesh = Mesh.filled(self._paper.cluster.size, sizes, plain.order)
         along = mesh.group(mesh.size - 1, "pp")
         ends, gathers = [busy], [0.0]
         for place, rank in zip(along, ranks, strict=True):
@@ -165,8 +166,9 @@ class LowerBounds:
         return self._modules[key]
 
     def _in_passes(self, one: Candidate) -> float:
-        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together."""
-        if one.tp * one.cp == 1:
+        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0
+        where ranks along these axes are elsewhere if there is one stage, as `order` may have it."""
+        if one.tp * one.cp == 1 or not self._paper.plain.order.startswith("tp"):
             return 0.0
         return min(self._of_samples(one, samples) for samples in {*self._sizes(one)})
 

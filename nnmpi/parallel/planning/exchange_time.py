@@ -115,9 +115,9 @@ def _seconds(one: Exchange, links: GroupLinks) -> float:
         return _rounds(links, np.full(p - 1, nbytes / (p - 1)))
     if one.operation is Collective.ALL_REDUCE and one.algorithm in THROUGH_MEMORY:
         return _through_memory(links, one.nbytes, nbytes)
-    if one.algorithm == "ring":
-        return _around(links, nbytes, one.operation)
     plans = ALGORITHMS if one.operation is Collective.ALL_REDUCE else PLANS[one.operation]
+    if one.algorithm == "ring" or one.algorithm not in plans:  # that of the library, or a user's
+        return _around(links, nbytes, one.operation)
     return _carried_out(plans[one.algorithm], links, nbytes)
 
 

@@ -1,8 +1,9 @@
 """Machine: what was measured of a node, and of the links between nodes; the file it is in."""
 
 import json
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from math import inf
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
@@ -119,7 +120,32 @@ class Machine(NamedTuple):
         sums = {name: Curve(tuple((x, y) for x, y in row)) for name, row in f["sums"].items()}
         given = {name: f[name] for name in cls._fields}
         links = {"near": Link(*f["near"]), "far": Link(*f["far"])}
-        return cls(**{**given, **links, "sums": sums, "models": models})
+        found = cls(**{**given, **links, "sums": sums, "models": models})
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raises ValueError for numbers that no machine has."""
+        for name, least, numbers in self._numbers():
+            for x in numbers:
+                if isinstance(x, bool) or not isinstance(x, int | float) or not least <= x < inf:
+                    what = shown(str(x))
+                    raise ValueError(f"{name} has {what}, which is no number from {least} on")
+        sizes = [[x for x, _ in curve.points] for curve in self.sums.values()]
+        if not self.updates or not all(row and row == sorted({*row}) for row in sizes):
+            raise ValueError("updates, or the sizes of a sum, are missing or not ascending")
+
+    def _numbers(self) -> Iterator[tuple[str, int, Iterable[Any]]]:
+        """The name of a field, the least that it may be, and its numbers."""
+        yield from (("near", 0, self.near), ("far", 0, self.far))
+        yield from ((name, 0, [getattr(self, name)]) for name in ("adding", "step", "micro_batch"))
+        yield from ((name, 1, [getattr(self, name)]) for name in ("ranks", "speed"))
+        yield "updates", 0, self.updates.values()
+        for curve in self.sums.values():
+            yield "sums", 0, chain.from_iterable(curve.points)
+        for model in self.models:
+            for units in model.units.values():
+                yield "models", 0, chain.from_iterable(units)
 
 
 def read_machine(path: str | PathLike[str]) -> Machine:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from nnmpi import cli
 from nnmpi.config import Config
 from nnmpi.drawing.tables import columns
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.planning.explain import (
     OTHER,
     PASSES,
@@ -22,12 +23,13 @@ from nnmpi.parallel.planning.explain import (
     pass_name,
 )
 from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
-from nnmpi.parallel.planning.step_time import StepTime
+from nnmpi.parallel.planning.step_time import CostModel, StepTime
+from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
 
-LAYOUT = ("layout", "pipeline", "reduce")
+GROUPS = ("layout", "pipeline", "reduce")
 """The groups of options that --explain takes."""
 
 
@@ -58,19 +60,41 @@ class Explained(NamedTuple):
 
 def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     """What a step of a layout takes, term by term; raises ValueError for one that cannot be."""
-    p = cli.Parser(prog="--explain", allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    cli.add_flags(p, LAYOUT)
-    config: Config = replace(by.paper.plain, **vars(p.parse_args(shlex.split(layout))))
+    p = cli.Parser(
+        prog="--explain", allow_abbrev=False, argument_default=argparse.SUPPRESS, add_help=False
+    )
+    cli.add_flags(p, GROUPS)
+    given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
+    config: Config = replace(by.paper.plain, **given)
+    if config.plan is not None:
+        raise ValueError("--explain is of one layout: leave --plan out")
     a = with_fastest_sum(by.paper.arranged_by(config), by.costs.exchanges)
-    step, parts = parts_of_step(a, by.costs)
+    costs = by.costs
+    _check_stages(a, costs)
+    if config.layout is not None:  # parts that were measured are those of other ways
+        whole = tuple(m for m in costs.machine.models if m.tp == 1)
+        machine = costs.machine._replace(models=whole)
+        costs = costs._replace(model=ModelTimes(a.graph, machine, config.dtype))
+    step, parts = parts_of_step(a, costs)
     traced = list[tuple[str, float, float]]()
     if trace is not None:
         rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
-        found, said = measured(trace, rank, a.ranks), as_traced(a, by.costs, step)
+        found, said = measured(trace, rank, a.ranks), as_traced(a, costs, step)
         names = dict.fromkeys((*said, *found))
         traced = [(name, said.get(name, 0.0), found.get(name, 0.0)) for name in names]
         traced.sort(key=lambda row: -abs(row[2] - row[1]))
     return Explained(layout, step.time, parts, traced)
+
+
+def _check_stages(a: Arrangement, costs: CostModel) -> None:
+    """Raises ValueError if a stage begins within a unit, whose time is known as a whole."""
+    begins = {unit.nodes.start: unit.first for unit in costs.model.units}
+    for s, nodes in enumerate(a.stages):
+        if nodes.start not in begins:
+            raise ValueError(
+                f"stage {s} begins within layers that run together, and their time is known as a "
+                f"whole: --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
+            )
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:

@@ -66,7 +66,7 @@ def command(plan: LayoutPlan, one: Planned) -> Iterator[str]:
             if isinstance(value, bool):
                 yield f"--{flag}" if value else f"--no-{flag}"
             else:
-                yield f"--{flag} {quote(str(value))}"
+                yield f"--{flag}={quote(str(value))}"
     yield one.flags
     if one.cut and plan.is_measured:
         yield f"--cut {one.cut}"

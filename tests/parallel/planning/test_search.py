@@ -17,6 +17,7 @@ MODELS = {
     "cnn": Config(model="mnist-cnn", data=IMAGES),
     "wide mlp": Config(model="mlp:784-512-512-10", data=IMAGES, batch_size=24, optimizer="adam"),
     "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
+    "tp is far": Config(model="mlp:784-256-256-10", data=IMAGES, batch_size=32, order="dp,tp,pp"),
     "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
 }
 CURVES = TYPICAL._replace(
@@ -28,6 +29,7 @@ CASES = {
     "slow links": ("wide mlp", 8, 2, SLOW_LINKS),
     "a rank a node": ("wide mlp", 6, 6, SLOW_LINKS),
     "16 bits": ("halves", 4, 2, SLOW_LINKS),
+    "another order": ("tp is far", 8, 2, TYPICAL),
     "sequences": ("gpt", 2, 2, SLOW_LINKS),
 }
 

@@ -45,9 +45,10 @@ def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1)
     (machine,) = threads.run(1, lambda comm: measured(config, comm))
     assert [*machine.models[0].units] == [1]
+    assert machine.near == TYPICAL.near
     whole = Config(model="iris-mlp", data="iris", batch_size=150)
     (machine,) = threads.run(1, lambda comm: measured(whole, comm))
-    assert [*machine.models[0].units] == [18, 75, 150]
+    assert [*machine.models[0].units] == [15, 60, 120]
 
 
 def test_sums_are_measured_as_far_as_there_is_shared_memory() -> None:

@@ -130,6 +130,33 @@ def test_a_machine_is_the_same_when_it_is_read(tmp_path: Path) -> None:
     assert found == measured(DIGITS, TYPICAL._replace(cpu=processor(), ranks=4), UnitTimes(1, 1, 1))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("speed", 0),
+        ("speed", "x"),
+        ("ranks", "2"),
+        ("step", None),
+        ("far", ["a", "b"]),
+        ("updates", {}),
+        ("updates", [1]),
+        ("adding", float("nan")),
+        ("sums", {"all_reduce ring 2": []}),
+        ("sums", {"all_reduce ring 2": [[8, 1.0], [8, 2.0]]}),
+    ],
+)
+def test_a_machine_file_with_numbers_of_no_machine_is_refused(
+    field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = machine_file(tmp_path, DIGITS)
+    fields = json.loads(file.read_text(encoding="utf-8")) | {field: value}
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    assert plan.main(shlex.split(f"{CNN} --ranks 2 --machine {file}")) == 2
+    err = capsys.readouterr().err
+    assert "is no machine file: " in err
+    assert err.count("\n") == 1
+
+
 # ---- one layout
 
 
@@ -168,6 +195,10 @@ def test_a_layout_is_explained_beside_a_trace(
         (f"{CNN} --ranks 2 --memory 8", "'8' is no size above 0"),
         (f"{CNN} --ranks 2 --explain '--pp 3'", "3"),
         (f"{CNN} --ranks 2 --explain '--lr 3'", "--lr"),
+        (f"{CNN} --ranks 2 --explain '--plan auto'", "leave --plan out"),
+        (f"{CNN} --ranks 2 --explain '--pp 2 --cut 1'", "stage 1 begins within layers that run"),
+        (f"{CNN} --ranks 2 --trace t.json", "--trace is beside --explain"),
+        (f"{CNN} --ranks 2 --machine ''", "machine"),
         (f"{CNN} --ranks 2 --machine no.json", "no.json"),
         (f"{CNN} --ranks 2 --machine {__file__}", "is no machine file: "),
     ],
