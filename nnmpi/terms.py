@@ -165,7 +165,8 @@ def size(spec: str) -> float:
     nbytes = float(found[1]) * BYTES[found[2]] if found else 0.0
     if not 0 < nbytes < math.inf:
         raise ValueError(
-            f"{quoted(spec)} is no size above 0: give a number with kB, MB, GB or TB, such as 8GB"
+            f"{quoted(spec)} is no size above 0: give a number with B, kB, MB, GB or TB, such as "
+            "8GB"
         )
     return nbytes
 

@@ -56,13 +56,14 @@ static npy_intp cold(const Arena *a, npy_intp bytes) {
     return a->length - at < bytes ? -1 : at;
 }
 
-/* Drops pages unwritten. The place on the disk is kept where the file system can do so: to find
-   another one for each page that is touched takes three times as long. */
+/* Drops pages unwritten. The place on the disk is kept where the file system can do so, and else
+   asked for again: to find another one for each page that is touched takes three times as long, and
+   there may be none any more. */
 static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
-    int both[] = {FALLOC_FL_ZERO_RANGE, FALLOC_FL_PUNCH_HOLE}, failed = 1;
-    for (int i = 0; failed && i < 2; i++)
-        failed = fallocate(a->fd, both[i] | FALLOC_FL_KEEP_SIZE, start, n);
-    return failed;
+    int same = FALLOC_FL_KEEP_SIZE;
+    if (!fallocate(a->fd, FALLOC_FL_ZERO_RANGE | same, start, n)) return 0;
+    if (fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | same, start, n)) return -1;
+    return fallocate(a->fd, same, start, n);
 }
 
 /* Leaves at most so many bytes warm. The last ones go: the first places are those that are always
@@ -130,14 +131,15 @@ static void *allocate_again(void *context, void *p, size_t size) {
 
 /* ---- what Python calls */
 
-static void destroy(PyObject *capsule) {
-    Arena *a = PyCapsule_GetContext(capsule);
-    munmap(a->memory, (size_t)a->length);
-    close(a->fd);
+static void release(Arena *a) {
+    if (a->memory != MAP_FAILED) munmap(a->memory, (size_t)a->length);
+    if (a->fd >= 0) close(a->fd);
     free(a->used.at);
     free(a->warm.at);
     free(a);
 }
+
+static void destroy(PyObject *capsule) { release(PyCapsule_GetContext(capsule)); }
 
 static PyObject *arena(PyObject *self, PyObject *args) {
     int fd;
@@ -147,17 +149,19 @@ static PyObject *arena(PyObject *self, PyObject *args) {
     if (!a) return PyErr_NoMemory();
     int protection = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_NORESERVE;
     a->memory = mmap(NULL, (size_t)length, protection, flags, fd, 0);
-    if (a->memory == MAP_FAILED) {
-        free(a);
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    a->fd = dup(fd);
     a->length = length;
+    a->fd = a->memory == MAP_FAILED ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (a->fd < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        release(a);
+        return NULL;
+    }
     a->page = sysconf(_SC_PAGESIZE);
     a->handler = (PyDataMem_Handler){
         "nnmpi arena", 1, {a, allocate, allocate_zeros, allocate_again, give_back}};
     PyObject *capsule = PyCapsule_New(&a->handler, NAME, destroy);
     if (capsule) PyCapsule_SetContext(capsule, a);
+    else release(a);
     return capsule;
 }
 

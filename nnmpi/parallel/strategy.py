@@ -26,6 +26,7 @@ from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
@@ -132,6 +133,9 @@ class Strategy(Protocol):
     def close(self) -> None:
         """Frees what ranks share; parameters move to memory of each rank. Every rank calls it."""
 
+    def leave(self) -> None:
+        """Ends what this rank has alone, where another one is lost."""
+
 
 # ---- ranks that all compute
 
@@ -214,9 +218,12 @@ class ExecutorStrategy:
     def finish(self) -> dict[str, Any]:
         return self._parts.outcome()
 
-    def close(self) -> None:
+    def leave(self) -> None:
         if self._close is not None:
             self._close()
+
+    def close(self) -> None:
+        self.leave()
         self._parts.store.close()
         for comm in self._parts.comms:
             comm.free()
@@ -265,7 +272,8 @@ def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
     if a.residences is None:
         return None
     borders = [edge.requires_grad for (edge,) in spec.part.boundaries]
-    return Swapper(a.residences, borders)
+    found = a.residences
+    return all_or_none(layout.all, lambda: Swapper(found, borders))
 
 
 def executor_of(

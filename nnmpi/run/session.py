@@ -122,8 +122,8 @@ class Session:
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:
             self.strategy = plan.build(layout, spec)
-        except ValueError as error:  # on all ranks: only the first one raises it
-            comm.agree(error)
+        except (ValueError, OtherRankError) as error:  # on all ranks: only the first one raises it
+            comm.agree(error if isinstance(error, ValueError) else None)
             raise
         self.optimizer = self.strategy.optimizer
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
@@ -312,6 +312,7 @@ class Session:
         """Forgets what it shares with ranks of which one is lost; nothing is given back."""
         self.is_closed = True
         self._forget()
+        self.strategy.leave()
 
     def end(self) -> None:
         """Closes it, in the midst of its steps too; every rank calls it."""

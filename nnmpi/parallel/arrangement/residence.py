@@ -75,6 +75,11 @@ class Residences(NamedTuple):
     state: float = 0.0
 
     @property
+    def activations(self) -> float:
+        """The bytes of all units."""
+        return sum(unit.nbytes for unit in self.loads)
+
+    @property
     def recomputes(self) -> bool:
         """Whether a unit is computed again."""
         return RECOMPUTE in self.choice

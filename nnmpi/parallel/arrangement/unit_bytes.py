@@ -4,7 +4,7 @@ A border between units is crossed by one tensor. If a vjp reads it, it counts wi
 the border: backward passes need it there first. If none does, nobody keeps it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -12,15 +12,17 @@ from nnmpi.parallel.arrangement.memory import besides_edges, edges_read, kept_by
 from nnmpi.parallel.arrangement.partition import Unit
 
 
-def joined(graph: Graph, units: Iterable[Unit]) -> list[list[Unit]]:
+def joined(graph: Graph, units: Sequence[Unit]) -> list[list[Unit]]:
     """Units that stay together: between others one tensor crosses, and no buffer is in both."""
-    found: list[list[Unit]] = []
-    for unit in units:
-        begins = unit.nodes.start
-        if found and len(graph.crossing(begins)) != 1:
+    buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
+    last = {v: i for i, own in enumerate(buffers) for v in own}
+    found, together = list[list[Unit]](), 0  # up to this unit a buffer is used again
+    for i, unit in enumerate(units):
+        if found and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
             found[-1].append(unit)
         else:
             found.append([unit])
+        together = max([together, *(last[v] for v in buffers[i])])
     return found
 
 

@@ -296,6 +296,10 @@ class Verified:
         found = {"largest_differences": _flat(self._largest)}
         return {**self._both[0].finish(), **found, "equal_gradients": self._update is not None}
 
+    def leave(self) -> None:
+        for strategy in self._both:
+            strategy.leave()
+
     def close(self) -> None:
         for strategy in self._both:
             strategy.close()

@@ -76,13 +76,14 @@ def within_memory(
                 "more --micro-batches"
             )
         arena.check()
+        _check_disk(a, max(file_bytes(sum(own for own, _ in nbytes), 0.0), arena.MEASURED))
 
     all_or_none(comm, check)
     loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
 
     def cut() -> Arrangement:
         found = min(_choices(groups, loads, limit - fixed, disk, state), key=lambda r: r.seconds)
-        _check_disk(a, found)
+        _check_disk(a, file_bytes(found.activations, found.state))
         ends = (*accumulate(map(len, groups)),)[:-1]
         every = [unit for group in groups for unit in group]
         division = divide(a.graph, every, ends, 1)
@@ -156,9 +157,12 @@ def _merged(group: Sequence[Unit]) -> Unit:
     )
 
 
-def _check_disk(a: Arrangement, found: Residences) -> None:
-    """Raises ValueError if the disk has no room for the files of the ranks of a node."""
-    ranks, nbytes = max(a.cluster.counts(range(a.ranks)).values()), file_bytes(found)
+def _check_disk(a: Arrangement, nbytes: int) -> None:
+    """Raises ValueError if the disk has no room for files of this length, of the ranks of a node;
+    of ranks on paper the disk is not here."""
+    if a.config.ranks is not None:
+        return
+    ranks = max(a.cluster.counts(range(a.ranks)).values())
     if (free := arena.free_disk()) < nbytes * ranks:
         raise ValueError(
             f"memory {a.config.memory}: {plural(ranks, 'rank')} of a node would swap to files of "

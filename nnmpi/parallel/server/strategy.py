@@ -91,6 +91,9 @@ class ServerStrategy:
         }
         return {"staleness": staleness}
 
+    def leave(self) -> None:
+        """There is nothing that a rank has alone."""
+
     def close(self) -> None:
         self._store.close()
         self.layout.free()

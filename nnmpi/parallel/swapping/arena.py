@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi import native
+from nnmpi.drawing.tables import amount
 from nnmpi.parallel.arrangement.residence import Disk
 
 MEASURED = 1 << 27
@@ -46,6 +47,18 @@ def free_disk() -> int:
     return found.f_bavail * found.f_frsize
 
 
+@contextmanager
+def in_one_line(nbytes: int) -> Iterator[None]:
+    """What the system says of a file of so many bytes is a ValueError, with what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"memory: activations cannot be swapped to a file of {amount(nbytes)} in "
+            f"{tempfile.gettempdir()}: {error.strerror}; make room, or set TMPDIR to another folder"
+        ) from error
+
+
 def _kind_of_files(folder: str) -> str:
     """The type of the file system of a folder, as Linux lists it; empty if it does not."""
     device, mounts = os.stat(folder).st_dev, Path("/proc/self/mountinfo")
@@ -70,7 +83,8 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        with tempfile.TemporaryFile(prefix="nnmpi-swap-") as file:  # it is there while it is mapped
+        made = tempfile.TemporaryFile  # it is there while it is mapped
+        with in_one_line(nbytes), made(prefix="nnmpi-swap-") as file:
             os.posix_fallocate(file.fileno(), 0, nbytes)
             self._handler = _function("arena")(file.fileno(), nbytes)
 
@@ -114,7 +128,8 @@ class Arena:
 
 def measured_disk() -> Disk:
     """How fast the disk of arenas is, and how long pages take; the best of three times."""
-    both = [_measure(Arena(MEASURED)) for _ in range(3)]
+    with in_one_line(MEASURED):
+        both = [_measure(Arena(MEASURED)) for _ in range(3)]
     return Disk(*map(max, zip(*both, strict=True)))._replace(paging=min(d.paging for d in both))
 
 

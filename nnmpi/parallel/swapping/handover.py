@@ -15,6 +15,7 @@ import numpy as np
 
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
+from nnmpi.data import Load
 from nnmpi.kernels import Vjp
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
@@ -46,9 +47,16 @@ class Handover(Source, Sink):
         self, requires_grad: bool, keeps: bool, noted: Callable[[np.ndarray], None]
     ) -> None:
         self._requires_grad, self._keeps, self._noted = requires_grad, keeps, noted
+        self._empty()
+
+    def _empty(self) -> None:
         self._array: Array | None = None
         self._leaf: Arrived | None = None
         self._gradient: Array | None = None
+
+    def begin(self, load: Load) -> None:
+        """Starts a step, whatever is left of one that was broken off."""
+        self._empty()
 
     # ---- of the stage before
 
@@ -82,6 +90,9 @@ class Handover(Source, Sink):
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._keeps:
             leaf.data = hollow(leaf.data)
+
+    def done(self, micro: int) -> None:
+        self._leaf = None  # of an evaluation
 
     def give_back(self, micro: int, x: Any) -> None:
         self._gradient = x.grad
