@@ -28,12 +28,18 @@ def draw(rows: Sequence[Row], path: str) -> None:
     for setting, colour in zip(settings, COLOURS, strict=False):
         own = [row for row in rows if row["setting"] == setting]
         points = ([1e3 * row[name] for row in own] for name in ("seconds", "predicted_seconds"))
-        axes.scatter(*points, s=34, color=colour, label=setting, alpha=0.75, linewidths=0)
+        axes.scatter(*points, s=34, color=colour, label=setting, alpha=0.75, zorder=3)
     both = [1e3 * row[name] for row in rows for name in ("seconds", "predicted_seconds")]
     ends = [0.8 * min(both), 1.25 * max(both)]
-    axes.plot(ends, ends, color="black", linewidth=1.5)
-    axes.fill_between(ends, [x / BAND for x in ends], [x * BAND for x in ends], color="#eeeeee")
+    axes.plot(ends, ends, color="black", linewidth=1.5, zorder=2)
+    low, high = ([x * by for x in ends] for by in (1 / BAND, BAND))
+    axes.fill_between(ends, low, high, color="#eeeeee", zorder=1)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    ticks = [digit * 10**k for k in range(-2, 6) for digit in (1, 2, 5)]
+    ticks = [x for x in ticks if ends[0] <= x <= ends[1]]
+    for set_ticks in (axes.set_xticks, axes.set_yticks):
+        set_ticks(ticks, [f"{x:g}" for x in ticks])
+        set_ticks([], minor=True)
     axes.set_xlabel("measured ms of a step", size=12)
     axes.set_ylabel("predicted ms", size=12)
     axes.legend(frameon=False, fontsize=12, loc="upper left")

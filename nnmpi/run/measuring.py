@@ -49,7 +49,7 @@ MANY = 8
 NAP = 0.01
 """Seconds for which a rank that waits for the first node sleeps."""
 
-ROUNDS = 3
+ROUNDS = 4
 """How often units and sums are measured, at some distance in time, and the least time counts."""
 
 STEPS = 10
