@@ -72,7 +72,10 @@ def from_toml(path: str) -> Config:
     return _of_file("config", path, lambda table: Config(**with_layout(_by_name(table))))
 
 
-LAYOUT = tuple(o.name for o in options(("layout", "pipeline", "reduce")))
+LAYOUT_GROUPS = ("layout", "pipeline", "reduce")
+"""The groups of options that say how ranks share a step."""
+
+LAYOUT = tuple(o.name for o in options(LAYOUT_GROUPS))
 """The options that a file of --layout may have."""
 
 

@@ -39,7 +39,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     found = [
         *_of_units(a, costs, step),
         *_of_exchanges("tensor", busiest.inside, costs.exchanges),
-        *_parts("bubble", {"waiting for other stages": (1, step.time.bubble)}),
+        StepPart("bubble", "waiting for other stages", 1, step.time.bubble),
         *_of_exchanges("sums", (*last.gathers, *last.sums), costs.exchanges),
         *_of_update(a, costs, updated),
         *_of_others(costs, step),
@@ -50,11 +50,6 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in found if part.seconds]
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
-
-
-def _parts(term: str, of: Mapping[str, tuple[int, float]]) -> Iterator[StepPart]:
-    for what, (times, seconds) in of.items():
-        yield StepPart(term, what, times, seconds)
 
 
 def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
@@ -95,7 +90,8 @@ def _of_exchanges(term: str, those: Iterable[Exchange], times: ExchangeTimes) ->
             what = f"{one.what}: {name}{how} {of}"
             count, seconds = found[what]
             found[what] = count + one.times, seconds + times.seconds(one)
-    yield from _parts(term, found)
+    for what, (count, seconds) in found.items():
+        yield StepPart(term, what, count, seconds)
 
 
 def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[StepPart]:
@@ -119,7 +115,7 @@ PASSES = {"F": "forward", "RECOMPUTE": "forward"} | dict.fromkeys(("B", "I", "W"
 """What kinds of operations, and of spans of a trace, count as."""
 
 
-def as_traced(a: Arrangement, costs: CostModel, step: StepModel) -> dict[str, float]:
+def as_traced(costs: CostModel, step: StepModel) -> dict[str, float]:
     """Seconds of the rank that computes longest, by what a trace tells apart."""
     found = defaultdict[str, float](float)
     for op in step.programs[step.busiest]:

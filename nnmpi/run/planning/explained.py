@@ -29,9 +29,6 @@ from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
 
-GROUPS = ("layout", "pipeline", "reduce")
-"""The groups of options that --explain takes."""
-
 
 class Explained(NamedTuple):
     """The time of a step of a layout.
@@ -63,7 +60,7 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     p = cli.Parser(
         prog="--explain", allow_abbrev=False, argument_default=argparse.SUPPRESS, add_help=False
     )
-    cli.add_flags(p, GROUPS)
+    cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
     config: Config = replace(by.paper.plain, **given)
     if config.plan is not None:
@@ -79,7 +76,7 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     traced = list[tuple[str, float, float]]()
     if trace is not None:
         rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
-        found, said = measured(trace, rank, a.ranks), as_traced(a, costs, step)
+        found, said = measured(trace, rank, a.ranks), as_traced(costs, step)
         names = dict.fromkeys((*said, *found))
         traced = [(name, said.get(name, 0.0), found.get(name, 0.0)) for name in names]
         traced.sort(key=lambda row: -abs(row[2] - row[1]))

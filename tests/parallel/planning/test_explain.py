@@ -29,5 +29,5 @@ def test_the_parts_of_a_term_add_up_to_it(config: Config, options: dict[str, obj
     for term, seconds in step.time._asdict().items():
         found = [part.seconds for part in parts if part.term == term]
         assert sum(found) == pytest.approx(seconds, abs=1e-12), term
-    traced = as_traced(a, there.costs, step)
+    traced = as_traced(there.costs, step)
     assert sum(traced.values()) == pytest.approx(step.time.seconds)

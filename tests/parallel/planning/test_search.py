@@ -1,16 +1,22 @@
 """A search that prunes finds what an exhaustive one finds, and its bounds are bounds."""
 
+import numpy as np
 import pytest
 from helpers.planning import SLOW_LINKS, planning
 
+from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.collective import Collective
 from nnmpi.config import Config
+from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.memory import activations
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
-from nnmpi.parallel.planning.exchange_time import curve_name
+from nnmpi.parallel.planning.exchange_time import THROUGH_MEMORY, curve_name
+from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES
 from nnmpi.parallel.planning.machine import TYPICAL, Curve
 from nnmpi.parallel.planning.search import Search
+from nnmpi.parallel.refusals import PLANNED
+from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"
 MODELS = {
@@ -127,3 +133,26 @@ def test_flags_are_those_of_the_command() -> None:
     assert Candidate().flags == "--dp 1"
     names = [one.pure, Candidate(dp=2).pure, Candidate(dp=2, zero=3).pure, Candidate(cp=2).pure]
     assert names == ["", "dp", "zero 3", "cp"]
+
+
+def test_no_other_all_reduce_by_messages_is_faster() -> None:
+    """Than those that a plan looks at, in groups of any size, between nodes and on one."""
+    for ranks, nodes in ((2, 2), (3, 3), (6, 3), (8, 1), (12, 12), (16, 4)):
+        times = planning(MODELS["cnn"], ranks, nodes, SLOW_LINKS).costs.exchanges
+        for numbers in (1, 1000, 1_000_000):
+            seconds = {
+                name: times.seconds(
+                    Exchange(
+                        *("gradients", Collective.ALL_REDUCE, name, tuple(range(ranks)), numbers),
+                        *(np.dtype(np.float32), Kind.REDUCE),
+                    )
+                )
+                for name in ALGORITHMS
+                if name not in THROUGH_MEMORY
+            }
+            assert min(seconds.values()) == pytest.approx(min(seconds[x] for x in ALL_REDUCES))
+
+
+def test_options_that_a_plan_chooses_are_refused_beside_it() -> None:
+    (one, *_) = found("cnn on three nodes").best
+    assert {*one.options} == {*PLANNED} - {"layout"}

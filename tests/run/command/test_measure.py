@@ -6,10 +6,11 @@ import pytest
 from helpers.mpijob import run
 
 from nnmpi import Config, measure, plan
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.run import measuring
+from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.setup.setup import set_up
 
 DIGITS = "--model", "digits-cnn", "--data", "digits"
@@ -68,6 +69,28 @@ def test_links_between_nodes_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
     first, second = threads.run(2, lambda comm: measured(config, comm))
     assert first.far == second.far != TYPICAL.far
     assert (first.ranks, first.sums) == (1, {})
+
+
+def test_a_rank_without_a_partner_measures_no_message() -> None:
+    """The last of an odd number: all take what the others have found."""
+    found = threads.run(3, fitted_network)
+    assert found[0] == found[1] == found[2]
+    assert found[0].link.beta > 0
+
+
+def test_what_fails_on_the_first_node_fails_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(setup: object, comm: Comm) -> Machine:
+        raise ValueError("no such unit")
+
+    monkeypatch.setattr(Comm, "node", lambda comm: (comm.rank,))
+    monkeypatch.setattr(measuring, "_node", failing)
+
+    def rank(comm: Comm) -> str:
+        with pytest.raises((ValueError, OtherRankError)) as caught:
+            measured(Config(model="iris-mlp", data="iris"), comm)
+        return type(caught.value).__name__
+
+    assert threads.run(2, rank) == ["ValueError", "OtherRankError"]
 
 
 def test_what_a_file_has_already_stays(tmp_path: Path) -> None:

@@ -182,6 +182,21 @@ def test_a_layout_is_explained_beside_a_trace(
     assert "has 2 ranks, and the layout has 4" in capsys.readouterr().err
 
 
+def test_parts_that_were_measured_are_those_of_the_usual_ways(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --layout every rank may have all of a layer."""
+    (whole,) = measured(DIGITS, TYPICAL, UnitTimes(2, 2, 2)).models
+    halves = {n: [UnitTimes(*(t / 2 for t in row)) for row in of] for n, of in whole.units.items()}
+    file = machine_file(tmp_path, DIGITS, models=(whole, whole._replace(tp=2, units=halves)))
+    options = f"--model {DIGITS.model} --data digits --ranks 2 --machine {file} --json"
+    usual, copies = (
+        json.loads(planned(f"{options} --explain '--tp 2{more}'", capsys))["compute"]
+        for more in ("", " --layout *=copy")
+    )
+    assert copies == pytest.approx(2 * usual)
+
+
 # ---- refused
 
 
