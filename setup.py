@@ -23,9 +23,11 @@ EXACT = ["-std=c11", "-O3", "-ffp-contract=off", "-g0", "-fno-math-errno", "-fno
 ONE_PATH = ["-fno-thread-jumps"]
 """Else GCC computes all of what follows a limit, as of e^x, twice: below the limit and above it."""
 
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mf16c", "-mprefer-vector-width=512"]
 X86 = {
-    "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": AVX512,
+    "avx512bf16": [*AVX512, "-mavx512bf16"],
 }
 SETS: dict[str, list[str]] = {
     "baseline": [],  # of arm64: NEON

@@ -40,12 +40,12 @@ ELEMENTWISE(tanh_gradient_loop /* g, y, dx */, c[i] = a[i] * (1 - b[i] * b[i]))
 ELEMENTWISE(sigmoid_gradient_loop /* g, y, dx */, c[i] = a[i] * b[i] * (1 - b[i]))
 
 Kernel activation_kernels[] = {
-    KERNEL(tanh_loop, "f@ =f@"),
-    KERNEL(tanh_gradient_loop, "f@ f@ =f@"),
-    KERNEL(sigmoid_loop, "f@ =f@"),
-    KERNEL(sigmoid_gradient_loop, "f@ f@ =f@"),
-    KERNEL(silu_loop, "f@ =f@ =f@"),
-    KERNEL(gelu_loop, "f@ =f@ =f@"),
-    KERNEL(gelu_tanh_loop, "f@ =f@ =f@"),
+    PARTS("@", tanh_loop, "f@ =f@"),
+    PARTS("@", tanh_gradient_loop, "f@ f@ =f@"),
+    PARTS("@", sigmoid_loop, "f@ =f@"),
+    PARTS("@", sigmoid_gradient_loop, "f@ f@ =f@"),
+    PARTS("@", silu_loop, "f@ =f@ =f@"),
+    PARTS("@", gelu_loop, "f@ =f@ =f@"),
+    PARTS("@", gelu_tanh_loop, "f@ =f@ =f@"),
     END_OF_KERNELS,
 };

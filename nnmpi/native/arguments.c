@@ -1,5 +1,5 @@
 /* The arguments of all kernels, taken apart as native.h describes them. */
-#include "native.h"
+#include "halves.h"
 
 /* Whether its numbers are one stretch of memory, with its axes in any order. */
 static int is_dense(const npy_intp *sizes, int axes, npy_intp whole) {
@@ -104,17 +104,27 @@ ALWAYS_INLINE int has_axes(Arguments *a, const Argument *q, const npy_intp *size
     return rests == a->rests;
 }
 
+/* Which type of 16 bits an array of floats has, or 0. ml_dtypes adds bfloat16 to NumPy. */
+static int half_of(PyArrayObject *x) {
+    if (PyArray_TYPE(x) == NPY_HALF) return FLOAT16;
+    if (PyArray_TYPE(x) < NPY_USERDEF || PyArray_ITEMSIZE(x) != 2) return 0;
+    const char *name = PyArray_DESCR(x)->typeobj->tp_name, *point = strrchr(name, '.');
+    return strcmp(point ? point + 1 : name, "bfloat16") ? 0 : BFLOAT16;
+}
+
 ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     if (!PyArray_CheckExact(o)) return 0;
     PyArrayObject *x = (PyArrayObject *)o;
     int i = a->arrays++, axes = PyArray_NDIM(x), flags = PyArray_FLAGS(x), type = PyArray_TYPE(x);
     if (q->type < 0 && a->type < 0 && (type == NPY_FLOAT || type == NPY_DOUBLE)) a->type = type;
-    if (type != (q->type < 0 ? a->type : q->type) || !PyArray_ISNOTSWAPPED(x) ||
+    int half = 0, wanted = q->type < 0 ? a->type : q->type;
+    if (type != wanted && (q->kind == 'f' || q->kind == 'r')) a->halves += (half = half_of(x)) != 0;
+    if ((type != wanted && !half) || !PyArray_ISNOTSWAPPED(x) ||
         (flags & q->flags) != q->flags || a->used + 2 * axes > ROOM)
         return 0;
     const npy_intp *dims = PyArray_DIMS(x), *strides = PyArray_STRIDES(x);
     npy_intp *sizes = a->room + a->used, *steps = sizes + axes, n = 1, last = 0;
-    int itemsize = (int)PyArray_ITEMSIZE(x), shift = itemsize == 8 ? 3 : itemsize == 4 ? 2 : 0;
+    int itemsize = (int)PyArray_ITEMSIZE(x), shift = itemsize == 8 ? 3 : itemsize / 2;
     int is_nested = 1; /* each step goes beyond all that the axes behind it span */
     for (int k = axes - 1; k >= 0; k--) {
         sizes[k] = dims[k], steps[k] = strides[k] >> shift, n *= dims[k];
@@ -125,7 +135,7 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     }
     a->at[i] = PyArray_DATA(x);
     a->end[i] = (npy_intp)a->at[i] + last + itemsize;
-    a->array[i] = (Array){a->used, axes, itemsize, q->is_written};
+    a->array[i] = (Array){a->used, axes, itemsize, q->is_written, half, q - a->first};
     if (n << shift > a->bytes) a->bytes = n << shift;
     if (q->layout == '@' && a->alike >= 0) {
         const Array *first = a->array + a->alike;
@@ -177,12 +187,13 @@ static __attribute__((noinline)) int items(Arguments *a, const Argument *q, PyOb
 }
 
 static int take(Arguments *a, const Argument *q, PyObject *const *args, Py_ssize_t count) {
-    a->arrays = a->numbers = a->tuples = a->used = 0, a->bytes = 0;
+    a->arrays = a->numbers = a->tuples = a->used = a->halves = 0, a->bytes = 0, a->first = q;
     a->type = a->alike = a->rests = -1, a->size[0] = 1;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!q->kind || !(q->is_tuple ? items(a, q, args[i]) : argument(a, q, args[i]))) return 0;
         q += !q->goes_on;
     }
+    if (a->type < 0) a->type = NPY_FLOAT;
     return (!q->kind || q->goes_on) && are_apart(a);
 }
 
@@ -229,7 +240,8 @@ PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (!take(&a, kernel->arguments, args, count)) Py_RETURN_NOTIMPLEMENTED;
     a.thread = NULL;
     without_gil(&a, kernel->decides ? 0 : a.bytes);
-    int result = kernel->compute(&a);
+    int is_wide = !a.halves || kernel->decides;
+    int result = is_wide ? kernel->compute(&a) : in_float32(kernel, &a);
     if (a.thread) PyEval_RestoreThread(a.thread);
     if (result == NOT_MADE_FOR) Py_RETURN_NOTIMPLEMENTED;
     return result == DONE ? Py_NewRef(Py_None) : PyErr_NoMemory();

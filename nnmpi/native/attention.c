@@ -193,8 +193,8 @@ static int attention_gradient_loop(Arguments *a) { return attention(a); }
 
 Kernel attention_kernels[] = {
 #ifdef FUSED
-    KERNEL(attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
-    KERNEL(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
+    PARTS("NK", attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
+    PARTS("NK", attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
                                     "=f-NKSD =f-NKSE # % 0 0"),
 #endif
     END_OF_KERNELS,

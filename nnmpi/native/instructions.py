@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import Any
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
+    "avx512bf16": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16", "FMA3"),
     "avx512": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "FMA3"),
-    "avx2": ("AVX2", "FMA3"),
+    "avx2": ("AVX2", "FMA3", "F16C"),
     "baseline": (),
 }
 """The sets of instructions, the best one first, and the features of a processor that has it."""

@@ -10,11 +10,12 @@
    Gradients that are None are not needed; without dw x may be None. Layers with more than LARGEST
    products are left to BLAS unless they may be `large`. */
 #include "epilogue.h"
-#include "products.h"
+#include "half_products.h"
 #include <stdlib.h>
 
 #ifdef FUSED
 #define LARGEST (1 << 18) /* n K O */
+#define SOME 512          /* columns that are summed together */
 
 typedef struct {
     npy_intp n, K, O;
@@ -49,9 +50,57 @@ static int backward(const Layer *q, const float *g, float *dx, float *dw, float 
     return 1;
 }
 
+/* The type that all arrays have if they have 16 bits; else 0. */
+static int half_of_all(const Arguments *a) {
+    int half = a->array[0].half;
+    for (int i = 0; i < a->arrays; i++)
+        if (a->at[i] && a->array[i].half != half) return 0;
+    return half;
+}
+
+static int half_outputs(const Arguments *a, const Layer *q, int half) {
+    Sizes s = {q->n, q->O, q->K, q->K, 1, 1, q->K, q->O, 1};
+    float *bias = NULL;
+    if (q->b && !(bias = malloc(q->O * sizeof *bias))) return NO_MEMORY;
+    if (q->b) widen(half, a->at[2], bias, q->O);
+    int done = half_product(&s, half, a->at[0], a->at[1], a->at[3], (Finish){bias, q->cuts});
+    free(bias);
+    return done ? DONE : NO_MEMORY;
+}
+
+/* Of rows in 16 bits, added up in float32. */
+static void half_column_sum(const Layer *q, int half, const npy_uint16 *g, npy_uint16 *db) {
+    float sum[SOME], row[SOME];
+    for (npy_intp o = 0; o < q->O; o += SOME) {
+        npy_intp n = q->O - o < SOME ? q->O - o : SOME;
+        memset(sum, 0, sizeof sum);
+        for (npy_intp i = 0; i < q->n; i++) {
+            widen(half, g + i * q->O + o, row, n);
+            for (npy_intp k = 0; k < n; k++) sum[k] += row[k];
+        }
+        round_to(half, sum, db + o, n);
+    }
+}
+
+static int half_gradients(const Arguments *a, const Layer *q, int half) {
+    Sizes of_x = {q->n, q->K, q->O, q->O, 1, q->K, 1, q->K, 1};
+    Sizes of_w = {q->O, q->K, q->n, 1, q->O, q->K, 1, q->K, 1};
+    Finish none = {NULL, 0};
+    if (a->at[3] && !half_product(&of_x, half, a->at[0], a->at[1], a->at[3], none))
+        return NO_MEMORY;
+    if (a->at[4] && !half_product(&of_w, half, a->at[0], a->at[2], a->at[4], none))
+        return NO_MEMORY;
+    if (a->at[5]) half_column_sum(q, half, a->at[0], a->at[5]);
+    return DONE;
+}
+
 static int linear_outputs(Arguments *a) {
     Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[0], a->at[1], a->at[2]};
     q.cuts = a->number[0] != 0;
+    if (a->halves) {
+        without_gil(a, q.n * q.K * q.O);
+        return half_of_all(a) ? half_outputs(a, &q, half_of_all(a)) : NOT_MADE_FOR;
+    }
     if (!a->number[1] && !is_small(&q)) return NOT_MADE_FOR;
     without_gil(a, q.n * q.K * q.O);
     return forward(&q, a->at[3]) ? DONE : NO_MEMORY;
@@ -59,6 +108,10 @@ static int linear_outputs(Arguments *a) {
 
 static int linear_gradients(Arguments *a) {
     Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[2], a->at[1]};
+    if (a->halves) {
+        without_gil(a, q.n * q.K * q.O);
+        return half_of_all(a) ? half_gradients(a, &q, half_of_all(a)) : NOT_MADE_FOR;
+    }
     if ((!a->number[0] && !is_small(&q)) || (a->at[4] && !q.x)) return NOT_MADE_FOR;
     without_gil(a, q.n * q.K * q.O);
     return backward(&q, a->at[0], a->at[3], a->at[4], a->at[5]) ? DONE : NO_MEMORY;
@@ -94,7 +147,8 @@ static int layers_of(const Arguments *a, int x, int w, int y, Layer *layers) {
 
 static int mlp_outputs(Arguments *a) {
     Layer layers[MAX_NUMBERS];
-    int w = 1, b = w + a->items[0], y = b + a->items[0], many = layers_of(a, 0, w, y, layers);
+    int w = 1, b = w + a->items[0], y = b + a->items[0], many;
+    many = a->halves ? 0 : layers_of(a, 0, w, y, layers);
     for (int i = 0; i < many; i++)
         if (!is_row(a, b + i, layers + i)) return NOT_MADE_FOR;
     for (int i = 0; i < many; i++) {
@@ -107,7 +161,7 @@ static int mlp_outputs(Arguments *a) {
 static int mlp_gradients(Arguments *a) {
     Layer layers[MAX_NUMBERS];
     int w = 2, y = w + a->items[0], dx = y + a->items[0], dw = dx + 1, db = dw + a->items[0];
-    int many = layers_of(a, 1, w, y, layers);
+    int many = a->halves ? 0 : layers_of(a, 1, w, y, layers);
     if (!many || size(a, 0, 1) != layers[many - 1].O) return NOT_MADE_FOR;
     npy_intp widest = 0;
     for (int i = 0; i < many; i++) {

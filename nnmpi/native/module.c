@@ -24,9 +24,9 @@ PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
     PyObject *module = PyModule_Create(&definition);
     Kernel *tables[] = {
         activation_kernels, attention_kernels, column_kernels,  depthwise_kernels,
-        direct_kernels,     epilogue_kernels,  gate_kernels,    linear_kernels,
-        norm_kernels,       optimizer_kernels, product_kernels, row_kernels,
-        shared_kernels,     softmax_kernels,   winograd_kernels,
+        direct_kernels,     epilogue_kernels,  gate_kernels,    half_kernels,
+        linear_kernels,     norm_kernels,      optimizer_kernels, product_kernels,
+        row_kernels,        shared_kernels,    softmax_kernels, winograd_kernels,
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         for (Kernel *k = tables[i]; module && k->compute; k++)

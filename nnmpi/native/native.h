@@ -10,6 +10,7 @@
        KERNEL(moments_loop, "fNPC =fNC =fNC")
 
        f i u b   an array of float32, int64, uint32, bool       r  of float32 or float64, all alike
+                 f and r of float32 may have 16 bits, too: halves.c
        =         it is written: nothing else that the kernel gets has a number in common with it
        ?         or None
        NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
@@ -56,12 +57,15 @@ typedef struct {
 
 typedef struct {
     npy_int16 sizes; /* where in `room` the sizes of its axes are, and then their steps */
-    npy_int8 axes, itemsize, is_written;
+    npy_int8 axes, itemsize, is_written, half; /* half: as halves.h names it, 0 of other types */
+    npy_uint8 argument;
 } Array;
 
 typedef struct {
     int arrays, numbers, tuples, used, type; /* type: of arrays r, NPY_FLOAT or NPY_DOUBLE */
     int items[MOST_ARGUMENTS]; /* of each tuple */
+    int halves;                /* how many arrays have 16 bits */
+    const Argument *first;     /* of the kernel */
     int alike, rests;          /* the first array @, and how many axes * is; -1 before */
     const npy_intp *rest;
     npy_intp n, bytes;            /* numbers of an array @; bytes of the largest array */
@@ -80,18 +84,25 @@ enum { DONE, NOT_MADE_FOR, NO_MEMORY };
 typedef struct {
     PyMethodDef method;
     int (*compute)(Arguments *);
-    int decides; /* whether it gives the GIL back itself */
+    int decides; /* whether it gives the GIL back, and takes 16 bits, itself */
+    const char *along; /* the axis along which parts are computed alike: the first of these letters
+                          with a size; "@" of arrays @, "*" of *; "" if there is none */
     Argument arguments[MOST_ARGUMENTS + 1];
 } Kernel;
 
 void describe(Kernel *kernel);
 PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
-#define ENTRY(name, arguments, decides)                                                            \
-    {{#name, (PyCFunction)(void (*)(void))call_kernel, METH_FASTCALL, arguments}, name, decides, {}}
-#define KERNEL(name, arguments) ENTRY(name, arguments, 0)
-#define DECIDES(name, arguments) ENTRY(name, arguments, 1)
-#define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, 0, {}}
+#define ENTRY(name, arguments, decides, along)                                                     \
+    {{#name, (PyCFunction)(void (*)(void))call_kernel, METH_FASTCALL, arguments},                  \
+     name, decides, along, {}}
+#define KERNEL(name, arguments) ENTRY(name, arguments, 0, "")
+#define PARTS(axis, name, arguments) ENTRY(name, arguments, 0, axis)
+#define DECIDES(name, arguments) ENTRY(name, arguments, 1, "")
+#define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, 0, "", {}}
+
+/* Computes a kernel of float32 on arrays of which some have 16 bits. */
+int in_float32(const Kernel *kernel, Arguments *a);
 
 #define SIZE(a, letter) ((a)->size[(letter) - '@'])
 
@@ -137,8 +148,8 @@ static inline npy_intp index_below(npy_intp end, const npy_int64 *x) {
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depthwise_kernels[],
-    direct_kernels[], epilogue_kernels[], gate_kernels[], linear_kernels[], norm_kernels[],
-    optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[], softmax_kernels[],
+    direct_kernels[], epilogue_kernels[], gate_kernels[], half_kernels[], linear_kernels[],
+    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[], softmax_kernels[],
     winograd_kernels[];
 
 extern PyMethodDef arena_functions[];

@@ -233,11 +233,11 @@ NORM(layer_norm_sums_loop, layer_norm_sums)
 
 Kernel norm_kernels[] = {
     KERNEL(moments_loop, "fNPC =fNC =fNC"),
-    KERNEL(normalise_loop, "fNPC fNC fNC ?fC =fNPC"),
+    PARTS("NP", normalise_loop, "fNPC fNC fNC ?fC =fNPC"),
     KERNEL(norm_sums_loop, "fNPC fNPC fNC =fNC =fNC"),
-    KERNEL(norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC =fNPC"),
-    KERNEL(layer_norm_loop, "fPC ?fC ?fC # =fP =fP =fPC"),
-    KERNEL(layer_norm_gradient_loop, "fPC fPC ?fC fP fP =fPC"),
+    PARTS("NP", norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC =fNPC"),
+    PARTS("P", layer_norm_loop, "fPC ?fC ?fC # =fP =fP =fPC"),
+    PARTS("P", layer_norm_gradient_loop, "fPC fPC ?fC fP fP =fPC"),
     KERNEL(layer_norm_sums_loop, "fPC fPC fP fP =fC =fC"),
     END_OF_KERNELS,
 };

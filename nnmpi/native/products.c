@@ -113,7 +113,7 @@ static int products_loop(Arguments *a) {
 
 Kernel product_kernels[] = {
 #ifdef FUSED
-    KERNEL(products_loop, "f:gmk f-gkn =f-gmn !"),
+    PARTS("g", products_loop, "f:gmk f-gkn =f-gmn !"),
 #endif
     END_OF_KERNELS,
 };

@@ -1,0 +1,222 @@
+/* Products of matrices in 16 bits, as half_products.h describes them.
+
+   Blocks of A and B are packed, products are added up in float32 in `sums`, and a row of these is
+   finished and rounded once.
+
+       for columns of C, at most COLUMNS              B is packed in strips of 32 columns:
+           for terms, at most `depth`                     k | 0 .. 31 | 32 .. 63 |
+               for rows of C, a block at a time       A in tiles of 12 rows
+                   sums of tiles
+
+   With AVX512-BF16 pairs of terms of bfloat16 are packed, for an instruction that multiplies and adds
+   both; it takes denormal numbers as zeros. All others are packed as float32. */
+#include "half_products.h"
+#include "epilogue.h"
+#include <stdlib.h>
+
+#ifdef FUSED
+#define COLUMNS 1024
+#define LINE 64 /* bytes of a line of the cache */
+
+static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
+
+/* How a side of a product lies in memory: A has rows of C, B its columns. */
+typedef struct {
+    const npy_uint16 *at;
+    npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
+} Side;
+
+static Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
+    s.at += line * s.line + term * s.term;
+    s.lines = s.lines - line < lines ? s.lines - line : lines;
+    s.terms = s.terms - term < terms ? s.terms - term : terms;
+    return s;
+}
+
+/* One way of computing: a packed number has 4 bytes, and `together` terms. */
+typedef struct {
+    int together, tall, strip, block, depth;
+    /* lines side by side, `width` numbers a term, or pair of terms */
+    void (*pack)(Side s, int half, void *to, npy_intp width);
+    /* tall x strip sums */
+    void (*tile)(npy_intp packed, const void *A, const void *B, float *sums, npy_intp row, int adds);
+} Core;
+
+#ifdef __AVX512BF16__
+#define TALL 12
+
+/* 16 lines of 16 pairs become 16 pairs of 16 lines. */
+static inline void turn(__m512i *x) {
+    __m512i y[16];
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int k = 0; k < 2; k++) {
+        x[i + 2 * k] = _mm512_unpacklo_epi64(y[i + k], y[i + 2 + k]);
+        x[i + 2 * k + 1] = _mm512_unpackhi_epi64(y[i + k], y[i + 2 + k]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int k = 0; k < 2; k++) {
+        y[8 * k + i] = _mm512_shuffle_i32x4(x[8 * k + i], x[8 * k + 4 + i], 0x88);
+        y[8 * k + 4 + i] = _mm512_shuffle_i32x4(x[8 * k + i], x[8 * k + 4 + i], 0xdd);
+    }
+    UNROLL for (int i = 0; i < 8; i++) {
+        x[i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0x88);
+        x[8 + i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0xdd);
+    }
+}
+
+/* Up to 16 lines, in pairs of terms, of which `width` numbers are a row of `to`. */
+static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
+    __mmask16 there = (1 << s.lines) - 1, room = width < 16 ? (1 << width) - 1 : 0xffff;
+    npy_intp pairs = (s.terms + 1) / 2;
+    if (s.term == 1)
+        for (npy_intp p = 0; p < pairs; p += 16) {
+            npy_intp left = s.terms - 2 * p;
+            __mmask32 terms = left < 32 ? (1u << left) - 1 : 0xffffffff;
+            __m512i x[16];
+            UNROLL for (int i = 0; i < 16; i++)
+                x[i] = i < s.lines ? _mm512_maskz_loadu_epi16(terms, s.at + i * s.line + 2 * p)
+                                   : _mm512_setzero_si512();
+            turn(x);
+            for (npy_intp i = 0; i < 16 && p + i < pairs; i++)
+                _mm512_mask_storeu_epi32(to + (p + i) * width, room, x[i]);
+        }
+    else if (s.line == 1)
+        for (npy_intp p = 0; p < pairs; p++) {
+            const npy_uint16 *x = s.at + 2 * p * s.term;
+            __mmask16 second = 2 * p + 1 < s.terms ? there : 0;
+            __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, x));
+            __m512i high = _mm512_cvtepu16_epi32(
+                _mm256_maskz_loadu_epi16(second, second ? x + s.term : x));
+            _mm512_mask_storeu_epi32(to + p * width, room,
+                                     _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+    else
+        for (npy_intp p = 0; p < pairs; p++)
+            for (npy_intp i = 0; i < (width < 16 ? width : 16); i++) {
+                const npy_uint16 *x = s.at + i * s.line + 2 * p * s.term;
+                npy_uint32 high = 2 * p + 1 < s.terms && i < s.lines ? x[s.term] : 0;
+                to[p * width + i] = i < s.lines ? x[0] | high << 16 : 0;
+            }
+}
+
+static void pack_pairs(Side s, int half, void *to, npy_intp width) {
+    (void)half;
+    pack_lines(part_of(s, 0, 16, 0, s.terms), to, width);
+    if (s.lines > 16) pack_lines(part_of(s, 16, 16, 0, s.terms), (npy_uint32 *)to + 16, width);
+    else
+        for (npy_intp p = 0; width > 16 && p < (s.terms + 1) / 2; p++)
+            memset((npy_uint32 *)to + p * width + 16, 0, 16 * sizeof(npy_uint32));
+}
+
+static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *sums, npy_intp row,
+                          int adds) {
+    const npy_uint32 *a = A, *b = B;
+    __m512 c[TALL][2];
+    UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
+        c[i][j] = adds ? _mm512_load_ps(sums + i * row + 16 * j) : _mm512_setzero_ps();
+    for (npy_intp p = 0; p < pairs; p++, a += TALL, b += 32) {
+        __m512bh left = (__m512bh)_mm512_load_si512(b);
+        __m512bh right = (__m512bh)_mm512_load_si512(b + 16);
+        UNROLL for (int i = 0; i < TALL; i++) {
+            __m512bh one = (__m512bh)_mm512_set1_epi32((int)a[i]);
+            c[i][0] = _mm512_dpbf16_ps(c[i][0], one, left);
+            c[i][1] = _mm512_dpbf16_ps(c[i][1], one, right);
+        }
+    }
+    UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
+        _mm512_store_ps(sums + i * row + 16 * j, c[i][j]);
+}
+
+static const Core PAIRS = {2, TALL, 32, 12 * TALL, 2048, pack_pairs, tile_of_pairs};
+#endif
+
+#define DEPTH 1024
+
+/* The same in float32. */
+static void pack_floats(Side s, int half, void *packed, npy_intp width) {
+    float line[DEPTH], *to = packed;
+    if (s.lines < width) memset(to, 0, s.terms * width * sizeof *to);
+    if (s.line == 1)
+        for (npy_intp t = 0; t < s.terms; t++) widen(half, s.at + t * s.term, to + t * width, s.lines);
+    else
+        for (npy_intp i = 0; i < s.lines; i++) {
+            if (s.term == 1) widen(half, s.at + i * s.line, line, s.terms);
+            else
+                for (npy_intp t = 0; t < s.terms; t++)
+                    widen(half, s.at + i * s.line + t * s.term, line + t, 1);
+            for (npy_intp t = 0; t < s.terms; t++) to[t * width + i] = line[t];
+        }
+}
+
+static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
+                           int adds) {
+    some_rows(ROWS, 2, adds, (Terms){1, terms, 0, ROWS}, A, 1, B, WIDTH, sums, row);
+}
+
+static const Core FLOATS = {1, ROWS, WIDTH, 18 * ROWS, DEPTH, pack_floats, tile_of_floats};
+
+static const Core *core_of(int half) {
+#ifdef __AVX512BF16__
+    if (half == BFLOAT16) return &PAIRS;
+#endif
+    (void)half;
+    return &FLOATS;
+}
+
+/* Rows of sums as rows of C. */
+static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, int half,
+                        npy_uint16 *C, npy_intp c_row, Finish f) {
+    for (npy_intp i = 0; i < rows; i++, sums += row, C += c_row) {
+        if (f.bias || f.cuts) finish_row(n, sums, sums, f.bias, f.cuts);
+        round_to(half, sums, C, n);
+    }
+}
+
+/* Some columns of C, with room for packed numbers and sums. */
+static void columns_of(const Core *q, Side A, Side B, int half, npy_uint16 *C, npy_intp c_row,
+                       Finish f, float *strips, float *tiles, float *sums) {
+    npy_intp width = whole(B.lines, q->strip), is_deep = A.terms > q->depth;
+    for (npy_intp k = 0; k < A.terms; k += q->depth) {
+        Side b = part_of(B, 0, B.lines, k, q->depth);
+        npy_intp terms = b.terms, depth = (terms + q->together - 1) / q->together;
+        for (npy_intp j = 0; j < B.lines; j += q->strip)
+            q->pack(part_of(b, j, q->strip, 0, terms), half, strips + j * depth, q->strip);
+        for (npy_intp i = 0; i < A.lines; i += q->block) {
+            Side a = part_of(A, i, q->block, k, q->depth);
+            float *here = sums + (is_deep ? i * width : 0);
+            for (npy_intp r = 0; r < a.lines; r += q->tall)
+                q->pack(part_of(a, r, q->tall, 0, terms), half, tiles + r * depth, q->tall);
+            for (npy_intp j = 0; j < B.lines; j += q->strip)
+                for (npy_intp r = 0; r < a.lines; r += q->tall)
+                    q->tile(depth, tiles + r * depth, strips + j * depth, here + r * width + j,
+                            width, k > 0);
+            if (k + terms == A.terms)
+                finish_rows(a.lines, B.lines, here, width, half, C + i * c_row, c_row, f);
+        }
+    }
+}
+
+int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, npy_uint16 *C,
+                 Finish f) {
+    const Core *q = core_of(half);
+    npy_intp depth = whole(s->k < q->depth ? s->k : q->depth, q->together) / q->together;
+    npy_intp columns = whole(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
+    npy_intp block = whole(s->m < q->block ? s->m : q->block, q->tall);
+    npy_intp strips = whole(columns * depth, LINE), tiles = whole(block * depth, LINE);
+    npy_intp sums = (s->k > q->depth ? whole(s->m, q->tall) : block) * columns;
+    float *room = aligned_alloc(LINE, whole((strips + tiles + sums) * sizeof *room, LINE));
+    if (!room) return 0;
+    Side a = {A, s->m, s->k, s->a_row, s->a_term};
+    for (npy_intp j = 0; j < s->n; j += columns) {
+        npy_intp n = s->n - j < columns ? s->n - j : columns;
+        Side b = {B + j * s->b_column, n, s->k, s->b_column, s->b_term};
+        Finish here = {f.bias ? f.bias + j : NULL, f.cuts};
+        columns_of(q, a, b, half, C + j, s->c_row, here, room, room + strips,
+                   room + strips + tiles);
+    }
+    free(room);
+    return 1;
+}
+#endif

@@ -1,0 +1,193 @@
+/* Arrays in 16 bits: kernels of float32 compute on copies of them, and what they write is rounded.
+
+   A kernel that computes all indices of an axis alike gets some of them at a time, so that copies
+   stay in the first caches:
+
+       16 bits  ─ widened ─►  float32, up to PART numbers  ─ kernel ─►  ─ rounded ─►  16 bits
+
+   copy_loop(x, y)                    y = x, rounded if y has 16 bits
+   merge_loop(masters, values)        masters of which values are not the rounding become values */
+#include "halves.h"
+#include <stdlib.h>
+
+#define PART 4096         /* numbers of an array */
+#define LANES_OF_PART 16 /* a part is so many indices, or a multiple, as lanes of sums are */
+
+/* An array: where it is, what it is copied to, if it has 16 bits, and how it is cut. */
+typedef struct {
+    char *at;
+    float *copy;
+    int axis; /* along which it is cut; -1: not at all, -2: as neighbours in memory */
+    npy_intp jump;                  /* bytes from one index to the next one */
+    npy_intp numbers;               /* of one index, or of all */
+    npy_intp size[10], step[10];    /* in memory */
+} Copied;
+
+/* Copies numbers in 16 bits, in the order of their axes; returns where they end. */
+static float *copied(int half, npy_uint16 *x, float *y, const npy_intp *size, const npy_intp *step,
+                     int axes, int is_back) {
+    npy_intp run = 1, i = axes;
+    while (i > 0 && (size[i - 1] == 1 || step[i - 1] == run)) run *= size[--i];
+    if (!i) {
+        if (is_back) round_to(half, y, x, run);
+        else widen(half, x, y, run);
+        return y + run;
+    }
+    for (npy_intp k = 0; k < size[0]; k++)
+        y = copied(half, x + k * step[0], y, size + 1, step + 1, axes - 1, is_back);
+    return y;
+}
+
+/* The axis of an array that has this letter; -1 if none has. * is the first of these with a size. */
+static int axis_of(const Arguments *a, int i, char letter) {
+    const Argument *q = a->first + a->array[i].argument;
+    int rests = q->rest < 0 ? 0 : a->array[i].axes - q->axes;
+    for (int k = 0; k < q->axes; k++)
+        if (q->axis[k].letter == letter - '@' && q->axis[k].factor == 1 && !q->axis[k].other)
+            return q->rest >= 0 && k >= q->rest ? k + rests : k;
+    int axis = q->rest;
+    if (letter != '*' || axis < 0) return -1;
+    while (axis + 1 < q->rest + rests && size(a, i, axis) == 1) axis++;
+    return axis;
+}
+
+/* How many indices an axis has. */
+static npy_intp length_of(const Arguments *a, char letter) {
+    if (letter == '@') return a->n;
+    if (letter != '*') return SIZE(a, letter);
+    for (int i = 0; i < a->rests; i++)
+        if (a->rest[i] > 1) return a->rest[i];
+    return 1;
+}
+
+/* How an array is cut along an axis of `whole` indices; `letter` is 0 if none is. */
+static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
+    const Array *x = a->array + i;
+    const Argument *q = a->first + x->argument;
+    Copied c = {.at = a->at[i], .axis = -1, .numbers = q->layout == '@' ? a->n : numbers(a, i)};
+    for (int k = 0; k < x->axes; k++) c.size[k] = size(a, i, k), c.step[k] = step(a, i, k);
+    if (q->layout == '@') c.axis = letter == '@' ? -2 : -1;
+    else if (letter) c.axis = axis_of(a, i, letter);
+    if (c.axis == -1) return c;
+    c.jump = (c.axis < 0 ? 1 : c.step[c.axis]) * x->itemsize;
+    c.numbers /= whole;
+    return c;
+}
+
+/* An array from index `start` on, `count` of them, or all of one that is not cut: to its copy, or
+   from it. */
+static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count,
+                 int is_back) {
+    npy_uint16 *at = (npy_uint16 *)(c->at + start * c->jump);
+    int half = a->array[i].half, is_flat = a->first[a->array[i].argument].layout == '@';
+    npy_intp n = is_flat ? c->axis == -1 ? c->numbers : count : 0, size[10];
+    if (is_flat) {
+        if (is_back) round_to(half, c->copy, at, n);
+        else widen(half, at, c->copy, n);
+        return;
+    }
+    memcpy(size, c->size, sizeof size);
+    if (c->axis >= 0) size[c->axis] = count;
+    copied(half, at, c->copy, size, c->step, a->array[i].axes, is_back);
+}
+
+/* What the kernel sees of an array: some indices, and its copy. */
+static void show(Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count) {
+    npy_intp *sizes = a->room + a->array[i].sizes, *steps = sizes + a->array[i].axes, step = 1;
+    a->at[i] = c->copy ? (char *)c->copy : c->at + start * c->jump;
+    if (a->first[a->array[i].argument].layout == '@') return;
+    if (c->axis >= 0) sizes[c->axis] = count;
+    for (int k = a->array[i].axes - 1; c->copy && k >= 0; step *= sizes[k--]) steps[k] = step;
+}
+
+static int in_parts(const Kernel *kernel, Arguments *a, Copied *c, char letter, npy_intp whole,
+                    npy_intp part) {
+    int arrays = a->arrays;
+    for (int i = 0; i < arrays; i++)
+        if (c[i].copy && c[i].axis == -1) copy(a, i, c + i, 0, 0, 0);
+    for (npy_intp start = 0; start < whole; start += part) {
+        npy_intp count = whole - start < part ? whole - start : part;
+        for (int i = 0; i < arrays; i++) {
+            if (c[i].copy && c[i].axis != -1) copy(a, i, c + i, start, count, 0);
+            if (c[i].at) show(a, i, c + i, start, count);
+        }
+        if (letter == '@') a->n = count;
+        else if (letter && letter != '*') SIZE(a, letter) = count;
+        int result = kernel->compute(a);
+        if (result != DONE) return result;
+        for (int i = 0; i < arrays; i++)
+            if (c[i].copy && c[i].axis != -1 && a->array[i].is_written)
+                copy(a, i, c + i, start, count, 1);
+    }
+    for (int i = 0; i < arrays; i++)
+        if (c[i].copy && c[i].axis == -1 && a->array[i].is_written) copy(a, i, c + i, 0, 0, 1);
+    return DONE;
+}
+
+int in_float32(const Kernel *kernel, Arguments *a) {
+    const char *along = kernel->along;
+    while (*along && along[1] && length_of(a, *along) == 1) along++;
+    npy_intp whole = *along ? length_of(a, *along) : 1, most = 1, room = 0, part;
+    int is_windows = 0; /* whose numbers have several places in a copy */
+    Copied *c = a->type == NPY_FLOAT ? malloc(a->arrays * sizeof *c) : NULL;
+    if (!c) return a->type == NPY_FLOAT ? NO_MEMORY : NOT_MADE_FOR;
+    for (int i = 0; i < a->arrays; i++) {
+        if (!a->at[i]) {
+            c[i] = (Copied){NULL};
+            continue;
+        }
+        c[i] = cut(a, i, *along, whole);
+        is_windows |= a->array[i].half && a->first[a->array[i].argument].layout == '<';
+        if (a->array[i].half && c[i].axis != -1 && c[i].numbers > most) most = c[i].numbers;
+    }
+    part = PART / most > LANES_OF_PART ? PART / most / LANES_OF_PART * LANES_OF_PART : PART / most;
+    part = part < 1 ? 1 : part > whole ? whole : part;
+    for (int i = 0; i < a->arrays; i++) /* each begins with a line of the cache */
+        if (c[i].at && a->array[i].half)
+            room += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
+    float *copies = aligned_alloc(64, room * sizeof *copies), *next = copies;
+    for (int i = 0; copies && i < a->arrays; i++)
+        if (c[i].at && a->array[i].half) {
+            c[i].copy = next;
+            next += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
+        }
+    int result = !copies     ? NO_MEMORY
+                 : is_windows ? NOT_MADE_FOR
+                              : in_parts(kernel, a, c, *along, whole, part);
+    free(copies);
+    free(c);
+    return result;
+}
+
+/* Copies from 16 bits or float32 to either. */
+static int copy_loop(Arguments *a) {
+    int from = a->array[0].half, to = a->array[1].half;
+    npy_intp n = a->n;
+    if (from == to) memcpy(a->at[1], a->at[0], n * a->array[0].itemsize);
+    else if (!to) widen(from, a->at[0], a->at[1], n);
+    else if (!from) round_to(to, a->at[0], a->at[1], n);
+    else return NOT_MADE_FOR;
+    return DONE;
+}
+
+static int merge_loop(Arguments *a) {
+    float *masters = a->at[0], wide[PART];
+    npy_uint16 *values = a->at[1], rounded[PART];
+    int half = a->array[1].half;
+    if (!half || a->array[0].half) return NOT_MADE_FOR;
+    for (npy_intp i = 0; i < a->n; i += PART, masters += PART, values += PART) {
+        npy_intp n = a->n - i < PART ? a->n - i : PART;
+        round_to(half, masters, rounded, n);
+        if (!memcmp(rounded, values, n * sizeof *values)) continue;
+        widen(half, values, wide, n);
+        for (npy_intp k = 0; k < n; k++)
+            if (rounded[k] != values[k]) masters[k] = wide[k];
+    }
+    return DONE;
+}
+
+Kernel half_kernels[] = {
+    DECIDES(copy_loop, "f@ =f@"),
+    DECIDES(merge_loop, "=f@ f@"),
+    END_OF_KERNELS,
+};

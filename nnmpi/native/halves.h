@@ -1,0 +1,96 @@
+/* Numbers of 16 bits: float32 from them, and float32 rounded to them, to nearest, ties to even.
+
+   bfloat16   the upper half of a float32
+   float16    5 bits of exponent, 10 of mantissa, with denormals */
+#ifndef NNMPI_HALVES_H
+#define NNMPI_HALVES_H
+#include "native.h"
+#include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+/* What an array of floats has; 0 is float32, or float64. */
+enum { BFLOAT16 = 1, FLOAT16 = 2 };
+
+ALWAYS_INLINE npy_uint32 bits_of(float x) {
+    npy_uint32 bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+ALWAYS_INLINE float of_bits(npy_uint32 bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+ALWAYS_INLINE float from_bfloat16(npy_uint16 x) { return of_bits((npy_uint32)x << 16); }
+
+ALWAYS_INLINE npy_uint16 to_bfloat16(float x) {
+    npy_uint32 bits = bits_of(x), up = bits + 0x7fff + (bits >> 16 & 1);
+    return (x == x ? up : bits | 1 << 22) >> 16;
+}
+
+#ifndef __F16C__
+/* With its exponent in the place of float32's, a number is 2^-112 of what it is. */
+ALWAYS_INLINE float from_float16(npy_uint16 x) {
+    npy_uint32 sign = (npy_uint32)(x & 0x8000) << 16, rest = (npy_uint32)(x & 0x7fff) << 13;
+    float found = of_bits(rest) * 0x1p112f;
+    npy_uint32 bits = rest >= 0x0f800000 ? rest | 0x7f800000 : bits_of(found);
+    return of_bits(bits | sign);
+}
+
+ALWAYS_INLINE npy_uint16 to_float16(float x) {
+    npy_uint32 bits = bits_of(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    npy_uint32 small = bits_of(of_bits(rest) + 0.5f) - 0x3f000000; /* the sum rounds to 2^-24 */
+    npy_uint32 large = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+    npy_uint32 found = rest < 0x38800000 ? small : rest >= 0x477ff000 ? 0x7c00 : large;
+    npy_uint32 nan = 0x7e00 | (rest >> 13 & 0x3ff);
+    return sign | (rest > 0x7f800000 ? nan : found);
+}
+#endif
+
+static inline void widen_bfloat16(const npy_uint16 *restrict x, float *restrict y, npy_intp n) {
+    for (npy_intp i = 0; i < n; i++) y[i] = from_bfloat16(x[i]);
+}
+
+static inline void round_bfloat16(const float *restrict x, npy_uint16 *restrict y, npy_intp n) {
+    for (npy_intp i = 0; i < n; i++) y[i] = to_bfloat16(x[i]);
+}
+
+static inline void widen_float16(const npy_uint16 *restrict x, float *restrict y, npy_intp n) {
+    npy_intp i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i))));
+    for (; i < n; i++) y[i] = _cvtsh_ss(x[i]);
+#else
+    for (; i < n; i++) y[i] = from_float16(x[i]);
+#endif
+}
+
+static inline void round_float16(const float *restrict x, npy_uint16 *restrict y, npy_intp n) {
+    npy_intp i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(y + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++) y[i] = _cvtss_sh(x[i], _MM_FROUND_TO_NEAREST_INT);
+#else
+    for (; i < n; i++) y[i] = to_float16(x[i]);
+#endif
+}
+
+/* n neighbours in memory of a type above. */
+static inline void widen(int half, const npy_uint16 *x, float *y, npy_intp n) {
+    if (half == BFLOAT16) widen_bfloat16(x, y, n);
+    else widen_float16(x, y, n);
+}
+
+static inline void round_to(int half, const float *x, npy_uint16 *y, npy_intp n) {
+    if (half == BFLOAT16) round_bfloat16(x, y, n);
+    else round_float16(x, y, n);
+}
+
+#endif
