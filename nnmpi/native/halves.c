@@ -5,8 +5,9 @@
 
        16 bits  ─ widened ─►  float32, up to PART numbers  ─ kernel ─►  ─ rounded ─►  16 bits
 
-   copy_loop(x, y)                    y = x, rounded if y has 16 bits
-   merge_loop(masters, values)        masters of which values are not the rounding become values */
+   cast_loop(x, y)                    y = x, rounded if y has 16 bits
+   merge_loop(masters, values)        masters of which values are not the rounding become values
+   add_loop(x, y, z), multiply_loop(x, y, z)    z = x + y, x y */
 #include "halves.h"
 #include <stdlib.h>
 
@@ -159,8 +160,22 @@ int in_float32(const Kernel *kernel, Arguments *a) {
     return result;
 }
 
+static int add_loop(Arguments *a) {
+    const float *x = a->at[0], *y = a->at[1];
+    float *z = a->at[2];
+    for (npy_intp i = 0; i < a->n; i++) z[i] = x[i] + y[i];
+    return DONE;
+}
+
+static int multiply_loop(Arguments *a) {
+    const float *x = a->at[0], *y = a->at[1];
+    float *z = a->at[2];
+    for (npy_intp i = 0; i < a->n; i++) z[i] = x[i] * y[i];
+    return DONE;
+}
+
 /* Copies from 16 bits or float32 to either. */
-static int copy_loop(Arguments *a) {
+static int cast_loop(Arguments *a) {
     int from = a->array[0].half, to = a->array[1].half;
     npy_intp n = a->n;
     if (from == to) memcpy(a->at[1], a->at[0], n * a->array[0].itemsize);
@@ -170,13 +185,15 @@ static int copy_loop(Arguments *a) {
     return DONE;
 }
 
+#define SOME 1024 /* numbers that are rounded at a time, on the stack */
+
 static int merge_loop(Arguments *a) {
-    float *masters = a->at[0], wide[PART];
-    npy_uint16 *values = a->at[1], rounded[PART];
+    float *masters = a->at[0], wide[SOME];
+    npy_uint16 *values = a->at[1], rounded[SOME];
     int half = a->array[1].half;
     if (!half || a->array[0].half) return NOT_MADE_FOR;
-    for (npy_intp i = 0; i < a->n; i += PART, masters += PART, values += PART) {
-        npy_intp n = a->n - i < PART ? a->n - i : PART;
+    for (npy_intp i = 0; i < a->n; i += SOME, masters += SOME, values += SOME) {
+        npy_intp n = a->n - i < SOME ? a->n - i : SOME;
         round_to(half, masters, rounded, n);
         if (!memcmp(rounded, values, n * sizeof *values)) continue;
         widen(half, values, wide, n);
@@ -187,7 +204,9 @@ static int merge_loop(Arguments *a) {
 }
 
 Kernel half_kernels[] = {
-    DECIDES(copy_loop, "f@ =f@"),
+    DECIDES(cast_loop, "f@ =f@"),
+    PARTS("@", add_loop, "f@ f@ =f@"),
+    PARTS("@", multiply_loop, "f@ f@ =f@"),
     DECIDES(merge_loop, "=f@ f@"),
     END_OF_KERNELS,
 };

@@ -6,6 +6,7 @@ from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
+from nnmpi.kernels.halves import multiplied
 from nnmpi.native.table import Kernel
 
 
@@ -13,7 +14,7 @@ def _smooth(a: Array, loop: Kernel) -> Result:
     """An op whose slope the forward pass has computed: that alone is kept."""
     y, slope = kernels.floats_like(a), kernels.floats_like(a)
     loop(a, slope, y)
-    return Result(y, (lambda g, out: g * slope,))
+    return Result(y, (lambda g, out: multiplied(g, slope),))
 
 
 def silu(a: Array) -> Result:

@@ -15,7 +15,7 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import summed
+from nnmpi.kernels.halves import added, multiplied, summed
 
 Gradient = Callable[[Array], Array]
 
@@ -42,8 +42,13 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 def broadcasting(name: str, a: Array, b: Array) -> Array:
     """xp.name(a, b), with a clear error for shapes that do not broadcast."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
+    return _checked(name, getattr(xp, name), a, b)
+
+
+def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    """op(a, b), with a clear error for shapes that do not broadcast."""
     try:
-        return getattr(xp, name)(a, b)
+        return op(a, b)
     except ValueError:
         _check_broadcast(name, a, b)
         raise
@@ -57,7 +62,7 @@ def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
 
 def add(a: Array, b: Array) -> Result:
     """a + b."""
-    return Result(broadcasting("add", a, b), _vjps(a, b, lambda g: g, lambda g: g))
+    return Result(_checked("add", added, a, b), _vjps(a, b, lambda g: g, lambda g: g))
 
 
 def subtract(a: Array, b: Array) -> Result:
@@ -67,7 +72,8 @@ def subtract(a: Array, b: Array) -> Result:
 
 def multiply(a: Array, b: Array) -> Result:
     """a * b."""
-    return Result(broadcasting("multiply", a, b), _vjps(a, b, lambda g: g * b, lambda g: g * a))
+    y = _checked("multiply", multiplied, a, b)
+    return Result(y, _vjps(a, b, lambda g: multiplied(g, b), lambda g: multiplied(g, a)))
 
 
 def divide(a: Array, b: Array) -> Result:

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
 from nnmpi.backend import Array, Backend
+from nnmpi.kernels.halves import cast_loop, merge_loop
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays
@@ -39,8 +39,9 @@ MASTER = np.dtype(np.float32)
 
 def merged(masters: Array, values: Array) -> Array:
     """The masters, but for those of which these values are not the rounding."""
-    same = masters.astype(values.dtype) == values
-    return backend.xp_of(values).where(same, masters, values.astype(MASTER))
+    found = masters.copy()
+    merge_loop(found, values)
+    return found
 
 
 class NoMasters:
@@ -90,14 +91,14 @@ class Masters:
         """Takes over what was written into values since they were rounded."""
         self.factor = 1.0 / self._scaler.now.scale
         if flat is not self.array:  # else who writes values tells the store
-            for shard in self.pieces(self._shards):
-                self.array[shard.packed] = self.of(shard, flat[shard.start : shard.stop])
+            for shard in self._shards:
+                merge_loop(self.array[shard.packed], flat[shard.start : shard.stop])
 
     def round_to(self, flat: Array) -> None:
         """Writes the values of what this rank updates."""
         if flat is not self.array:
             for shard in self._shards:
-                flat[shard.start : shard.stop] = self.array[shard.packed]
+                cast_loop(self.array[shard.packed], flat[shard.start : shard.stop])
 
     def of(self, shard: Shard, values: Array) -> Array:
         """The masters of a shard, but for those of which these values are not the rounding."""
@@ -113,8 +114,9 @@ class Masters:
         for piece in self.pieces(shards):
             summed = store.shard_gradient(piece)
             gradient = self._scratch[: len(summed)]
-            gradient[...] = summed
-            gradient *= self.factor
+            cast_loop(summed, gradient)
+            if self.factor != 1:
+                gradient *= self.factor
             yield piece, self.array[piece.packed], gradient
 
     def pieces(self, shards: Iterable[Shard]) -> Iterator[Shard]:
