@@ -166,16 +166,20 @@ static const Core *core_of(int half) {
 }
 
 /* Rows of sums as rows of C. */
-static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, int half,
-                        npy_uint16 *C, npy_intp c_row, Finish f) {
-    for (npy_intp i = 0; i < rows; i++, sums += row, C += c_row) {
-        if (f.bias || f.cuts) finish_row(n, sums, sums, f.bias, f.cuts);
-        round_to(half, sums, C, n);
+static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, int half, char *C,
+                        npy_intp bytes, Finish f) {
+    for (npy_intp i = 0; i < rows; i++, sums += row, C += bytes) {
+        if (f.adds) finish_row(n, (float *)C, (float *)C, sums, 0);
+        else if (f.is_wide) finish_row(n, sums, (float *)C, f.bias, f.cuts);
+        else {
+            if (f.bias || f.cuts) finish_row(n, sums, sums, f.bias, f.cuts);
+            round_to(half, sums, (npy_uint16 *)C, n);
+        }
     }
 }
 
 /* Some columns of C, with room for packed numbers and sums. */
-static void columns_of(const Core *q, Side A, Side B, int half, npy_uint16 *C, npy_intp c_row,
+static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
                        Finish f, float *strips, float *tiles, float *sums) {
     npy_intp width = whole(B.lines, q->strip), is_deep = A.terms > q->depth;
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
@@ -193,14 +197,15 @@ static void columns_of(const Core *q, Side A, Side B, int half, npy_uint16 *C, n
                     q->tile(depth, tiles + r * depth, strips + j * depth, here + r * width + j,
                             width, k > 0);
             if (k + terms == A.terms)
-                finish_rows(a.lines, B.lines, here, width, half, C + i * c_row, c_row, f);
+                finish_rows(a.lines, B.lines, here, width, half, C + i * bytes, bytes, f);
         }
     }
 }
 
-int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, npy_uint16 *C,
+int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, void *C,
                  Finish f) {
     const Core *q = core_of(half);
+    npy_intp itemsize = f.is_wide ? sizeof(float) : sizeof(npy_uint16);
     npy_intp depth = whole(s->k < q->depth ? s->k : q->depth, q->together) / q->together;
     npy_intp columns = whole(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
     npy_intp block = whole(s->m < q->block ? s->m : q->block, q->tall);
@@ -212,9 +217,9 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
     for (npy_intp j = 0; j < s->n; j += columns) {
         npy_intp n = s->n - j < columns ? s->n - j : columns;
         Side b = {B + j * s->b_column, n, s->k, s->b_column, s->b_term};
-        Finish here = {f.bias ? f.bias + j : NULL, f.cuts};
-        columns_of(q, a, b, half, C + j, s->c_row, here, room, room + strips,
-                   room + strips + tiles);
+        Finish here = {f.bias ? f.bias + j : NULL, f.cuts, f.is_wide, f.adds};
+        columns_of(q, a, b, half, (char *)C + j * itemsize, s->c_row * itemsize, here, room,
+                   room + strips, room + strips + tiles);
     }
     free(room);
     return 1;

@@ -6,15 +6,15 @@
 
 #ifdef FUSED
 /* What becomes of a row of sums before it is rounded: + bias, if it is not NULL, and ReLU if it
-   cuts. */
+   cuts; where C is in float32 (is_wide), it is not rounded, and is added to C if it adds. */
 typedef struct {
     const float *bias;
-    int cuts;
+    int cuts, is_wide, adds;
 } Finish;
 
 /* All three have this type of 16 bits. C has neighbours in its rows. Terms are added in the order
    of k, two at a time where the processor does so; 0 where memory is lacking. */
-int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, npy_uint16 *C,
+int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, void *C,
                  Finish finish);
 #endif
 #endif

@@ -63,7 +63,7 @@ static int half_outputs(const Arguments *a, const Layer *q, int half) {
     float *bias = NULL;
     if (q->b && !(bias = malloc(q->O * sizeof *bias))) return NO_MEMORY;
     if (q->b) widen(half, a->at[2], bias, q->O);
-    int done = half_product(&s, half, a->at[0], a->at[1], a->at[3], (Finish){bias, q->cuts});
+    int done = half_product(&s, half, a->at[0], a->at[1], a->at[3], (Finish){.bias = bias, .cuts = q->cuts});
     free(bias);
     return done ? DONE : NO_MEMORY;
 }
@@ -85,7 +85,7 @@ static void half_column_sum(const Layer *q, int half, const npy_uint16 *g, npy_u
 static int half_gradients(const Arguments *a, const Layer *q, int half) {
     Sizes of_x = {q->n, q->K, q->O, q->O, 1, q->K, 1, q->K, 1};
     Sizes of_w = {q->O, q->K, q->n, 1, q->O, q->K, 1, q->K, 1};
-    Finish none = {NULL, 0};
+    Finish none = {NULL};
     if (a->at[3] && !half_product(&of_x, half, a->at[0], a->at[1], a->at[3], none))
         return NO_MEMORY;
     if (a->at[4] && !half_product(&of_w, half, a->at[0], a->at[2], a->at[4], none))

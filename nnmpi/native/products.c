@@ -1,6 +1,7 @@
-/* products_loop(A, B, C, adds): C[g] = A[g] @ B[g], or += if it adds, of float32.
+/* products_loop(A, B, C, adds): C[g] = A[g] @ B[g], or += if it adds, of float32, or of 16 bits with
+   sums in float32 (half_products.h).
 
-   g  matrices     A (g, m, k) in any strides     B (g, k, n), C (g, m, n) with contiguous rows
+   g  matrices     A (g, m, k), B (g, k, n) in any strides     C (g, m, n) with contiguous rows
 
    B is packed in strips of WIDTH columns, one behind the other:
 
@@ -8,7 +9,7 @@
        | 0 1 | 2 3 | 4 |
 
    DEPTH terms at a time are added in their order, then their sum, whatever the other sizes are. */
-#include "products.h"
+#include "half_products.h"
 #include <stdlib.h>
 
 #ifdef FUSED
@@ -98,9 +99,25 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
     return 1;
 }
 
+/* Of A and B in 16 bits; C has 16 bits too, or is in float32. */
+static int half_products(Arguments *a, const Sizes *s) {
+    int half = a->array[0].half, is_wide = !a->array[2].half, done = 1;
+    Finish f = {.is_wide = is_wide, .adds = a->number[0] != 0};
+    npy_intp itemsize = a->array[2].itemsize;
+    if (!half || a->array[1].half != half || (!is_wide && (f.adds || a->array[2].half != half)))
+        return NOT_MADE_FOR;
+    const npy_uint16 *A = a->at[0], *B = a->at[1];
+    for (npy_intp g = 0; g < SIZE(a, 'g') && done; g++)
+        done = half_product(s, half, A + g * step(a, 0, 0), B + g * step(a, 1, 0),
+                            (char *)a->at[2] + g * step(a, 2, 0) * itemsize, f);
+    return done ? DONE : NO_MEMORY;
+}
+
 static int products_loop(Arguments *a) {
     Sizes s = {SIZE(a, 'm'), SIZE(a, 'n'), SIZE(a, 'k'), step(a, 0, 1), step(a, 0, 2),
-               step(a, 1, 1), 1,           step(a, 2, 1), 1};
+               step(a, 1, 1), step(a, 1, 2), step(a, 2, 1), 1};
+    without_gil(a, a->bytes);
+    if (a->halves) return half_products(a, &s);
     const float *A = a->at[0], *B = a->at[1];
     float *C = a->at[2];
     int adds = a->number[0] != 0, done = 1;
@@ -113,7 +130,7 @@ static int products_loop(Arguments *a) {
 
 Kernel product_kernels[] = {
 #ifdef FUSED
-    PARTS("g", products_loop, "f:gmk f-gkn =f-gmn !"),
+    DECIDES(products_loop, "f:gmk f:gkn =f-gmn !"),
 #endif
     END_OF_KERNELS,
 };
