@@ -30,12 +30,15 @@ class Residence(Enum):
 
 class UnitLoad(NamedTuple):
     """A unit in a micro-batch: seconds of both passes; bytes that its backward pass needs, and
-    those of its input, if it is to be computed again."""
+    those of its input, if it is to be computed again; of values that are read for each pass, and of
+    gradients that are written behind the backward one, where the model is on disk."""
 
     forward: float
     backward: float
     nbytes: float
     input_bytes: float = 0.0
+    values: float = 0.0
+    gradients: float = 0.0
 
 
 class Disk(NamedTuple):
@@ -47,13 +50,46 @@ class Disk(NamedTuple):
     paging: float = 0.0
 
 
+class ModelOnDisk(NamedTuple):
+    """Bytes of values, gradients and running sums that are on disk but for those in use, and what
+    is in memory of them at a time."""
+
+    values: float
+    gradients: float
+    sums: float
+    window: float
+
+    @property
+    def nbytes(self) -> float:
+        """All of it."""
+        return self.values + self.gradients + self.sums
+
+    @property
+    def saved(self) -> float:
+        """What is in memory less."""
+        return self.nbytes - self.window
+
+    def seconds(self, disk: Disk) -> float:
+        """Of an update: gradients are read for their norm, and then all; values and running sums
+        are written."""
+        read = self.nbytes + self.gradients
+        written = self.values + self.sums
+        return read / disk.read + written / disk.write + (read + written) * disk.paging
+
+
 Choice: TypeAlias = tuple[Residence, ...]
 """Of each unit."""
 
 KEEP, SWAP, RECOMPUTE = Residence
 
-STATE = -1
-"""Stands for running sums where units are numbered."""
+STATE, MODEL = -1, -2
+"""Stand for running sums, and for values and gradients, where units are numbered."""
+
+PIECE = 1 << 18
+"""Numbers of a model on disk that are updated at a time: whole blocks of sums of squares."""
+
+PIECES_AT_A_TIME = 3
+"""One is updated, the next one is read, and the one before is written."""
 
 STARTS = 200
 """Choices from which a search begins, over the number of units: each takes longer with more."""
@@ -65,6 +101,7 @@ class Residences(NamedTuple):
     names    of the first layer of each unit
     memory   bytes for activations, without the samples themselves
     state    bytes of running sums that are on disk between updates, when activations are gone
+    model    those of the model on disk, if it is there
     """
 
     names: tuple[str, ...]
@@ -73,11 +110,17 @@ class Residences(NamedTuple):
     memory: float
     disk: Disk
     state: float = 0.0
+    model: "ModelOnDisk | None" = None
 
     @property
     def activations(self) -> float:
         """The bytes of all units."""
         return sum(unit.nbytes for unit in self.loads)
+
+    @property
+    def on_disk(self) -> float:
+        """The bytes that are not activations and lie on disk between steps."""
+        return self.model.nbytes if self.model else self.state
 
     @property
     def recomputes(self) -> bool:
@@ -87,7 +130,8 @@ class Residences(NamedTuple):
     @property
     def seconds(self) -> float:
         """Of a micro-batch, forward and back."""
-        return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
+        update = self.model.seconds(self.disk) if self.model else 0.0
+        return seconds(self.loads, self.choice, self.memory, self.disk, self.state) + update
 
     @property
     def seconds_kept(self) -> float:
@@ -137,6 +181,7 @@ class Clocks:
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
+        self.asked = 0.0  # for values: a pass ahead
 
     def seconds(self) -> float:
         """Until both are done; infinite if a pass finds no room."""
@@ -155,9 +200,17 @@ class Clocks:
         if self.held + nbytes > self.memory * (1 + 1e-9):
             self.now = math.inf
 
+    def _values(self, nbytes: float) -> None:
+        """Waits for the values of a unit, if they are on disk."""
+        if nbytes:
+            self.disk_free = max(self.disk_free, self.asked) + nbytes / self.disk.read
+            self.now = max(self.now, self.disk_free) + nbytes * self.disk.paging
+            self.asked = self.now
+
     def _forward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._room(unit.nbytes)
+        self._values(unit.values)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else left(unit, how)
         if how is SWAP:
@@ -188,10 +241,13 @@ class Clocks:
         self.held += extra(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
+        self._values(unit.values)
         if how is RECOMPUTE:
             self.now += unit.forward
         self.now += unit.backward
         self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
+        if unit.gradients:
+            self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
 
 
 def seconds(
