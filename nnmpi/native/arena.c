@@ -259,6 +259,7 @@ static int writes(Arena *a, npy_intp start, size_t n) {
 static int written(Arena *a, npy_intp start, size_t n) {
     unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (sync_file_range(a->fd, start, (off_t)n, all)) return -1;
+    if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1; /* mapped around others meanwhile */
     errno = posix_fadvise(a->fd, start, (off_t)n, POSIX_FADV_DONTNEED);
     return errno;
 }

@@ -85,7 +85,7 @@ KEEP, SWAP, RECOMPUTE = Residence
 STATE, MODEL = -1, -2
 """Stand for running sums, and for values and gradients, where units are numbered."""
 
-PIECE = 1 << 18
+PIECE = 1 << 17
 """Numbers of a model on disk that are updated at a time: whole blocks of sums of squares."""
 
 PIECES_AT_A_TIME = 3
@@ -181,7 +181,8 @@ class Clocks:
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
-        self.asked = 0.0  # for values: a pass ahead
+        self.coming = 0.0  # when values of the next pass are there
+        self._ask_for(0)
 
     def seconds(self) -> float:
         """Until both are done; infinite if a pass finds no room."""
@@ -200,17 +201,20 @@ class Clocks:
         if self.held + nbytes > self.memory * (1 + 1e-9):
             self.now = math.inf
 
-    def _values(self, nbytes: float) -> None:
-        """Waits for the values of a unit, if they are on disk."""
-        if nbytes:
-            self.disk_free = max(self.disk_free, self.asked) + nbytes / self.disk.read
-            self.now = max(self.now, self.disk_free) + nbytes * self.disk.paging
-            self.asked = self.now
+    def _values(self, s: int, following: int) -> None:
+        """Waits for the values of a unit, if they are on disk, and asks for those of another."""
+        self.now = max(self.now, self.coming) + self.units[s].values * self.disk.paging
+        self._ask_for(following)
+
+    def _ask_for(self, s: int) -> None:
+        if 0 <= s < len(self.units) and self.units[s].values:
+            nbytes = self.units[s].values
+            self.coming = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
 
     def _forward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._room(unit.nbytes)
-        self._values(unit.values)
+        self._values(s, s + 1)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else left(unit, how)
         if how is SWAP:
@@ -241,7 +245,7 @@ class Clocks:
         self.held += extra(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
-        self._values(unit.values)
+        self._values(s, s - 1)
         if how is RECOMPUTE:
             self.now += unit.forward
         self.now += unit.backward

@@ -166,7 +166,7 @@ def _model(
     here = [v * (1 + alone) for v in values]  # of two neighbours, one is on its way
     passes = max(map(sum, pairwise(here)), default=sum(here))
     rows = 2 + sums_of_optimizer(a.config)
-    update = PIECES_AT_A_TIME * min(PIECE * a.dtype.itemsize, whole) * rows
+    update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, whole) * rows
     return ModelOnDisk(whole, gradients, held.optimizer, max(passes, update))
 
 

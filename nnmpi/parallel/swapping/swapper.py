@@ -89,7 +89,8 @@ class Swapper:
     @contextmanager
     def making_state(self) -> Iterator[None]:
         """Within it the running sums are made."""
-        with self._arena.making(STATE) if self._plan.on_disk else nullcontext():
+        where = self._arena.making(STATE) if self._plan.state else self.making_model()
+        with where:
             yield
         self._disk.write_state()
 
