@@ -15,6 +15,7 @@
        address(handler)                          where the mapping begins
        trim(handler, bytes)                      no more than this of free memory keeps its pages
        forget(handler, start, end)               drops pages unwritten: they are 0
+       singly(handler, start, end)               one that is touched brings no others to memory
        start_write, end_write(handler, start, end)   writes pages and drops them
        start_read, end_read(handler, start, end)     has pages in memory
 
@@ -278,6 +279,11 @@ static int there(Arena *a, npy_intp start, size_t n) {
 
 static int forgets(Arena *a, npy_intp start, size_t n) { return zeroed(a, start, (npy_intp)n); }
 
+static int alone(Arena *a, npy_intp start, size_t n) {
+    return madvise(a->memory + start, n, MADV_RANDOM);
+}
+
+static PyObject *singly(PyObject *self, PyObject *args) { return on_range(args, alone); }
 static PyObject *forget(PyObject *self, PyObject *args) { return on_range(args, forgets); }
 static PyObject *start_write(PyObject *self, PyObject *args) { return on_range(args, writes); }
 static PyObject *end_write(PyObject *self, PyObject *args) { return on_range(args, written); }
@@ -293,6 +299,7 @@ PyMethodDef arena_functions[] = {
     {"address", address, METH_O, NULL},
     {"trim", trim, METH_VARARGS, NULL},
     {"forget", forget, METH_VARARGS, NULL},
+    {"singly", singly, METH_VARARGS, NULL},
     {"start_write", start_write, METH_VARARGS, NULL},
     {"end_write", end_write, METH_VARARGS, NULL},
     {"start_read", start_read, METH_VARARGS, NULL},

@@ -181,7 +181,7 @@ class Clocks:
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
-        self.coming = 0.0  # when values of the next pass are there
+        self.coming = self.behind = 0.0  # values of the next pass are there, gradients on disk
         self._ask_for(0)
 
     def seconds(self) -> float:
@@ -191,7 +191,7 @@ class Clocks:
         for s in reversed(range(len(self.units))):
             self._backward(s)
         self._read(STATE)
-        return max(self.now, self.ready.get(STATE, math.inf))
+        return max(self.now, self.behind, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
         """Waits for writes until there is room."""
@@ -252,6 +252,7 @@ class Clocks:
         self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
         if unit.gradients:
             self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
+            self.behind = self.disk_free
 
 
 def seconds(

@@ -131,6 +131,10 @@ class Arena:
         if 0 <= start < self._nbytes and first < stop:
             _function("forget")(self._handler, first, stop)
 
+    def singly(self, blocks: Blocks) -> None:
+        """A page there that is touched brings no others to memory."""
+        self._each(("singly",), blocks)
+
     def _bytes_of(self, array: np.ndarray) -> tuple[int, int]:
         start = array.__array_interface__["data"][0] - self._address
         return start, start + array.nbytes

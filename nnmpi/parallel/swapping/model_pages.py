@@ -37,10 +37,15 @@ class ModelPages(InMemory):
         self._values = [arena.places(store.values[p.index] for p in own) for own in self._own]
         self._gradients = [arena.places(store.grad_memories[p.index] for p in s) for s in self._own]
         self._behind: Blocks = []
+        arena.singly(arena.places([store.flat_grad]))
 
     def begin(self) -> None:
         """A step begins: gradients of the one before, and what was read since, are let go of."""
         self._arena.forget(self._store.flat_grad[self._store.spans[0][0] :])
+        self.drop()
+
+    def drop(self) -> None:
+        """Nothing is in use: what the system has read around other pages goes too."""
         self._arena.write_out(self._arena.blocks(MODEL))
 
     def enter(self, s: int, following: int) -> None:

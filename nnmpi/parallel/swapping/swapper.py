@@ -108,6 +108,8 @@ class Swapper:
         if self._pages:
             self._pages.end_backward()
         do(op)
+        if self._pages:
+            self._pages.drop()
         with disk.change:
             disk.read.discard(STATE)
             disk.held -= self._plan.state

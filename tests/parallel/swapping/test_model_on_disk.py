@@ -1,4 +1,4 @@
-"""Values, gradients and running sums on disk but for those in use: the same bits, the same steps."""
+"""Values, gradients and running sums on disk but for those in use: the same bits."""
 
 import ctypes
 import mmap
