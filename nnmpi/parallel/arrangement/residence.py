@@ -42,12 +42,13 @@ class UnitLoad(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """Bytes a second; and the seconds a byte that computing loses: for new pages and dropped ones,
-    and to the thread that writes and reads, as if all of its time were taken from it."""
+    """Bytes a second; and the seconds a byte that computing loses: to the thread that writes and
+    reads, as if all of its time were taken from it, and for new pages and dropped ones."""
 
     write: float
     read: float
     paging: float = 0.0
+    touch: float = 0.0
 
 
 class ModelOnDisk(NamedTuple):
@@ -180,6 +181,7 @@ class Clocks:
         self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
+        self.warm = memory - state  # free, with pages, since the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
         self.coming = self.behind = 0.0  # values of the next pass are there, gradients on disk
         self._ask_for(0)
@@ -200,6 +202,9 @@ class Clocks:
             self.now, self.held = max(self.now, end), self.held - freed
         if self.held + nbytes > self.memory * (1 + 1e-9):
             self.now = math.inf
+        self.warm = min(self.warm, self.memory - self.held)
+        self.now += max(nbytes - self.warm, 0.0) * self.disk.touch
+        self.warm = max(self.warm - nbytes, 0.0)
 
     def _values(self, s: int, following: int) -> None:
         """Waits for the values of a unit, if they are on disk, and asks for those of another."""
@@ -217,6 +222,7 @@ class Clocks:
         self._values(s, s + 1)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else left(unit, how)
+        self.warm += unit.nbytes - left(unit, how) if how is not SWAP else 0.0
         if how is SWAP:
             self.now += unit.nbytes * self.disk.paging
             self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
@@ -249,7 +255,8 @@ class Clocks:
         if how is RECOMPUTE:
             self.now += unit.forward
         self.now += unit.backward
-        self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
+        freed = left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
+        self.held, self.warm = self.held - freed, self.warm + freed
         if unit.gradients:
             self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
             self.behind = self.disk_free

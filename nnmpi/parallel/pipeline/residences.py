@@ -197,7 +197,8 @@ def _measured(
     loads = (
         UnitLoad(f, b, own, enters) for (f, b), (own, enters) in zip(slowest, nbytes, strict=True)
     )
-    return tuple(loads), Disk(write, read, max(disk.paging for disk in disks))
+    paging, touch = (max(getattr(disk, name) for disk in disks) for name in ("paging", "touch"))
+    return tuple(loads), Disk(write, read, paging, touch)
 
 
 def _merged(group: Sequence[Unit]) -> Unit:

@@ -28,6 +28,9 @@ PAGE = mmap.PAGESIZE
 PIECES = 64
 """In which they are written and read, as arrays are."""
 
+STRIDE = 23
+"""It has no divisor in common with PIECES, so that each is met."""
+
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
@@ -173,21 +176,32 @@ def measured_disk() -> Disk:
     """How fast the disk of arenas is, and how long pages take; the best of three times."""
     with in_one_line(MEASURED):
         both = [_measure(Arena(MEASURED)) for _ in range(3)]
-    return Disk(*map(max, zip(*both, strict=True)))._replace(paging=min(d.paging for d in both))
+    write, read, *_ = map(max, zip(*both, strict=True))
+    return Disk(write, read, min(d.paging for d in both), min(d.touch for d in both))
+
+
+def mixed(blocks: Blocks) -> Blocks:
+    """These in an order in which the next one is far away: one after the other the system would
+    make room for many pages at a time, which takes a quarter of the time; passes have no order."""
+    return [blocks[i * STRIDE % len(blocks)] for i in range(len(blocks))]
 
 
 def _measure(arena: Arena) -> Disk:
     with arena.making(0):
         array = np.empty(MEASURED, np.uint8)
-    fill, ends = array.fill, range(0, MEASURED + 1, MEASURED // PIECES)
-    blocks = [*pairwise(ends)]
+    blocks = [*pairwise(range(0, MEASURED + 1, MEASURED // PIECES))]
+
+    def fill(value: int) -> None:
+        for start, end in mixed(blocks):
+            array[start:end] = value
+
     first, again = (_seconds(partial(fill, value)) for value in (1, 2))
     began = thread_time()
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
     taken = thread_time() - began
     del array, fill
-    paging = max(first - again, 0.0) + taken + _seconds(partial(arena.trim, 0))
-    return Disk(MEASURED / write, MEASURED / read, paging / MEASURED)
+    touch = max(first - again, 0.0) + _seconds(partial(arena.trim, 0))
+    return Disk(MEASURED / write, MEASURED / read, taken / MEASURED, touch / MEASURED)
 
 
 def _seconds(act: Callable[[], object]) -> float:
