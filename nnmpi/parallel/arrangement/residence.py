@@ -72,10 +72,11 @@ class ModelOnDisk(NamedTuple):
 
     def seconds(self, disk: Disk) -> float:
         """Of an update: gradients are read for their norm, and then all; values and running sums
-        are written."""
+        are written, and their pages touched for that."""
         read = self.nbytes + self.gradients
         written = self.values + self.sums
-        return read / disk.read + written / disk.write + (read + written) * disk.paging
+        computing = (read + written) * disk.paging + written * disk.touch
+        return read / disk.read + written / disk.write + computing
 
 
 Choice: TypeAlias = tuple[Residence, ...]
@@ -254,7 +255,7 @@ class Clocks:
         self._values(s, s - 1)
         if how is RECOMPUTE:
             self.now += unit.forward
-        self.now += unit.backward
+        self.now += unit.backward + unit.gradients * self.disk.touch
         freed = left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
         self.held, self.warm = self.held - freed, self.warm + freed
         if unit.gradients:

@@ -186,20 +186,21 @@ def mixed(blocks: Blocks) -> Blocks:
     return [blocks[i * STRIDE % len(blocks)] for i in range(len(blocks))]
 
 
+def _fill(array: np.ndarray, blocks: Blocks, value: int) -> None:
+    for start, end in blocks:
+        array[start:end] = value
+
+
 def _measure(arena: Arena) -> Disk:
     with arena.making(0):
         array = np.empty(MEASURED, np.uint8)
     blocks = [*pairwise(range(0, MEASURED + 1, MEASURED // PIECES))]
 
-    def fill(value: int) -> None:
-        for start, end in mixed(blocks):
-            array[start:end] = value
-
-    first, again = (_seconds(partial(fill, value)) for value in (1, 2))
+    first, again = (_seconds(partial(_fill, array, mixed(blocks), value)) for value in (1, 2))
     began = thread_time()
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
     taken = thread_time() - began
-    del array, fill
+    del array
     touch = max(first - again, 0.0) + _seconds(partial(arena.trim, 0))
     return Disk(MEASURED / write, MEASURED / read, taken / MEASURED, touch / MEASURED)
 
