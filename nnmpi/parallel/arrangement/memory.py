@@ -75,6 +75,12 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     for held in a.model_on(rank).others:
         sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
     of_trained = a.store.holds(a, rank)
+    if a.residences is not None and (model := a.residences.model) is not None:
+        of_trained = of_trained._replace(
+            parameters=round(model.window),
+            gradients=0 if model.gradients else of_trained.gradients,
+            optimizer=0,
+        )
     return of_trained._replace(
         parameters=of_trained.parameters + sizes[True],
         buffers=sizes[False],

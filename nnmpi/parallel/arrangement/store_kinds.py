@@ -79,6 +79,8 @@ class StoreKind(NamedTuple):
     scalars     whether scalars travel in front of the gradients
     scatters    whether each backward pass scatters gradients among the replicas
     is_whole    whether a rank alone can read the parameters between steps
+    has_pages   whether values and running sums can be on disk but for those in use: all are in
+                memory of the rank alone
     """
 
     name: str
@@ -95,6 +97,7 @@ class StoreKind(NamedTuple):
     scalars: bool = True
     scatters: bool = False
     is_whole: bool = True
+    has_pages: bool = False
 
 
 def asked_kind(config: Config) -> StoreKind:
@@ -292,8 +295,8 @@ _of_strategy = partial(StoreKind, buckets=False)
 STORE_KINDS: dict[str, StoreKind] = {
     kind.name: kind
     for kind in (
-        StoreKind("replica", _copy, _sums),
-        StoreKind("local", _copy),
+        StoreKind("replica", _copy, _sums, has_pages=True),
+        StoreKind("local", _copy, has_pages=True),
         StoreKind(
             "node", _on_node, _sums_on_node, updaters=lambda a, rank, _: a.near_replicas(rank)
         ),
