@@ -11,7 +11,7 @@ from nnmpi.parallel.tensor.patterns import Marker
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
 from nnmpi.parallel.tensor.ways import WHOLE
 
-BATCH = "batch"
+BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
 """What `channels:tp` allows; each of the others allows itself alone."""
 
@@ -35,9 +35,19 @@ class Constraints(NamedTuple):
         return bool(self.ways) or BATCH in self.names
 
     @property
+    def has_rows(self) -> bool:
+        """Whether images may be cut by rows."""
+        return "spatial" in self.ways.values() or self.names_rows
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether images are to be cut by rows wherever they can be."""
+        return ROWS in self.names
+
+    @property
     def per_step(self) -> int:
-        """The samples of a step if the search weighs samples against channels; else 0."""
-        return self.samples * (BATCH in self.names)
+        """The samples of a step if the search weighs samples or rows against channels; else 0."""
+        return self.samples * bool(self.names & {BATCH, ROWS})
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
         """Whether the names allow a choice for a layer."""
@@ -46,6 +56,8 @@ class Constraints(NamedTuple):
             return not by_samples or follows(node)
         if choice.way.pattern.how == "samples":
             return BATCH in self.names or not self.names or follows(node)
+        if choice.way.pattern.how == "spatial" and choice.way.input is None:
+            return self.names_rows or not self.names
         name = _cut_of(graph, node, choice)
         return not (self.names and name) or name in self._channels()
 

@@ -4,15 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nnmpi.autograd.ops.join import SUMS
-from nnmpi.nn import MaxPool2d
+from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
-from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
+from nnmpi.parallel.tensor.choices import NodeChoice, cut_by, cut_of_positions, made_by
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import POSITIONS, LayerMessage
+from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
@@ -103,8 +102,9 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
-    if way.input is ... and choice.output == cut_of_positions(y, ranks):
-        way = way._replace(input=POSITIONS, output=POSITIONS)
+    for marker in (POSITIONS, IMAGE_ROWS):
+        if way.input is ... and choice.output == cut_by(marker, y, ranks):
+            way = way._replace(input=marker, output=marker)
     told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
     if POSITIONS in way.markers:
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
@@ -119,9 +119,14 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
     unsent = frozenset() if patterns.of_gradients(graph, node) else patterns.I
     for row in layer.way.pattern.sends:
         if passes := row.passes - unsent:
-            yield LayerMessage(row, row.carries(graph, node), passes, layer.position_bounds)
+            along = layer.bounds if IMAGE_ROWS in layer.way.markers else layer.position_bounds
+            yield LayerMessage(row, row.carries(graph, node), passes, along)
     if layer.gathers:
-        yield patterns.GATHER_OUTPUT.of(_gathered(graph, layer.node), layer.bounds)
+        # the choice counts its numbers before a pooling, so that they do not depend on what is fused
+        y, bounds = made_by(graph, layer.node), layer.bounds
+        if layer.way.output is IMAGE_ROWS:
+            bounds = parts_of(y.sample[1], len(bounds) - 1)
+        yield patterns.GATHER_OUTPUT.of(y.numbers, bounds)
 
 
 def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
@@ -135,15 +140,3 @@ def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     back = [patterns.SUM_GRADIENT.of(e.numbers) for e in call.inputs if e.requires_grad]
     first = one._replace(sends=(joins, *back[:1]))
     return [first, *(one._replace(sends=(message,)) for message in back[1:])]
-
-
-def _gathered(graph: Graph, k: int) -> int:
-    """The numbers of a sample that a gather brings together: behind a pooling that is fused.
-
-    The choice counts them before it, so that it does not depend on what is fused.
-    """
-    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
-    pool = graph.nodes[last]
-    is_fused = pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
-    node = pool if is_fused else graph.nodes[k]
-    return graph.edges[node.outputs[0]].numbers
