@@ -104,14 +104,15 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     """The names of ways by the paths of layers, of those by patterns; the last one counts.
 
     A pattern is of the layers that have the way. Layers in branches of ranks have no choice, nor
-    those that are as they are on a part of their input. Raises ValueError for a pattern of no
-    layer, and for one that has another way.
+    those that are as they are on a part of their input, unless one that exchanges rows of it is
+    named. Raises ValueError for a pattern of no layer, and for one that has another way.
     """
     found = dict[str, str]()
     for pattern, how in ways.items():
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
-        known = {n.name: _names_of_ways(graph, n) for n in named if not follows(n)}
+        free = (n for n in named if not follows(n) or (n.name, how) == (pattern, "spatial"))
+        known = {n.name: _names_of_ways(graph, n) for n in free}
         having = [name for name, names in known.items() if how in names]
         if not having or (pattern in known and pattern not in having):
             why = "the model has no such layer"

@@ -46,17 +46,17 @@ class OnRows(nn.Module):
     _way: Way
     gather_output: bool
 
-    def forward(self, x: Any, pool: bool = False, **fused: bool) -> Tensor:
-        x = as_tensor(x)
+    def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
+        x, options = as_tensor(x), {"relu": relu, "pool": pool}
         if self._way.input is None:
             x = scatter(x, self.comm, self.bounds, 2)
         made = self.window(pool).outputs(self.bounds[-1])
-        y = self.of_rows(x, **fused, pool=pool) if pool else self.of_rows(x, **fused)
+        y = self.of_rows(x, **{name: True for name, is_fused in options.items() if is_fused})
         return gather(y, self.comm, bounds(made, self.comm.size), 2) if self.gather_output else y
 
-    def of_rows(self, x: Tensor, **fused: bool) -> Tensor:
+    def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
         """The rows of the output that are here, from those of the input."""
-        y: Tensor = super().forward(x, **fused)
+        y: Tensor = super().forward(x, *args, **fused)
         return y
 
     def window(self, pool: bool = False) -> Window:
@@ -113,6 +113,10 @@ class SpatialBatchNorm2d(OnRows, nn.BatchNorm2d):
         if batch_stats is not UNTRACKED:
             batch_stats = OverRanks(self.comm, batch_stats)
         return super().normalised(x, weight, bias, batch_stats)
+
+
+class SpatialDropout(OnRows, nn.Dropout):
+    """Dropout of the pixels of these rows, which is told which ones they are."""
 
 
 class SpatialDropout2d(OnRows, nn.Dropout2d):

@@ -27,6 +27,7 @@ from nnmpi.parallel.tensor.image_rows import (
     SpatialAvgPool2d,
     SpatialBatchNorm2d,
     SpatialConv2d,
+    SpatialDropout,
     SpatialDropout2d,
     SpatialMaxPool2d,
     SpatialMean,
@@ -187,6 +188,7 @@ _BY_ROWS = Way(IMAGE_ROWS, IMAGE_ROWS)
 _WINDOWS = _BY_ROWS._replace(fits=_has_equal_windows, named=SPATIAL)
 _SPATIAL = _WINDOWS._replace(part=SpatialConv2d)
 _SPATIAL_OF_WHOLE = _SPATIAL._replace(input=None, named=SPATIAL_OF_WHOLE)
+_MASKED_ROWS = _BY_ROWS._replace(sizes=("part",), part=SpatialDropout)
 _MEAN = Way(IMAGE_ROWS, None, fits=_is_mean, part=SpatialMean)
 _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
@@ -206,7 +208,7 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=SpatialPReLU))),
     nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
     nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
-    nn.Dropout: LayerRule((Way(..., ..., sizes=("part",)),), same_axis),
+    nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",))), same_axis),
     nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _BY_ROWS._replace(part=SpatialDropout2d))),
     nn.Flatten: LayerRule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),)),
     nn.MaxPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=SpatialMaxPool2d))),

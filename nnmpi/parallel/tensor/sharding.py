@@ -9,7 +9,7 @@ from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
-from nnmpi.parallel.tensor.choices import NodeChoice, cut_by, cut_of_positions, made_by
+from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions, made_by
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.possible import variables_of
@@ -102,9 +102,8 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
-    for marker in (POSITIONS, IMAGE_ROWS):
-        if way.input is ... and choice.output == cut_by(marker, y, ranks):
-            way = way._replace(input=marker, output=marker)
+    if way.input is ... and choice.output == cut_of_positions(y, ranks):
+        way = way._replace(input=POSITIONS, output=POSITIONS)
     told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
     if POSITIONS in way.markers:
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
@@ -122,7 +121,7 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
             along = layer.bounds if IMAGE_ROWS in layer.way.markers else layer.position_bounds
             yield LayerMessage(row, row.carries(graph, node), passes, along)
     if layer.gathers:
-        # the choice counts its numbers before a pooling, so that they do not depend on what is fused
+        # the choice counts its numbers before a pooling that is fused
         y, bounds = made_by(graph, layer.node), layer.bounds
         if layer.way.output is IMAGE_ROWS:
             bounds = parts_of(y.sample[1], len(bounds) - 1)

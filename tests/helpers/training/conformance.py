@@ -489,7 +489,6 @@ def _rows_of_images() -> Iterator[Row]:
         {**rows, "pp": 2, "micro_batches": 3, "recompute": True},
         {**rows, "dp": 2, "pp": 2, "zero": 1, "micro_batches": 2},
         {**rows, "layout": "rows:tp,channels:tp"},
-        {**rows, "layout": "rows:tp,batch:tp"},
     ]
     for layout, name in product(layouts, laws_spatial.CNNS):
         build, given = laws_spatial.CNNS[name]
@@ -501,8 +500,9 @@ def _rows_of_images() -> Iterator[Row]:
         others = {k: v for k, v in layout.items() if k not in same}
         yield _row("digits-cnn", others, {**CNN, **same})
         yield _row("residual cnn", others, {"build": GRAPH_MODELS["residual cnn"], **same})
-    for ways in ("0=spatial,1=spatial,10=column", "0=spatial,4=samples", "0=samples,4=spatial"):
-        yield _row("digits-cnn", {"tp": 2, "layout": ways}, CNN)
+    ways = ["0=spatial,1=spatial,10=column", "0=spatial,4=samples", "0=samples,4=spatial"]
+    for given in (*ways, "rows:tp,batch:tp"):
+        yield _row("digits-cnn", {"tp": 2, "layout": given}, CNN)
     yield _trained(
         "digits-cnn of one sample", {**rows, "dp": 2}, {**CNN, "batch_size": 1, "steps": 10}
     )
