@@ -9,8 +9,8 @@ from nnmpi.kernels.conv import ConvShape, sides_of
 from nnmpi.kernels.im2col import NARROW
 from nnmpi.kernels.window import windows
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.tensor.choices import made_by, pooling_behind
 from nnmpi.parallel.tensor.halo import Halo, windows_of
+from nnmpi.parallel.tensor.row_graph import made_by, window_of_rows
 
 
 def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[str, int]) -> float:
@@ -58,11 +58,8 @@ def kept_of_rows(
 
 def halo_of(a: Arrangement, k: int, at: Mapping[str, int]) -> Halo:
     """What a rank along tp needs of the images that a layer takes, of which it has some rows."""
-    node, (window, _) = a.graph.nodes[k], windows_of(a.graph.nodes[k].settings)
-    if pooling_behind(a.graph, k) is not None:
-        window = window.pooled()
-    height = a.graph.edges[node.inputs[0]].sample[1]
-    return Halo.of(window, height, a.sharding.ranks, at["tp"])
+    height = a.graph.edges[a.graph.nodes[k].inputs[0]].sample[1]
+    return Halo.of(window_of_rows(a.graph, k), height, a.sharding.ranks, at["tp"])
 
 
 def _channels(a: Arrangement, k: int, at: Mapping[str, int]) -> tuple[int, int]:

@@ -6,10 +6,7 @@ from types import EllipsisType
 from typing import NamedTuple
 
 from nnmpi.collectives.step import bounds as parts_of
-from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Edge, Graph, Node
-from nnmpi.nn.layers.pooling import has_2x2_windows
-from nnmpi.parallel.tensor.halo import rows_sent, windows_of
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
 from nnmpi.parallel.tensor.patterns import (
     GATHER_OUTPUT,
@@ -29,6 +26,7 @@ from nnmpi.parallel.tensor.possible import (
     takes_samples,
     variables_of,
 )
+from nnmpi.parallel.tensor.row_graph import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.sample_cut import OnSamples
 from nnmpi.parallel.tensor.ways import KEPT, OF_SAMPLES, TERMS, WHOLE, AxisCut, Way
 
@@ -160,9 +158,7 @@ def _by_rows(
         yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, made)
         return
     if HALO in way.pattern.sends:
-        window, _ = windows_of(node.settings)
-        moved = rows_sent(window, x.sample[1], ranks) * of_row(graph, node)
-        summed += moved * (1 + x.requires_grad)
+        summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
     cost = _cost(graph, node, *way.pattern.sends).plus(PlanCost(sent=summed))
     yield NodeChoice(way, cost, rows.bounds, False, output, variables)
     if output is not None:
@@ -226,26 +222,6 @@ def cut_of_rows(edge: Edge, ranks: int) -> AxisCut | None:
     if len(edge.sample) != 3 or not edge.of_samples or edge.sample[1] < ranks:
         return None
     return AxisCut(parts_of(edge.sample[1], ranks), 1)
-
-
-def pooling_behind(graph: Graph, k: int) -> int | None:
-    """The node of the pooling that runs as one op with a layer; None if none does."""
-    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
-    pool = graph.nodes[last]
-    is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
-    return last if is_fused else None
-
-
-def made_by(graph: Graph, k: int) -> Edge:
-    """The output of a layer, and of a pooling that runs as one op with it."""
-    last = pooling_behind(graph, k)
-    return graph.edges[graph.nodes[k if last is None else last].outputs[0]]
-
-
-def is_fused_pooling(graph: Graph, k: int) -> bool:
-    """Whether a pooling runs as one op with the layer before it."""
-    firsts = (kept.nodes[0] for kept in graph.kept if kept.nodes[-1] == k)
-    return any(pooling_behind(graph, first) == k for first in firsts)
 
 
 def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:

@@ -28,12 +28,12 @@ from nnmpi.parallel.tensor.choices import (
     channels,
     choices,
     cut_of_rows,
-    made_by,
 )
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
+from nnmpi.parallel.tensor.row_graph import made_by
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 

@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nnmpi.autograd.ops.join import SUMS
+from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
-from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions, made_by
+from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.possible import variables_of
+from nnmpi.parallel.tensor.row_graph import made_by, rows_moved
 from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
@@ -113,13 +115,15 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
 
 
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
-    """The messages of a layer, but those of which nobody needs the gradient of the input."""
+    """The messages of a layer, but those of no rows, and of gradients that nobody needs."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if patterns.of_gradients(graph, node) else patterns.I
+    is_of_rows = IMAGE_ROWS in layer.way.markers
+    bounds = layer.bounds if is_of_rows else layer.position_bounds
+    moved = rows_moved(graph, layer.node, len(bounds) - 1) if is_of_rows else 0
     for row in layer.way.pattern.sends:
-        if passes := row.passes - unsent:
-            along = layer.bounds if IMAGE_ROWS in layer.way.markers else layer.position_bounds
-            yield LayerMessage(row, row.carries(graph, node), passes, along)
+        if (passes := row.passes - unsent) and (moved or row.by is not Collective.MESSAGE):
+            yield LayerMessage(row, row.carries(graph, node), passes, bounds)
     if layer.gathers:
         # the choice counts its numbers before a pooling that is fused
         y, bounds = made_by(graph, layer.node), layer.bounds
