@@ -1,4 +1,4 @@
-"""Layers on some rows of images: the ordinary ones, with whole weights.
+"""Spatial layers, on some rows of images: the ordinary ones, with whole weights.
 
     x whole ──► own rows ──► layers, which exchange a halo where they need one ──► all-gather ──► y
     dx  ◄── all-gather ◄──                                                 ◄── own rows ◄── dy
