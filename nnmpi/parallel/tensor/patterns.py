@@ -156,7 +156,7 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
 """The pattern of a way that names none, by its input and output; ...: cut along some axis."""
 
 COPY = Pattern("copy")
-SPATIAL = Pattern("spatial", (HALO, HALO_GRADIENT))
-SPATIAL_OF_WHOLE = Pattern("spatial", (HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT))
 ROUTER = Pattern("counts", (COUNTS,))
 EXPERTS = Pattern("all-to-all", (TOKENS, RESULTS, RESULT_GRADIENTS, TOKEN_GRADIENTS), divides=True)
+SPATIAL = Pattern("spatial", (HALO, HALO_GRADIENT))
+SPATIAL_OF_WHOLE = Pattern("spatial", (HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT))

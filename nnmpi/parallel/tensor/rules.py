@@ -181,15 +181,15 @@ _GROUPS = Way(
     block=_group_of_inputs,
     behind=_groups_of_convolution,
 )
-_BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
-_GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
-_NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
 _BY_ROWS = Way(IMAGE_ROWS, IMAGE_ROWS)
 _WINDOWS = _BY_ROWS._replace(fits=_has_equal_windows, named=SPATIAL)
 _SPATIAL = _WINDOWS._replace(part=SpatialConv2d)
 _SPATIAL_OF_WHOLE = _SPATIAL._replace(input=None, named=SPATIAL_OF_WHOLE)
 _MASKED_ROWS = _BY_ROWS._replace(sizes=("part",), part=SpatialDropout)
 _MEAN = Way(IMAGE_ROWS, None, fits=_is_mean, part=SpatialMean)
+_BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
+_GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
+_NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
 _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 

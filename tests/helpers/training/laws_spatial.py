@@ -96,15 +96,14 @@ def fused_convolutions_equal_one_rank(comm: Comm, *heights: int) -> None:
     """With ReLU and a 2x2 pool in the same op: what is cut are the rows of the pool."""
     windows = [(3, 1, 1, "auto"), (5, 1, 0, "auto"), (3, 2, 1, "auto"), (1, 1, 0, "auto")]
     windows += [(3, 1, 1, "winograd2"), (3, 1, 0, "winograd4")]
-    for (k, s, p, algorithm), pools in product(windows, (0, 1)):
+    for k, s, p, algorithm in windows:
         for height in heights or (4 * comm.size + 3,):
+            options = {"bias": False, "algorithm": algorithm}
 
-            def make() -> list[nn.Module]:
-                conv = nn.Conv2d(8, 3, k, s, p, bias=False, algorithm=algorithm)  # noqa: B023
-                return [conv, nn.ReLU(), *[nn.MaxPool2d(2)] * pools]  # noqa: B023
+            def make(options: Any = options, sizes: tuple[int, ...] = (k, s, p)) -> list[nn.Module]:
+                return [nn.Conv2d(8, 3, *sizes, **options), nn.ReLU(), nn.MaxPool2d(2)]
 
-            what = f"k={k} s={s} p={p} {algorithm} H={height} pools={pools}"
-            compare(comm, make, image(3, 8, height, 9), what)
+            compare(comm, make, image(3, 8, height, 9), f"k={k} s={s} p={p} {algorithm} H={height}")
 
 
 def between(layer: Callable[[], nn.Module]) -> list[nn.Module]:
@@ -123,9 +122,9 @@ def other_layers_equal_one_rank(comm: Comm) -> None:
     layers += [partial(nn.MaxPool2d, (2, 3), 2, (0, 1), (3, 2)), partial(nn.BatchNorm2d, 3)]
     layers += [partial(nn.PReLU, 3), partial(nn.Dropout2d, 0.4), partial(nn.Dropout, 0.4)]
     layers += [partial(nn.Softplus, 2)]
-    for layer, height in product(layers, (4 * comm.size, 4 * comm.size + 3)):
-        x = np.round(image(2, 3, height, 7))
-        compare(comm, partial(between, layer), x, f"{layer()} H={height}")
+    for layer in layers:
+        x = np.round(image(2, 3, 4 * comm.size + 3, 7))
+        compare(comm, partial(between, layer), x, repr(layer()))
     conv = partial(nn.Conv2d, 3, 4, 3)
     mean = partial(nn.AdaptiveAvgPool2d, 1)
     compare(comm, lambda: [conv(), mean()], image(2, 3, comm.size + 2, 7), "mean")
