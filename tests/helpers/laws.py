@@ -158,7 +158,7 @@ TABLE = {
     "shards": Row(OF_SHARDS, (1, 2, 3), threads_all=(4,), mpi_all=(3,)),
     "sharded models": Row(OF_SHARDED_MODELS, (1, 3), threads_all=(2,), mpi_all=(3,)),
     "tensor parallel": Row(of(laws_tensor), (1, 2, 4), mpi=(3,)),
-    "spatial": Row(of(laws_spatial), (1, 2, 4), mpi_all=(3,)),
+    "spatial": Row(of(laws_spatial), (1, 3), threads_all=(2, 4), mpi_all=(3,)),
     "conformance": Row(
         each(conformance.family_trains_as_one_rank, FAMILIES),
         mpi=conformance.RANKS_OVER_MPI,

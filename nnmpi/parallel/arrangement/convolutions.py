@@ -1,13 +1,16 @@
-"""What convolutions keep of which a rank has some input channels."""
+"""What convolutions keep of which a rank has some input channels, or some rows of the images."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
+from nnmpi.collectives.step import bounds
 from nnmpi.kernels.conv import ConvShape, sides_of
 from nnmpi.kernels.im2col import NARROW
 from nnmpi.kernels.window import windows
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.tensor.halo import Halo, windows_of
+from nnmpi.parallel.tensor.row_graph import made_by, window_of_rows
 
 
 def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[str, int]) -> float:
@@ -31,6 +34,32 @@ def reads_otherwise(a: Arrangement, k: int, at: Mapping[str, int]) -> bool:
     """Whether it takes another algorithm of the channels that are here than of all of them."""
     channels, of_all = _channels(a, k, at)
     return _algorithm(a, k, channels) != _algorithm(a, k, of_all)
+
+
+def kept_of_rows(
+    a: Arrangement, k: int, whole: float, samples: int, at: Mapping[str, int]
+) -> float:
+    """What a layer on some rows keeps besides edges, if it keeps so much of all rows.
+
+    A convolution keeps columns or tiles of its outputs, or else the rows that it needs, with their
+    padding; a pooling a copy of these.
+    """
+    node, halo = a.graph.nodes[k], halo_of(a, k, at)
+    x, (rows, columns) = a.graph.edges[node.inputs[0]], windows_of(node.settings)
+    channels, height, width = x.sample
+    if node.kind != "Conv2d":
+        return whole * halo.height / rows.padded(height)
+    if any(_algorithm(a, k, channels)):
+        made = bounds(made_by(a.graph, k).sample[1], a.sharding.ranks)
+        return whole * (made[at["tp"] + 1] - made[at["tp"]]) / made[-1]
+    pixels = halo.height * columns.padded(width)
+    return float(samples * channels * pixels * np.dtype(x.dtype).itemsize)
+
+
+def halo_of(a: Arrangement, k: int, at: Mapping[str, int]) -> Halo:
+    """What a rank along tp needs of the images that a layer takes, of which it has some rows."""
+    height = a.graph.edges[a.graph.nodes[k].inputs[0]].sample[1]
+    return Halo.of(window_of_rows(a.graph, k), height, a.sharding.ranks, at["tp"])
 
 
 def _channels(a: Arrangement, k: int, at: Mapping[str, int]) -> tuple[int, int]:

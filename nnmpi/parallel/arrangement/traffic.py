@@ -80,14 +80,14 @@ def moments(a: Arrangement, rank: int) -> Iterator[tuple[int, Node, int]]:
 
 
 def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
-    """Messages of layers; statistics where ranks have some samples each, before those of dp."""
+    """Messages of layers; statistics where ranks have parts of a batch, before those of dp."""
     yield from along_tp(a, rank, micro)
-    by_samples = {layer.path for layer in a.sharding.layers if layer.how == "samples"}
-    if not by_samples:
+    parts = {layer.path for layer in a.sharding.layers if layer.way.markers}
+    if not parts:
         return
     passes, group = passes_of(a, rank, micro), a.mesh.group(rank, "tp")
     for s, node, row in moments(a, rank):
-        for one in _moments(a, group, s, node, row) if node.name in by_samples else ():
+        for one in _moments(a, group, s, node, row) if node.name in parts else ():
             yield one._replace(times=len(forward(passes, s) if one.during is Kind.F else micro))
 
 

@@ -22,6 +22,7 @@ from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.convolutions import halo_of
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
 from nnmpi.parallel.tensor import patterns
@@ -192,6 +193,17 @@ def _exchanged(
     )
 
 
+def _of_halo(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Exchange]:
+    """Rows that others need of this rank, or gradients of those that it needs of others."""
+    ends, row = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
+    halo = halo_of(a, layer.node, a.mesh.coordinates(rank))
+    for rows in halo.sent() if message.row is patterns.HALO else halo.received():
+        if rows * row:
+            yield Exchange("rows", Collective.MESSAGE, "", ends, rows * row, a.dtype, Kind.F)
+
+
 def _most_that_go(me: int, tokens: list[int], own: list[int], top_k: int, slots: int) -> list[int]:
     """How many tokens of a sample rank `me` may send to each rank, most where experts are most.
 
@@ -215,5 +227,6 @@ EXCHANGES = {
     Collective.REDUCE_SCATTER: _by_ring,
     Collective.GATHER_COUNTS: _counted,
     Collective.ALL_TO_ALL: _exchanged,
+    Collective.MESSAGE: _of_halo,
 }
 """What a rank takes part in for a message of a layer in a pass."""

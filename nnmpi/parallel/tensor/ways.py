@@ -26,6 +26,17 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
     samples    cut        column                gather the input, and reduce-scatter its gradient
     cut        samples    row                   reduce-scatter the output, and gather its gradient
 
+Where a layout says so, images are cut by rows, too (spatial parallelism): each rank has the whole
+layer, and some rows of each image.
+
+    input      output                           then ranks
+    rows       rows       spatial               exchange the rows that windows need of others, and
+                                                their gradients; sum the gradients of parameters,
+                                                once a step
+    whole      rows       spatial               also gather the gradient of the input
+    rows       whole      spatial, gathered     also gather the output
+    rows       whole      spatial               sum the means of rows
+
 A new way is an entry of `rules.py`, which may name a pattern of its own (`patterns.py`), and the
 class of what a rank has of the layer.
 """
@@ -89,7 +100,7 @@ class Way(NamedTuple):
     """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
 
     input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
-                POSITIONS, SAMPLES: whole, but that these are divided among the ranks
+                POSITIONS, SAMPLES, IMAGE_ROWS: whole, but that these are divided among the ranks
     output      the same of the output; ... is that of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, of which a part has its share
@@ -127,7 +138,7 @@ class Way(NamedTuple):
 
     @property
     def markers(self) -> set[Marker]:
-        """Whether input or output are cut along positions, or along samples."""
+        """Whether input or output are cut along positions, samples, or rows of images."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
@@ -139,7 +150,7 @@ class Way(NamedTuple):
     def name(self) -> str:
         """The name of its pattern, and whether one side alone is cut along positions or samples."""
         sides = {POSITIONS: " of positions", SAMPLES: " of samples"}
-        joins = self.input is not self.output and self.pattern.how != "samples"
+        joins = self.input is not self.output and self.pattern.how not in ("samples", "spatial")
         return self.pattern.how + "".join(sides[m] for m in self.markers if joins)
 
     @property

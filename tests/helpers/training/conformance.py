@@ -12,7 +12,6 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from helpers.device import DEVICE
 from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import (
     laws_conv,
@@ -75,14 +74,12 @@ class Row(NamedTuple):
     options   of the run that the row is, if its arrangement is held to it: the model may be under
               "build", and under "given" the function that has data, if they are not digits
     case      of any run of steps that the row is
-    layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
     name: str
     ranks: int
     trains_as_one_rank: Callable[..., None]
     options: Options | None = None
-    layers: bool = False
     case: Options | None = None
 
     @property
@@ -90,13 +87,6 @@ class Row(NamedTuple):
         """Whether it is refused on a device, since ranks sum through memory that they share."""
         ways = ("allreduce=shared", "allreduce=hierarchical")
         return any(way in self.name.split() for way in ways)
-
-    def trains_on_device(self, comm: Comm) -> None:
-        """The law where several ranks compute on the device of the tests, and one on the CPU."""
-        if self.layers:
-            self.trains_as_one_rank(comm, DEVICE)
-        else:
-            self.trains_as_one_rank(comm)
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
@@ -487,9 +477,35 @@ def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
     return _of_layout(f"{name} in {case['dtype']}", layout, law)
 
 
-def _layers() -> Iterator[Row]:
-    for n in (2, 3):
-        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank, layers=True)
+def _rows_of_images() -> Iterator[Row]:
+    """Images by rows, of odd heights too; behind them whole images, channels or samples."""
+    rows: Options = {"tp": 2, "layout": "rows:tp"}
+    layouts: list[Options] = [
+        *({**rows, "tp": tp} for tp in (2, 3, 4)),
+        {**rows, "dp": 2},
+        {**rows, "dp": 2, "zero": 3, "bucket_mb": 0.001},
+        {**rows, "pp": 2, "micro_batches": 3},
+        {**rows, "pp": 2, "micro_batches": 3, "schedule": "zb-h1"},
+        {**rows, "pp": 2, "micro_batches": 3, "recompute": True},
+        {**rows, "dp": 2, "pp": 2, "zero": 1, "micro_batches": 2},
+        {**rows, "layout": "rows:tp,channels:tp"},
+    ]
+    for layout, name in product(layouts, laws_spatial.CNNS):
+        build, given = laws_spatial.CNNS[name]
+        said = {**laws_spatial.options_of(name), "build": build, "given": given}
+        law = partial(laws_spatial.trains_as_one_rank, name, layout)
+        yield _of_layout(name, layout, law)._replace(options=said | layout)
+    for layout in layouts:
+        same = {k: v for k, v in layout.items() if k == "micro_batches"}
+        others = {k: v for k, v in layout.items() if k not in same}
+        yield _row("digits-cnn", others, {**CNN, **same})
+        yield _row("residual cnn", others, {"build": GRAPH_MODELS["residual cnn"], **same})
+    ways = ["0=spatial,1=spatial,10=column", "0=spatial,4=samples", "0=samples,4=spatial"]
+    for given in (*ways, "rows:tp,batch:tp"):
+        yield _row("digits-cnn", {"tp": 2, "layout": given}, CNN)
+    yield _trained(
+        "digits-cnn of one sample", {**rows, "dp": 2}, {**CNN, "batch_size": 1, "steps": 10}
+    )
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -510,7 +526,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "sequences": _sequences,
     "16 bits": _sixteen_bits,
     "sums in 16 bits": _narrow_sums,
-    "layers of the library": _layers,
+    "rows of images": _rows_of_images,
 }
 
 COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
@@ -619,4 +635,4 @@ def more_of_a_family_trains_as_one_rank(comm: Comm, name: str) -> None:
 def family_trains_on_device(comm: Comm, name: str) -> None:
     with on_device():
         for row in device_rows_over_mpi(name, comm.size):
-            row.trains_on_device(comm)
+            row.trains_as_one_rank(comm)
