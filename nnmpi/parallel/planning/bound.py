@@ -56,6 +56,7 @@ class LowerBounds:
         self._paper, self._costs = paper, costs
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
+        self._passes = dict[tuple[Any, ...], list[dict[Kind, float]]]()
         self._ranks = dict[tuple[Any, ...], list[_Rank]]()
         self._modules = dict[tuple[int, int, bool], list[list[int]]]()
         self._messages = dict[tuple[Any, ...], float]()
@@ -119,13 +120,17 @@ class LowerBounds:
 
     def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
         """The seconds of the passes of each stage, without exchanges."""
-        model, sharding = self._costs.model, self._paper.sharding(one)
-        of_units = model.of(sharding, one.tp, one.cp, one.sequence_parallel, self._samples(one))
+        model, way = self._costs.model, (one.tp, one.cp, one.sequence_parallel, self._samples(one))
+        key = *self._paper.cut_key(one), *way
+        if key in self._passes:
+            return self._passes[key]
+        of_units = model.of(self._paper.sharding(one), *way)
         begins = [stage.nodes.start for stage in self._paper.division(one).stages]
         there: list[list[UnitTimes]] = [[] for _ in begins]
         for unit, seconds in zip(model.units, of_units, strict=True):
             there[bisect(begins, unit.nodes.start) - 1].append(seconds)
-        return [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
+        self._passes[key] = [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
+        return self._passes[key]
 
     def _of_ranks(self, one: Candidate) -> list[_Rank]:
         """What each rank along pp computes."""

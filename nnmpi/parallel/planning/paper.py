@@ -1,6 +1,6 @@
 """Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
 
-sharding   of (cp, tp, sequence parallelism)
+sharding   of (tp, sequence parallelism), and of cp
 division   of (stages, pp, whether these are on several nodes)
 """
 
@@ -48,7 +48,7 @@ class Paper:
     ) -> None:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
-        self._shardings = _Once[tuple[int, int, bool], Sharding]()
+        self._shardings = _Once[tuple[tuple[str, int], ...], Sharding]()
         self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = _Once[tuple[int, int, bool], Division]()
 
@@ -57,13 +57,13 @@ class Paper:
         return replace(self.plain, **one._asdict())
 
     def sharding(self, one: Candidate) -> Sharding:
-        """How layers and sequences are cut."""
-        key = one.tp, one.cp, one.sequence_parallel
-        options: dict[str, Any] = {
-            "tp": one.tp,
-            "cp": one.cp,
-            "sequence_parallel": one.sequence_parallel,
-        }
+        """How layers and sequences are cut, which are found apart."""
+        layers = self._cut(tp=one.tp, sequence_parallel=one.sequence_parallel)
+        return layers._replace(sequences=self._cut(cp=one.cp).sequences)
+
+    def _cut(self, **options: Any) -> Sharding:
+        """How they are cut by some options."""
+        key = tuple(options.items())
         return self._shardings.get(key, lambda: self._sharding_of(replace(self.plain, **options)))
 
     def division(self, one: Candidate) -> Division:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from itertools import chain, pairwise
 
 from nnmpi.nn.graph import Graph, Node
@@ -35,12 +36,19 @@ class ModelTimes:
         alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
         self._measured = {m.tp: m for m in alike}
         self._found = dict[tuple[int, int, bool, int], list[UnitTimes]]()
+        self._whole = dict[int, list[UnitTimes]]()
         self._shares = dict[tuple[int, int, bool], list[float]]()
 
     @property
     def is_measured(self) -> bool:
         """Whether its units were measured; else their times are estimated."""
         return 1 in self._measured
+
+    @cached_property
+    def crossing(self) -> list[int]:
+        """How many numbers of a sample stages exchange if one begins with each unit."""
+        firsts = (self.graph.crossing(unit.nodes.start) for unit in self.units)
+        return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
 
     def of(
         self, sharding: Sharding, tp: int, cp: int, in_parts: bool, samples: int
@@ -67,6 +75,11 @@ class ModelTimes:
 
     def whole(self, samples: int) -> list[UnitTimes]:
         """On a rank that computes all of each unit."""
+        if samples not in self._whole:
+            self._whole[samples] = self._of_all(samples)
+        return self._whole[samples]
+
+    def _of_all(self, samples: int) -> list[UnitTimes]:
         if self.is_measured:
             return _measured(self._measured[1], samples)
         return [_estimated(self.graph, unit, samples, self.machine.speed) for unit in self.units]
@@ -96,10 +109,13 @@ def _estimated(graph: Graph, unit: Unit, samples: int, speed: float) -> UnitTime
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding, tp: int) -> list[float]:
     """How much of the multiplications of each unit the rank does that does most of them."""
     ranks, branches, found = range(tp), sharding.branches, list[float]()
+    positions = sharding.sequences
+    of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     sampled = {layer.path for layer in sharding.layers if layer.how == "samples"}
     for unit in units:
         parts = [
-            (k, work(graph, graph.nodes[k]), _part(graph, sharding, sampled, k)) for k in unit.nodes
+            (k, work(graph, node), _part(sharding, sampled, node, of_positions))
+            for k, node in ((k, graph.nodes[k]) for k in unit.nodes)
         ]
         whole = sum(all_of_it for _, all_of_it, _ in parts)
         here = max(
@@ -110,14 +126,13 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding, tp: int) -> 
     return found
 
 
-def _part(graph: Graph, sharding: Sharding, sampled: Collection[str], k: int) -> float:
+def _part(sharding: Sharding, sampled: Collection[str], node: Node, of_positions: float) -> float:
     """The largest part of a node that a rank computes: of its weight, or of its output if it has
     none, and of the positions of a sequence."""
-    node, positions = graph.nodes[k], sharding.sequences
     cut = _cut_of(sharding, sampled, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
-    if node.outputs and node.outputs[0] in positions.axes:
-        part *= max(map(positions.count, range(positions.ranks))) / positions.length
+    if node.outputs and node.outputs[0] in sharding.sequences.axes:
+        part *= of_positions
     return part
 
 

@@ -231,7 +231,7 @@ class _Search:
                 continue
             # all uses of a parameter, or of a module, have one form
             facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
-            if node.layer is not None:
+            if ("module", node.name) in self.last:
                 facts["module", node.name] = (choice.words, choice.bounds, *cuts)
             facts = {subject: fact for subject, fact in facts.items() if subject in self.last}
             if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
