@@ -223,9 +223,7 @@ class _Search:
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
-            found[cuts] = [
-                choice._replace(cost=choice.cost.plus(self._whole(node, choice))) for choice in here
-            ]
+            found[cuts] = [choice._replace(cost=self._cost(k, choice)) for choice in here]
         for choice in found[cuts]:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
@@ -252,10 +250,14 @@ class _Search:
             return (one for one in found if one.way.pattern.how == wanted)
         return (one for one in found if constraints.allows(graph, node, one))
 
-    def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
-        """What counts with sequence parallelism if the output of a node is whole."""
-        is_whole = self.sequence and choice.output is None
-        return PlanCost(whole=is_whole * sum(self.graph.edges[e].numbers for e in node.outputs))
+    def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
+        """What counts: seconds where they are known; with sequence parallelism an output that is
+        whole, too."""
+        if self.constraints.price is not None:
+            return PlanCost(sent=self.constraints.price(k, choice))
+        is_whole, outputs = self.sequence and choice.output is None, self.graph.nodes[k].outputs
+        whole = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
+        return choice.cost.plus(PlanCost(whole=whole))
 
     def _may_end(self, state: State) -> bool:
         """Whether the output is whole, or cut along the axis of the classes."""

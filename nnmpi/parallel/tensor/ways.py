@@ -138,9 +138,10 @@ class Way(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its pattern, and whether one side alone is cut along positions or samples."""
-        sides = {POSITIONS: " of positions", SAMPLES: " of samples"}
-        joins = self.input is not self.output and self.pattern.how != "samples"
-        return self.pattern.how + "".join(sides[m] for m in self.markers if joins)
+        how, sides = self.pattern.how, {POSITIONS: " of positions", SAMPLES: " of samples"}
+        if self.input is self.output or how == "samples":
+            return how
+        return how + "".join(sides[m] for m in self.markers)
 
     @property
     def sums_output(self) -> bool:

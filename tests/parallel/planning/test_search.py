@@ -155,4 +155,4 @@ def test_no_other_all_reduce_by_messages_is_faster() -> None:
 
 def test_options_that_a_plan_chooses_are_refused_beside_it() -> None:
     (one, *_) = found("cnn on three nodes").best
-    assert {*one.options} == {*PLANNED} - {"layout"}
+    assert {*one.options} == {*PLANNED}
