@@ -9,6 +9,7 @@ seconds of a way    passes of the part that a rank has, a micro-batch that is th
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
@@ -40,8 +41,9 @@ class LayerWays:
 
     def of(self, one: Candidate) -> str:
         """The ways as --layout takes them; "" where they are those of --tp alone, or all of
-        them those of dp, or the layout has more axes than dp and tp."""
-        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel:
+        them those of dp, or the layout has more axes than dp and tp. A model that has positions is
+        cut along these between its layers, which sends as much."""
+        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel or self._has_positions:
             return ""
         key = one.dp, one.tp
         if key not in self._found:
@@ -50,6 +52,14 @@ class LayerWays:
             except ValueError:  # the model cannot be cut among so many ranks
                 self._found[key] = ""
         return self._found[key]
+
+    @cached_property
+    def _has_positions(self) -> bool:
+        try:
+            self._paper.sharding(Candidate(tp=2, sequence_parallel=True))
+        except ValueError:
+            return False
+        return True
 
     def _search(self, plain: Candidate) -> str:
         prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)

@@ -66,8 +66,11 @@ class Paper:
     def _cut(self, **options: Any) -> Sharding:
         """How they are cut by some options."""
         key = tuple(options.items())
-        config = replace(self.plain, **options)
-        return self._shardings.get(key, lambda: self._sharding_of(config, None))
+
+        def made() -> Sharding:
+            return self._sharding_of(replace(self.plain, **options), None)
+
+        return self._shardings.get(key, made)
 
     def fastest_ways(self, one: Candidate, price: Price) -> Sharding:
         """How layers are cut in the least time."""

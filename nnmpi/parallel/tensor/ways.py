@@ -121,7 +121,8 @@ class Way(NamedTuple):
         """What it is called, and what ranks send for it."""
         if self.named is not None:
             return self.named
-        i, o = (... if isinstance(x, int) else x for x in (self.input, self.output))
+        i = ... if isinstance(self.input, int) else self.input
+        o = ... if isinstance(self.output, int) else self.output
         is_copy = i is None and o in (None, POSITIONS) and not self.parameters
         return COPY if is_copy else PATTERNS.get((i, o), COPY)
 
