@@ -20,7 +20,7 @@ from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
-from nnmpi.parallel.tensor.constraints import Price
+from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
@@ -45,7 +45,7 @@ class Paper:
         graph: Graph,
         model: ModelTimes,
         check: Callable[[Config, int], None],
-        sharding_of: Callable[[Config, Price | None], Sharding],
+        sharding_of: Callable[[Config, WayPrice | None], Sharding],
     ) -> None:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
@@ -72,7 +72,7 @@ class Paper:
 
         return self._shardings.get(key, made)
 
-    def fastest_ways(self, one: Candidate, price: Price) -> Sharding:
+    def fastest_ways(self, one: Candidate, price: WayPrice) -> Sharding:
         """How layers are cut in the least time."""
         return self._sharding_of(self.config(one), price)
 

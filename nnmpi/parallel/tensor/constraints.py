@@ -16,7 +16,7 @@ OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
 """What `channels:tp` allows; each of the others allows itself alone."""
 
 
-Price: TypeAlias = Callable[[int, NodeChoice], float]
+WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
 """The seconds of a choice for a node of the graph."""
 
 
@@ -33,7 +33,7 @@ class Constraints(NamedTuple):
     names: frozenset[str] = frozenset()
     ways: Mapping[str, str] = {}
     samples: int = 0
-    price: Price | None = None
+    price: WayPrice | None = None
 
     @property
     def has_samples(self) -> bool:

@@ -13,7 +13,7 @@ from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.search import Search, Searcher
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.planning.unit_times import ModelTimes
-from nnmpi.parallel.tensor.constraints import Price
+from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import check_cluster
@@ -84,7 +84,7 @@ def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Bas
         most = max(machine.updates.values())
         machine = machine._replace(updates={**machine.updates, config.optimizer: most})
 
-    def cut(one: Config, price: Price | None = None) -> Sharding:
+    def cut(one: Config, price: WayPrice | None = None) -> Sharding:
         return sharding_of(uncut._replace(config=one, price=price))
 
     paper = Paper(config, cluster, graph, times, plan.check, cut)

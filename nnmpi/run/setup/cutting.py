@@ -20,7 +20,7 @@ from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, Price
+from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -38,7 +38,7 @@ class Uncut(NamedTuple):
     loss: Criterion
     dataset: Dataset
     metrics: Mapping[str, Metric]
-    price: Price | None = None
+    price: WayPrice | None = None
 
 
 def _check_lengths(config: Config, dataset: Dataset) -> None:
@@ -84,7 +84,7 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
     return sharding._replace(sequences=sequences)
 
 
-def _constraints(config: Config, price: Price | None) -> Constraints:
+def _constraints(config: Config, price: WayPrice | None) -> Constraints:
     """What --layout says of ranks along tp; with a price all ways may be."""
     if price is not None:
         return Constraints(frozenset({"batch", "channels"}), price=price)
