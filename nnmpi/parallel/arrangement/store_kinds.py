@@ -239,13 +239,14 @@ def _sums_on_node(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
 def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """Gradients, in stages 2 and 3 of ZeRO after each backward pass of each stage."""
     held, group, scatters = a.model_on(rank), a.replicas(rank), a.store.scatters
+    inside = held.inside()
     yield agreed(group, scalar_count(held.trained) + 3, "scalars, squares, orders")
     for bucket in held.buckets:
         n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
         halves = ranks == group and a.algorithm in REDUCE_SCATTERS
         operation = Collective.REDUCE_SCATTER if halves else Collective.ALL_REDUCE
         one = _summed(a, ranks, n, Kind.B if scatters else Kind.REDUCE, operation)
-        users = users_of(held.inside(bucket))
+        users = users_of(inside[bucket])
         yield one._replace(times=micro * len(users)) if scatters else one
         if scatters and bucket.tied != NOT_TIED:
             edges, r = bounds(n, len(group)), group.index(rank)

@@ -45,7 +45,7 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchan
         for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
             yield one._replace(during=during, stage=s, times=one.times * times)
     if terms := _terms(a, rank):
-        one = _summed(a, group, terms, _dtype_of_terms(a))
+        one = summed(a, group, terms, _dtype_of_terms(a))
         yield one._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
@@ -123,7 +123,8 @@ def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> 
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
 
-def _summed(a: Arrangement, group: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Exchange:
+def summed(a: Arrangement, group: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Exchange:
+    """A sum of n numbers of ranks along tp."""
     name = "doubling" if is_short(n, dtype) else a.sums_by(group)
     one = Exchange("activations", Collective.ALL_REDUCE, name, group, n, dtype, Kind.F)
     return one._replace(sums=a.sums_dtype)
@@ -138,7 +139,7 @@ def _gathered(
 def _by_sum(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples), a.dtype)
+    yield summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples), a.dtype)
 
 
 def _by_ring(

@@ -1,8 +1,8 @@
 """Constraints: what --layout asks of the search for a plan, by names of axes and of layers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
@@ -16,18 +16,24 @@ OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
 """What `channels:tp` allows; each of the others allows itself alone."""
 
 
+WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
+"""The seconds of a choice for a node of the graph."""
+
+
 class Constraints(NamedTuple):
-    """What may be cut among the ranks along tp.
+    """What may be cut among the ranks along tp, and what counts.
 
     names    axes of activations; none: those that --tp cuts alone
     ways     names of ways by paths of layers, or by patterns of these
     samples  of a step, of all ranks along tp together: what a layer by samples sends once a step
              counts beside activations that much less; with 0 it counts more than any of these
+    price    what counts in place of the numbers that are sent
     """
 
     names: frozenset[str] = frozenset()
     ways: Mapping[str, str] = {}
     samples: int = 0
+    price: WayPrice | None = None
 
     @property
     def has_samples(self) -> bool:

@@ -228,15 +228,13 @@ class _Search:
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
-            found[cuts] = [
-                choice._replace(cost=choice.cost.plus(self._whole(node, choice))) for choice in here
-            ]
+            found[cuts] = [choice._replace(cost=self._cost(k, choice)) for choice in here]
         for choice in found[cuts]:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
             # all uses of a parameter, or of a module, have one form
             facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
-            if node.layer is not None:
+            if ("module", node.name) in self.last:
                 facts["module", node.name] = (choice.words, choice.bounds, *cuts)
             facts = {subject: fact for subject, fact in facts.items() if subject in self.last}
             if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
@@ -257,10 +255,15 @@ class _Search:
             return (one for one in found if one.way.pattern.how == wanted)
         return (one for one in found if constraints.allows(graph, node, one))
 
-    def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
-        """What counts with sequence parallelism, or of images, if the output of a node is whole."""
+    def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
+        """What counts: seconds where they are known; with sequence parallelism, or of images, an
+        output that is whole, too."""
+        if self.constraints.price is not None:
+            return PlanCost(sent=self.constraints.price(k, choice))
+        outputs = self.graph.nodes[k].outputs
         is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
-        return PlanCost(whole=is_whole * sum(self.graph.edges[e].numbers for e in node.outputs))
+        whole = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
+        return choice.cost.plus(PlanCost(whole=whole))
 
     def _may_end(self, state: State) -> bool:
         """Whether the output is whole, or cut along the axis of the classes."""

@@ -132,7 +132,8 @@ class Way(NamedTuple):
         """What it is called, and what ranks send for it."""
         if self.named is not None:
             return self.named
-        i, o = (... if isinstance(x, int) else x for x in (self.input, self.output))
+        i = ... if isinstance(self.input, int) else self.input
+        o = ... if isinstance(self.output, int) else self.output
         is_copy = i is None and o in (None, POSITIONS) and not self.parameters
         return COPY if is_copy else PATTERNS.get((i, o), COPY)
 
@@ -149,9 +150,10 @@ class Way(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its pattern, and whether one side alone is cut along positions or samples."""
-        sides = {POSITIONS: " of positions", SAMPLES: " of samples"}
-        joins = self.input is not self.output and self.pattern.how not in ("samples", "spatial")
-        return self.pattern.how + "".join(sides[m] for m in self.markers if joins)
+        how, sides = self.pattern.how, {POSITIONS: " of positions", SAMPLES: " of samples"}
+        if self.input is self.output or how in ("samples", "spatial"):
+            return how
+        return how + "".join(sides[m] for m in self.markers)
 
     @property
     def sums_output(self) -> bool:
