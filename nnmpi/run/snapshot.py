@@ -63,7 +63,11 @@ class Snapshot(NamedTuple):
 
         costs = same(COSTS_DEPEND_ON)
         rest = ranks == self.ranks and same(option.name for option in options(MAY_CHANGE))
-        return {k: v for k, v in self.measured.items() if (costs if k == strategies.UNIT_COSTS else rest)}
+        return {
+            k: v
+            for k, v in self.measured.items()
+            if (costs if k == strategies.UNIT_COSTS else rest)
+        }
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
