@@ -291,6 +291,12 @@ class Winograd:
     def _by_tile(self, X: np.ndarray, channels: int) -> np.ndarray:
         return X.reshape(len(X), -1, channels)
 
+    def scratch(self, n: int) -> int:
+        """The bytes of dU, and of U, which is transposed before dM and dV of n images are made."""
+        tiles, U = n * self.q.th * self.q.tw, self.C * self.O
+        numbers: int = 2 * U + max(U, tiles * (self.O + self.C))
+        return len(self.f.B) * self.w.itemsize * numbers
+
     def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
         x, q = self.x[s], self.q
