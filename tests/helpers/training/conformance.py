@@ -514,7 +514,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
-"""Families with each kind of message, of which a rank of a device has a copy there."""
+"""Families with each kind of message of which a rank has a copy on its device."""
 
 ON_EIGHT = ("data parallel", "pipelines", "three axes", "transformers", "16 bits")
 """Families whose rows for 8 ranks run over MPI without --all."""
