@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nnmpi.config import Config, options
 from nnmpi.drawing.tables import amount, plural
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     machine: str | None
 
 
-class LayoutPlan(NamedTuple):
+class FoundLayouts(NamedTuple):
     """What was found.
 
     notes        what one should know of the figures, a line each
@@ -87,15 +87,15 @@ def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Bas
     def cut(one: Config, price: WayPrice | None = None) -> Sharding:
         return sharding_of(uncut._replace(config=one, price=price))
 
-    paper = Paper(config, cluster, graph, times, plan.check, cut)
+    paper = Paper(config, cluster, graph, times, strategies.check, cut)
     return Basis(paper, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
 
 
-def search(asked: Asked, by: Basis) -> LayoutPlan:
+def search(asked: Asked, by: Basis) -> FoundLayouts:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
     found = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
     _refuse_none(by.paper.plain, asked, found)
-    return LayoutPlan(by.paper.plain, asked, found, by.notes, by.costs.model.is_measured)
+    return FoundLayouts(by.paper.plain, asked, found, by.notes, by.costs.model.is_measured)
 
 
 def _refuse_none(config: Config, asked: Asked, found: Search) -> None:

@@ -11,40 +11,40 @@ from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.planning.step_time import StepTime
 from nnmpi.quoting import shown
-from nnmpi.run.planning.planning import SUMS, LayoutPlan
+from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.run.report import Event
 
 TERMS = StepTime._fields
 
 
-def as_event(plan: LayoutPlan, file: str | None = None) -> Event:
+def as_event(found: FoundLayouts, file: str | None = None) -> Event:
     """The plan, its best layouts first; of the first one there may be a file."""
-    best, asked = plan.search.best[0], plan.asked
+    best, asked = found.search.best[0], found.asked
     return {
         "event": "plan",
-        "title": plan.title,
-        "batch_size": plan.config.batch_size,
+        "title": found.title,
+        "batch_size": found.config.batch_size,
         **asked._asdict(),
-        "notes": plan.notes,
-        "counts": plan.search.counts._asdict(),
-        "refused": dict(plan.search.refused),
-        "best": [_row(plan, one, best) for one in plan.search.best],
-        "pure": {name: _row(plan, one, best) for name, one in plan.search.pure.items()},
-        "command": " ".join(command(plan, best, file)),
+        "notes": found.notes,
+        "counts": found.search.counts._asdict(),
+        "refused": dict(found.search.refused),
+        "best": [_row(found, one, best) for one in found.search.best],
+        "pure": {name: _row(found, one, best) for name, one in found.search.pure.items()},
+        "command": " ".join(command(found, best, file)),
     }
 
 
-def _row(plan: LayoutPlan, one: Planned, best: Planned) -> Event:
+def _row(found: FoundLayouts, one: Planned, best: Planned) -> Event:
     """One layout, and why it is not the best one."""
     return {
         "layout": one.options,
         "flags": one.flags,
         "seconds": one.time.seconds,
-        "samples_per_second": plan.config.batch_size / one.time.seconds,
+        "samples_per_second": found.config.batch_size / one.time.seconds,
         "bytes": one.nbytes,
-        "fits": one.nbytes <= (plan.asked.memory or float("inf")),
+        "fits": one.nbytes <= (found.asked.memory or float("inf")),
         **one.time._asdict(),
-        "why": why(one, best, plan.asked.memory),
+        "why": why(one, best, found.asked.memory),
     }
 
 
@@ -61,11 +61,11 @@ GIVEN = (*options(TRAINED), *SUMS)
 """The options of a plan that a run gets as they are."""
 
 
-def command(plan: LayoutPlan, one: Planned, file: str | None = None) -> Iterator[str]:
+def command(found: FoundLayouts, one: Planned, file: str | None = None) -> Iterator[str]:
     """The words of the command that runs a layout, which may be in a file. It cuts by its own
     measurements, unless the plan has some."""
-    yield f"mpirun -n {plan.asked.ranks} python -m nnmpi.train"
-    config, plain = plan.config, Config()
+    yield f"mpirun -n {found.asked.ranks} python -m nnmpi.train"
+    config, plain = found.config, Config()
     for option in GIVEN:
         value = getattr(config, option.name)
         if value != getattr(plain, option.name) or option.name in ("model", "data"):
@@ -78,13 +78,13 @@ def command(plan: LayoutPlan, one: Planned, file: str | None = None) -> Iterator
         yield f"--layout {quote(file)}"
         return
     yield one.flags
-    if one.cut and plan.is_measured:
+    if one.cut and found.is_measured:
         yield f"--cut {one.cut}"
 
 
-def as_toml(plan: LayoutPlan, one: Planned) -> str:
+def as_toml(found: FoundLayouts, one: Planned) -> str:
     """A layout as a file of --layout."""
-    cut = one.cut if plan.is_measured else None
+    cut = one.cut if found.is_measured else None
     ways = terms.layout(one.layout.layout).ways if one.layout.layout else {}
     return layout_file(Config(**{**one.options, "cut": cut, "layout": None}), ways)
 

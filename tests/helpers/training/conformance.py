@@ -532,6 +532,9 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
 COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
 """Families with each kind of message of which a rank has a copy on its device."""
 
+ON_EIGHT = ("data parallel", "pipelines", "three axes", "transformers", "16 bits")
+"""Families whose rows for 8 ranks run over MPI without --all."""
+
 
 def rows(family: str) -> list[Row]:
     """The rows of a family; their names differ."""
@@ -552,10 +555,15 @@ def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
     return with_all_words(found, some[:: 3 if len(found) < MANY else 6])
 
 
-def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth."""
-    found = [row for row in rows(family) if row.options is not None]
-    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::3])
+def arranged_rows() -> Iterator[tuple[Row, bool]]:
+    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth of
+    each family."""
+    found, some = list[Row](), list[int]()
+    for family in FAMILIES:
+        said = [row for row in rows(family) if row.options is not None]
+        some += [len(found) + k for k in range(len(said)) if third(k) == 1][::3]
+        found += said
+    return with_all_words(found, some)
 
 
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
@@ -599,7 +607,7 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
     found, n = of_device(family), 0
     for k, row in enumerate(found):
         is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
-        yield row, is_of_third and n % (6 if len(found) < MANY else 11) == 0
+        yield row, is_of_third and n % (8 if len(found) < MANY else 16) == 0
         n += is_of_third
 
 

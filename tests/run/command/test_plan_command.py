@@ -256,7 +256,7 @@ def test_parts_that_were_measured_are_those_of_the_usual_ways(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (f"{CNN} --ranks 8 --nodes 2 --memory 100kB", "takes least, "),
+        (f"{CNN} --ranks 4 --nodes 2 --memory 100kB", "takes least, "),
         (f"{CNN} --ranks 1009", "1,009 ranks in no way that leaves each a sample of a batch of 64"),
         (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
         (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
