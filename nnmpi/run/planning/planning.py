@@ -69,7 +69,7 @@ class Basis(NamedTuple):
 def on_paper(config: Config, asked: Asked) -> Basis:
     """That of a model and a cluster that are on paper."""
     check_cluster(asked.ranks, asked.nodes)
-    plan.check(config, asked.ranks)
+    strategies.check(config, asked.ranks)
     machine = TYPICAL if asked.machine is None else read_machine(asked.machine)
     _, uncut = uncut_of(config)
     return basis(asked, uncut, Cluster.on_paper(asked.ranks, asked.nodes, config.device), machine)
