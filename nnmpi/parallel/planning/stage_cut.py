@@ -13,6 +13,7 @@ from nnmpi.parallel.arrangement.partition import (
     CutCosts,
     SplitPoints,
     given_units,
+    refuse_few,
     split_points,
 )
 from nnmpi.parallel.planning.machine import TYPICAL
@@ -28,6 +29,7 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.ne
     if config.cut is not None:
         units, cut = given_units(config.cut, graph, count)
     if cut is None:
+        refuse_few(sum(unit.is_trained for unit in units), count, graph.notes)
         samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
         costs = _costs(times, config, samples, link)
         cut = split_points(costs, count, live(config), graph.notes) if count > 1 else ()
