@@ -613,7 +613,7 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
 
 def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
     """Of rows for so many ranks one that a device trains, of other thirds than on threads."""
-    others = [row for k, row in enumerate(of_device(family)) if third(k) != 2 or row.layers]
+    others = [row for k, row in enumerate(of_device(family)) if third(k) != 2]
     found = [row for row in others if row.ranks == ranks and not row.shares_memory]
     return found[len(found) // 2 :][:1]
 
