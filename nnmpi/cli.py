@@ -46,10 +46,11 @@ def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> Non
     for group in groups:
         made = p.add_argument_group(group)
         for option in options((group,)):
-            _add_flag(made, option)
+            add_flag(made, option)
 
 
-def _add_flag(p: Any, o: "Field[Any]") -> None:
+def add_flag(p: Any, o: "Field[Any]") -> None:
+    """Adds the flag of one option."""
     m = o.metadata
     flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
     is_shown = o.default is not None and o.default is not False and "default" not in m["help"]

@@ -11,10 +11,11 @@ from pathlib import Path
 from nnmpi import cli
 from nnmpi.config import TRAINED, Config
 from nnmpi.parallel.planning.drawing import as_svg
+from nnmpi.quoting import shown
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
-from nnmpi.run.planning.planning import Asked, on_paper, search
-from nnmpi.run.planning.report import as_event, as_text
+from nnmpi.run.planning.planning import SUMS, Asked, on_paper, search
+from nnmpi.run.planning.report import as_event, as_text, as_toml
 from nnmpi.terms import size
 
 CLUSTER = ("ranks", "nodes", "memory", "machine")
@@ -47,7 +48,14 @@ def parser() -> argparse.ArgumentParser:
         help="of a run of this layout: its measured seconds beside those",
     )  # fmt: skip
     cli.add_flags(p, TRAINED)
+    reduce = p.add_argument_group("reduce")
+    for option in SUMS:
+        cli.add_flag(reduce, option)
     output = p.add_argument_group("output")
+    output.add_argument(
+        "--layout-out", type=Path, default=None, metavar="FILE.toml",
+        help="write the first layout, as nnmpi.train --layout FILE.toml reads it",
+    )  # fmt: skip
     output.add_argument("--svg", type=Path, default=None, metavar="FILE", help="write a picture")
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
     return p
@@ -61,11 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
         asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
         svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
-        trace = given.pop("trace")
+        trace, file = given.pop("trace"), given.pop("layout_out")
         if layout is None and trace is not None:
             raise ValueError("--trace is beside --explain: say which layout was traced")
-        if layout is not None and (svg or memory):
-            raise ValueError("--explain is of one layout: leave --svg and --memory out")
+        if layout is not None and (svg or file or memory):
+            raise ValueError(
+                "--explain is of one layout: leave --svg, --layout-out and --memory out"
+            )
+        if file and file.suffix != ".toml":
+            raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
         by = on_paper(Config(**given), asked)
         if layout is not None:
             event = explained(by, layout, trace).event()
@@ -74,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = search(asked, by)
         if svg:
             svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
-        event = as_event(plan)
+        if file:
+            file.write_text(as_toml(plan, plan.search.best[0]), encoding="utf-8")
+        event = as_event(plan, str(file) if file else None)
         print(json.dumps(event, indent=2) if is_json else as_text(event), flush=True)
         return 0
 

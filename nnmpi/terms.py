@@ -74,7 +74,8 @@ CUTS = {
     "batch": ("dp", "tp"),
     "length": ("cp", "tp"),
     **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
-    **dict.fromkeys(("rows", "columns"), ()),
+    "rows": ("tp",),
+    "columns": (),
 }
 """Along which axes of the mesh each axis of activations may be cut."""
 

@@ -205,8 +205,8 @@ class Comm:
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> "Comm | None":
-        """A Comm of the ranks with one color, in the order of their keys; None for color None.
-        Narrow sums of 16-bit floats are rounded after each addition, and travel in 16 bits."""
+        """A Comm of the ranks with one color, in the order of their keys; None for color None. Its
+        narrow sums travel in 16 bits, rounded after each addition, in shared memory once a node."""
         if color is not None and operator.index(color) < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
         with self._calls.collective(self._calls.log("split")):

@@ -137,6 +137,21 @@ class Im2col:
         w = self.w.reshape(-1, self.w.shape[3])
         self.xp.matmul(self._columns(s), self._grouped(w), out=self._grouped(z))
 
+    def scratch(self, n: int) -> int:
+        """The bytes of gradients of n images: of outputs, before ReLU and before pooling, and of
+        columns, which are added up in padded images."""
+        outputs = n * prod(self.covers)
+        before_pooling = self.f**2 * outputs if self.f > 1 else 0
+        columns = self.f**2 * outputs * self.columns_of_output
+        numbers = (outputs + before_pooling) * self.w.shape[3] + columns
+        return int(2 * self.padded.nbytes + numbers * self.w.itemsize)
+
+    @property
+    def columns_of_output(self) -> int:
+        """The numbers that are gathered for an output."""
+        size = self.groups * int(prod(self.w.shape[:3]))
+        return 0 if self.pointwise else size
+
     def room(self, n: int) -> tuple[Array, Array]:
         """A buffer (T, O) for the outputs of n images, and its view by pooling windows."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]

@@ -218,10 +218,8 @@ def winograd_gradients(
 def _by_window(
     Y: np.ndarray, n: int, th: int, tw: int, pool: bool
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Output pixels Y (m*m, T * O) as the epilogue takes them, a view, and what they cover.
-
-    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
-    """
+    """Output pixels Y (m*m, T * O) as the epilogue takes them, a view, and what they cover:
+    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O)."""
     m = int(len(Y) ** 0.5)
     Y = Y.reshape(m, m, n, th, tw, -1)
     if not pool:
@@ -272,10 +270,8 @@ class Winograd:
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Before the first `gradients`: transforms w again, as it is now.
-
-        Each U[k] is transposed in memory: BLAS is slow at transposing short rows.
-        """
+        """Before the first `gradients`: transforms w again, as it is now. Each U[k] is transposed
+        in memory: BLAS is slow at transposing short rows."""
         if needs_dx:
             self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
 
@@ -290,6 +286,12 @@ class Winograd:
 
     def _by_tile(self, X: np.ndarray, channels: int) -> np.ndarray:
         return X.reshape(len(X), -1, channels)
+
+    def scratch(self, n: int) -> int:
+        """The bytes of dU, and of U, which is transposed before dM and dV of n images are made."""
+        tiles, U = n * self.q.th * self.q.tw, self.C * self.O
+        numbers: int = 2 * U + max(U, tiles * (self.O + self.C))
+        return len(self.f.B) * self.w.itemsize * numbers
 
     def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""

@@ -12,11 +12,14 @@
                                                  many bytes of them, free memory loses its pages
        retag(handler, address, tag)              tag of the block with this address, if there is one
        blocks(handler, tag) -> [(start, end)]    where they are, in bytes; neighbours are joined
+       address(handler)                          where the mapping begins
        trim(handler, bytes)                      no more than this of free memory keeps its pages
+       forget(handler, start, end)               drops pages unwritten: they are 0
+       singly(handler, start, end)               one that is touched brings no others to memory
        start_write, end_write(handler, start, end)   writes pages and drops them
        start_read, end_read(handler, start, end)     has pages in memory
 
-   The last four are without the GIL. The disk is given all that it has to do before it is waited
+   Those of a range are without the GIL. The disk is given all that it has to do before it is waited
    for. */
 #include "blocks.h"
 
@@ -218,6 +221,11 @@ static PyObject *blocks(PyObject *self, PyObject *args) {
     return found;
 }
 
+static PyObject *address(PyObject *self, PyObject *handler) {
+    Arena *a = arena_of(handler);
+    return a ? PyLong_FromVoidPtr(a->memory) : NULL;
+}
+
 static PyObject *trim(PyObject *self, PyObject *args) {
     PyObject *handler;
     Py_ssize_t most;
@@ -252,6 +260,7 @@ static int writes(Arena *a, npy_intp start, size_t n) {
 static int written(Arena *a, npy_intp start, size_t n) {
     unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (sync_file_range(a->fd, start, (off_t)n, all)) return -1;
+    if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1; /* mapped around others meanwhile */
     errno = posix_fadvise(a->fd, start, (off_t)n, POSIX_FADV_DONTNEED);
     return errno;
 }
@@ -268,6 +277,14 @@ static int there(Arena *a, npy_intp start, size_t n) {
     return 0;
 }
 
+static int forgets(Arena *a, npy_intp start, size_t n) { return zeroed(a, start, (npy_intp)n); }
+
+static int alone(Arena *a, npy_intp start, size_t n) {
+    return madvise(a->memory + start, n, MADV_RANDOM);
+}
+
+static PyObject *singly(PyObject *self, PyObject *args) { return on_range(args, alone); }
+static PyObject *forget(PyObject *self, PyObject *args) { return on_range(args, forgets); }
 static PyObject *start_write(PyObject *self, PyObject *args) { return on_range(args, writes); }
 static PyObject *end_write(PyObject *self, PyObject *args) { return on_range(args, written); }
 static PyObject *start_read(PyObject *self, PyObject *args) { return on_range(args, reads); }
@@ -279,7 +296,10 @@ PyMethodDef arena_functions[] = {
     {"tag", tag, METH_VARARGS, NULL},
     {"retag", retag, METH_VARARGS, NULL},
     {"blocks", blocks, METH_VARARGS, NULL},
+    {"address", address, METH_O, NULL},
     {"trim", trim, METH_VARARGS, NULL},
+    {"forget", forget, METH_VARARGS, NULL},
+    {"singly", singly, METH_VARARGS, NULL},
     {"start_write", start_write, METH_VARARGS, NULL},
     {"end_write", end_write, METH_VARARGS, NULL},
     {"start_read", start_read, METH_VARARGS, NULL},

@@ -7,7 +7,8 @@
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
-    narrow_sums      whether these groups round sums of 16-bit floats after each addition
+    narrow_sums      whether these groups round sums of 16-bit floats after each addition, in shared
+                     memory once a node
 
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """

@@ -230,10 +230,13 @@ class ExecutorStrategy:
         self.layout.free()
 
 
-def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
+def synchronous(
+    parts: StrategyParts, layout: Layout, spec: TrainSpec, swapper: Swapper | None
+) -> ExecutorStrategy:
     """The strategy of ranks that make every step together."""
     part = spec.part
-    swapper = swapper_of(layout, spec)
+    if swapper:
+        swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
     with swapper.making_state() if swapper else nullcontext():
         optimizer = spec.optimizer(parts.store.parameters)
     scaler = spec.task.scaler

@@ -13,7 +13,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data.inputs import arrays
 from nnmpi.drawing.tables import plural
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -46,15 +46,15 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
 
     def arranged() -> Arrangement:
-        plan.check(config, cluster.size)
+        strategies.check(config, cluster.size)
         return on_paper(uncut(config, model, dataset, setup.loss, setup.metrics), cluster)
 
     found = all_or_none(comm, arranged)
-    found = plan.within_memory(found, comm, model, setup.samples, setup.on)
+    found = strategies.within_memory(found, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if found.store.buckets:
-        plan.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
+        strategies.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = dataset.train, dataset.test
     steps = len(setup.train)
     return {
@@ -107,7 +107,7 @@ def _add_cluster(p: Any) -> None:
 def run(given: argparse.Namespace) -> Any:
     """The output of `layout`."""
     config, cluster = _asked(given)
-    plan.check(config, cluster.size)
+    strategies.check(config, cluster.size)
     model, known = uncut_of(config)
     found = on_paper(known, cluster)
     event, layouts = (
@@ -116,7 +116,7 @@ def run(given: argparse.Namespace) -> Any:
     )
     if given.before is not None:
         other, old_cluster = _asked(_before(given))
-        plan.check(other, old_cluster.size)
+        strategies.check(other, old_cluster.size)
         before = on_paper(known._replace(config=other), old_cluster)
         event["moves"] = moves_event(before, found, model)
         layouts = {f"{config.model} on {plural(before.ranks, 'rank')}, before": before, **layouts}

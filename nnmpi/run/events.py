@@ -113,6 +113,7 @@ def residences(a: Arrangement) -> Event:
             "memory": a.config.memory,
             "for_activations": round(found.memory),
             "swapped_state": round(found.state),
+            "model_on_disk": round(found.model.nbytes) if found.model else 0,
             "disk_write": round(found.disk.write),
             "disk_read": round(found.disk.read),
             "seconds": found.seconds,

@@ -20,7 +20,7 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import fits, medians
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
@@ -215,7 +215,7 @@ def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]
     comm.barrier()
     clock = ComputeClock()
     token = current_recorder.set(clock)
-    costs = plan.profile(
+    costs = strategies.profile(
         *(session.model, graph, units(graph), x, setup.on),
         together=(comm,),
         dtype=session.config.dtype,

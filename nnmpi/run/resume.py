@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.config import Config
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.quoting import shown
@@ -110,4 +110,4 @@ def _software(found: Found) -> Iterator[str]:
 
 def fitted(config: Config, comm: Comm) -> Fewer:
     """The layout for the ranks that there are; every rank calls it."""
-    return all_or_none(comm, lambda: arrange_fewer(config, comm.size, plan.check))
+    return all_or_none(comm, lambda: arrange_fewer(config, comm.size, strategies.check))

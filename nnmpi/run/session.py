@@ -24,7 +24,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import stores_of
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -106,7 +106,7 @@ class Session:
         sharding = cut_model(config, model, graph, setup, layout)
         known = snapshot.known(config, comm.size) if snapshot else {}
         arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
-        part = plan.own_stages(model, arrangement, comm.rank, facts)
+        part = strategies.own_stages(model, arrangement, comm.rank, facts)
         if snapshot:  # it has all values
             skip_init(part.parameters)
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
@@ -121,7 +121,7 @@ class Session:
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:
-            self.strategy = plan.build(layout, spec)
+            self.strategy = strategies.build(layout, spec)
         except (ValueError, OtherRankError) as error:  # on all ranks: only the first one raises it
             comm.agree(error if isinstance(error, ValueError) else None)
             raise

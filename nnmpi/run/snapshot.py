@@ -9,7 +9,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.metrics import Sums
 from nnmpi.optim.loss_scale import LossScale
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.step.executor import StepState
@@ -63,7 +63,11 @@ class Snapshot(NamedTuple):
 
         costs = same(COSTS_DEPEND_ON)
         rest = ranks == self.ranks and same(option.name for option in options(MAY_CHANGE))
-        return {k: v for k, v in self.measured.items() if (costs if k == plan.UNIT_COSTS else rest)}
+        return {
+            k: v
+            for k, v in self.measured.items()
+            if (costs if k == strategies.UNIT_COSTS else rest)
+        }
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -84,7 +88,7 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
             )
     found = replace(config, **changes)
     check_may_change(vars(snapshot.config), vars(found), "the snapshot")
-    plan.check(found, ranks)
+    strategies.check(found, ranks)
     return found
 
 

@@ -126,10 +126,10 @@ class Row(NamedTuple):
 
 TABLE = {
     "comm": Row(
-        *(OF_COMM, (1, 2, 3, 5)),
-        threads_all=(8,),
-        mpi=(1, 2, 3, 4),
-        mpi_all=(8,),
+        *(OF_COMM, (1, 3, 4, 5)),
+        threads_all=(2, 8),
+        mpi=(1, 2, 3),
+        mpi_all=(4, 8),
         mpich=(3,),
         quick=(2,),
     ),
@@ -153,16 +153,20 @@ TABLE = {
     "backups": Row(of(laws_backup), mpi=(3,)),
     "checkpoint files": Row(of(laws_checkpoint_files), (1, 3), mpi=(3,), mpich=(3,), quick=(2,)),
     "moves": Row(of(laws_moves), threads_all=(1, 3, 5), mpi=(3,), mpich=(3,), quick=(2,)),
-    "slices": Row(of(laws_slices), mpi=(2, 3)),
+    "slices": Row(of(laws_slices), mpi=(3,), mpi_all=(2,)),
     "server": Row(of(laws_server), mpi=(4,)),
     "shards": Row(OF_SHARDS, (1, 2, 3), threads_all=(4,), mpi_all=(3,)),
     "sharded models": Row(OF_SHARDED_MODELS, (1, 3), threads_all=(2,), mpi_all=(3,)),
     "tensor parallel": Row(of(laws_tensor), (1, 2, 4), mpi=(3,)),
-    "spatial": Row(of(laws_spatial), (1, 2, 4), mpi_all=(3,)),
+    "spatial": Row(of(laws_spatial), (1, 3), threads_all=(2, 4), mpi_all=(3,)),
     "conformance": Row(
-        each(conformance.family_trains_as_one_rank, FAMILIES),
-        mpi=conformance.RANKS_OVER_MPI,
-        mpich=(2,),
+        each(conformance.family_trains_as_one_rank, FAMILIES), mpi=(2, 4), mpi_all=(8,)
+    ),
+    "conformance on 8 ranks": Row(
+        each(conformance.family_trains_as_one_rank, conformance.ON_EIGHT), mpi=(8,)
+    ),
+    "conformance over MPICH": Row(
+        each(conformance.family_trains_as_one_rank, ("zero", "pipelines")), mpich=(3,)
     ),
     "conformance of more layouts": Row(
         each(conformance.more_of_a_family_trains_as_one_rank, FAMILIES),

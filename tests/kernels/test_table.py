@@ -164,7 +164,7 @@ def test_every_kernel_has_a_case() -> None:
 
 
 OF_ARENAS = {
-    *("arena", "use", "tag", "retag", "blocks", "trim"),
+    *("address", "arena", "blocks", "forget", "retag", "singly", "tag", "trim", "use"),
     *("start_write", "end_write", "start_read", "end_read"),
 }
 """Functions of `nnmpi/native/arena.c`, which are no kernels."""

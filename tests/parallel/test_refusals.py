@@ -9,7 +9,7 @@ from helpers.options import another
 
 from nnmpi import Config
 from nnmpi.config import options
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -41,8 +41,8 @@ ALONE = {"reduce_dtype": {"dtype": "float16"}}
 def test_what_cannot_be_combined_is_refused(row: Refusal) -> None:
     config = Config(**ASKED[row.option], **ASKED[row.beside])
     with refused(*row.option.split(" or")[:1], row.reason, row.remedy):
-        plan.check(config, 1 if row.beside == "one rank" else 2)
-    plan.check(Config(**ASKED[row.option], **ALONE.get(row.option, {})), 2)
+        strategies.check(config, 1 if row.beside == "one rank" else 2)
+    strategies.check(Config(**ASKED[row.option], **ALONE.get(row.option, {})), 2)
 
 
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row.option)
@@ -50,7 +50,7 @@ def test_what_needs_another_option_is_refused_without_it(row: Need) -> None:
     with refused(
         row.option, f"without {row.other}", row.reason, f"add --{row.other.replace('_', '-')}"
     ):
-        plan.check(Config(**ASKED[row.option]), 2)
+        strategies.check(Config(**ASKED[row.option]), 2)
 
 
 @pytest.mark.parametrize("row", REFUSALS, ids=lambda row: f"{row.option}-{row.beside}")
@@ -72,9 +72,9 @@ def test_the_messages_say_what_was_asked_for() -> None:
         (Config(pp=2, virtual_stages=3), "virtual_stages 3 without schedule interleaved: "),
     ):
         with pytest.raises(ValueError, match=r"\A" + words.replace("(", r"\(").replace(")", r"\)")):
-            plan.check(config, 3)
+            strategies.check(config, 3)
 
 
 def test_what_belongs_together_is_accepted() -> None:
-    plan.check(Config(pp=2, virtual_stages=3, schedule="interleaved", cut="1,2,3,4,5"), 2)
-    plan.check(Config(recompute=True, schedule="gpipe"), 2)
+    strategies.check(Config(pp=2, virtual_stages=3, schedule="interleaved", cut="1,2,3,4,5"), 2)
+    strategies.check(Config(recompute=True, schedule="gpipe"), 2)

@@ -151,7 +151,7 @@ def test_sanitizers_find_nothing(copy: Path) -> None:
     compiler = copy / "gcc-O1"  # with the -O3 of setup.py it would take four times as long
     compiler.write_text(f'#!/bin/sh\nexec {GCC} "$@" -O1\n')
     compiler.chmod(0o755)
-    flags = {"CC": str(compiler), "CFLAGS": f"{SANITIZERS} -g", "LDFLAGS": SANITIZERS}
+    flags = {"CC": str(compiler), "CFLAGS": f"{SANITIZERS} -g1", "LDFLAGS": SANITIZERS}
     instructions = "avx2" if "avx2" in dict(native.modules()) else "baseline"
     flags["NNMPI_BUILD"] = instructions
     made = run(copy, "setup.py", "build_ext", "--inplace", **flags)

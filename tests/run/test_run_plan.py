@@ -9,7 +9,7 @@ from helpers.planning import measured
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
 from nnmpi.run.report import Event
@@ -72,7 +72,7 @@ def test_layouts_fit_into_memory_or_ranks_swap(tmp_path: Path) -> None:
 
 def test_what_a_plan_cannot_do_is_refused(tmp_path: Path) -> None:
     with refused("plan auto with pp 2: the plan chooses one"):
-        plan.check(Config(plan="auto", pp=2), 2)
+        strategies.check(Config(plan="auto", pp=2), 2)
 
     def rank(comm: Comm) -> None:
         with pytest.raises((ValueError, RuntimeError), match=r"nowhere\.json|another rank"):

@@ -19,10 +19,10 @@ REFUSED = [pytest.param(row, id=row.name) for row, _ in ROWS if row.shares_memor
 @pytest.mark.parametrize("row", TRAINED)
 def test_a_layout_trains_on_a_device_as_one_rank_on_the_cpu(row: Row) -> None:
     with on_device():
-        threads.run(row.ranks, row.trains_on_device)
+        threads.run(row.ranks, row.trains_as_one_rank)
 
 
 @pytest.mark.parametrize("row", REFUSED)
 def test_sums_in_memory_that_ranks_share_are_refused(row: Row) -> None:
     with on_device(), refused("device cuda with allreduce", "use --allreduce ring"):
-        threads.run(row.ranks, row.trains_on_device)
+        threads.run(row.ranks, row.trains_as_one_rank)

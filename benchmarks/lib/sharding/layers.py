@@ -19,7 +19,8 @@ from lib.ranks import Sent, mean, no_shared_memory, peak_of_step, sent_by
 from lib.workloads import CLASSES, Steps
 from nnmpi import blas, nn, optim
 from nnmpi.comm import Comm, comm_self, world
-from nnmpi.parallel.standalone import halo, spatial
+from nnmpi.parallel.tensor.ops import all_reduce
+from nnmpi.parallel.tensor.parallelize import parallelize
 
 
 class LayerCase(NamedTuple):
@@ -68,29 +69,36 @@ class Counted(NamedTuple):
 # ---- one large image
 
 
-def cnn(comm: Comm, cut: bool) -> nn.Sequential:
+def cnn() -> nn.Sequential:
     """Three convolutions, of which two are pooled, and a classifier of the mean."""
-    model = nn.Sequential(
+    return nn.Sequential(
         *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()),
-        *(spatial.SpatialMean(comm=comm), nn.Linear(64, CLASSES)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES)),
     )
-    return spatial.parallelize(model, comm) if cut else model
+
+
+BY_ROWS = {"[0-8]": "spatial", "10": "copy"}
+"""The ways of its layers: all before the classifier compute some rows."""
 
 
 def image_step(comm: Comm, cut: bool, height: int, width: int) -> Callable[[], object]:
     """A training step on this rank's rows of one image of `height` rows."""
-    model = cnn(comm, cut)
-    lo, hi = (halo.row_bounds(height, comm.size)[comm.rank + i] for i in (0, 1))
+    model = cnn()
     draws = np.random.default_rng(0)
-    x = draws.standard_normal((1, 3, hi - lo, width), dtype=np.float32)
+    x = draws.standard_normal((1, 3, height, width), dtype=np.float32)
+    if cut:
+        parallelize(model, comm, x, whole_output=True, ways=BY_ROWS)
+    terms = [p for layer in model[:9] for p in layer.parameters()] if cut else []
     opt, loss_of = optim.Adam(model.parameters(), lr=1e-6), nn.CrossEntropyLoss()
 
     def step() -> None:
         loss = loss_of(model(nnmpi.tensor(x)), np.zeros(1, np.int64))
         opt.zero_grad()
         loss.backward()
+        for p in terms:
+            all_reduce(p.grad, comm, p.memory_axes)
         opt.step()
         loss.item()
 

@@ -22,7 +22,11 @@ from nnmpi.parallel.arrangement.arrangement import (
     layers,
     own_samples,
 )
-from nnmpi.parallel.arrangement.convolutions import kept_of_sum, reads_otherwise
+from nnmpi.parallel.arrangement.convolutions import (
+    kept_of_rows,
+    kept_of_sum,
+    reads_otherwise,
+)
 from nnmpi.parallel.arrangement.flat_buffer import (
     DECIDED,
     piece_of,
@@ -38,6 +42,7 @@ from nnmpi.parallel.arrangement.traffic_tp import (
     rows_of_loss,
     sums_of,
 )
+from nnmpi.parallel.tensor.patterns import HALO
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 from nnmpi.schedules.op import Kind
 
@@ -75,6 +80,12 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     for held in a.model_on(rank).others:
         sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
     of_trained = a.store.holds(a, rank)
+    if a.residences is not None and (model := a.residences.model) is not None:
+        of_trained = of_trained._replace(
+            parameters=round(model.window),
+            gradients=0 if model.gradients else of_trained.gradients,
+            optimizer=0,
+        )
     return of_trained._replace(
         parameters=of_trained.parameters + sizes[True],
         buffers=sizes[False],
@@ -220,7 +231,9 @@ def besides_edges(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
         part = layer.part(at["tp"])
         own = sum(part * a.local_bytes(e, n, at) for e in _gathered(a, kept))
         share *= part
-    if first.kind == "Conv2d" and layer is not None and layer.way.sums_output:
+    if layer is not None and HALO in layer.way.pattern.sends:
+        before = kept_of_rows(a, k, before, samples, at)
+    elif first.kind == "Conv2d" and layer is not None and layer.way.sums_output:
         before = kept_of_sum(a, k, before, samples, at)
     elif first.kind == "Experts":  # on the slots of its own, wherever tokens come from
         before *= layer.part(at["tp"]) if layer else 1
@@ -243,6 +256,8 @@ def edges_read(a: Arrangement, kept: Kept, at: At) -> set[int]:
     input where one of all channels keeps what it has made of it, or the other way round."""
     k = kept.nodes[0]
     layer, node = layers(a).get(k), a.graph.nodes[k]
+    if layer is not None and HALO in layer.way.pattern.sends:  # it keeps its input with the halo
+        return {*kept.edges} - {node.inputs[0]}
     sums = layer is not None and layer.way.sums_output and node.kind == "Conv2d"
     if sums and reads_otherwise(a, k, at):
         return {*kept.edges} ^ {node.inputs[0]}

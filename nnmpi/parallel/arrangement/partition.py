@@ -146,7 +146,7 @@ def split_points(
     takes least memory, of so many `live` micro-batches each; of these the fastest. `notes` say why
     modules are units.
     """
-    _refuse_few(sum(costs.trained), stages, notes)
+    refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
     none = _sums(costs.trained) == 0
     time = np.where(none, np.inf, _sums(costs.seconds) + border[:, None] + border)
@@ -193,7 +193,7 @@ def _largest(costs: Sequence[np.ndarray], cut: SplitPoints) -> float:
     return max(float(cost[a, b]) for cost, (a, b) in zip(costs, ends, strict=True))
 
 
-def _refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
+def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
     """Raises ValueError if there are fewer units with trained parameters than stages."""
     if trained < stages:
         whole = "".join(f"; {note}, so it is one layer" for note in notes)
@@ -220,7 +220,7 @@ def given_units(
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
     """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
     what, found = f"--cut {shown(text, 60)}", layers(graph)
-    _refuse_few(sum(layer.is_trained for layer in found), stages, graph.notes)
+    refuse_few(sum(layer.is_trained for layer in found), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise ValueError(

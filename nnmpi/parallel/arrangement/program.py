@@ -142,7 +142,7 @@ class SlotWalk:
 def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
     """How often a rank gathers each bucket in a step, by its place in the order of memory."""
     held = a.model_on(rank)
-    inside = [held.inside(bucket) for bucket in sorted(held.buckets)]
+    inside = [*held.inside().values()]
     of = {one.variable: b for b, members in enumerate(inside) for one in members}
     walk = SlotWalk([*map(users_of, inside)])
     found: Counter[int] = Counter()

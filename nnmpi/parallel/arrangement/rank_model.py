@@ -1,5 +1,6 @@
 """RankModel: what ranks have of a model, and where in the flat buffer it is."""
 
+from bisect import bisect
 from collections.abc import Collection
 from math import prod
 from typing import NamedTuple
@@ -76,7 +77,11 @@ class RankModel(NamedTuple):
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + one.size) for one, (at, _) in pairs if one.variable in variables]
 
-    def inside(self, bucket: Bucket) -> list[HeldVariable]:
-        """The trained parameters in a bucket."""
-        pairs = zip(self.trained, self.spans, strict=True)
-        return [held for held, (start, _) in pairs if bucket.start <= start < bucket.stop]
+    def inside(self) -> dict[Bucket, list[HeldVariable]]:
+        """The trained parameters in each bucket."""
+        in_order = sorted(self.buckets)
+        starts = [bucket.start for bucket in in_order]
+        found: dict[Bucket, list[HeldVariable]] = {bucket: [] for bucket in in_order}
+        for held, (start, _) in zip(self.trained, self.spans, strict=True):
+            found[in_order[bisect(starts, start) - 1]].append(held)
+        return found

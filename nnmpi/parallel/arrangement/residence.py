@@ -30,21 +30,53 @@ class Residence(Enum):
 
 class UnitLoad(NamedTuple):
     """A unit in a micro-batch: seconds of both passes; bytes that its backward pass needs, and
-    those of its input, if it is to be computed again."""
+    those of its input, if it is to be computed again; of values that are read for each pass, and of
+    gradients that are written behind the backward one, where the model is on disk."""
 
     forward: float
     backward: float
     nbytes: float
     input_bytes: float = 0.0
+    values: float = 0.0
+    gradients: float = 0.0
 
 
 class Disk(NamedTuple):
-    """Bytes a second; and the seconds a byte that computing loses: for new pages and dropped ones,
-    and to the thread that writes and reads, as if all of its time were taken from it."""
+    """Bytes a second; and the seconds a byte that computing loses: to the thread that writes and
+    reads, as if all of its time were taken from it, and for new pages and dropped ones."""
 
     write: float
     read: float
     paging: float = 0.0
+    touch: float = 0.0
+
+
+class ModelOnDisk(NamedTuple):
+    """Bytes of values, gradients and running sums that are on disk but for those in use, and what
+    is in memory of them at a time."""
+
+    values: float
+    gradients: float
+    sums: float
+    window: float
+
+    @property
+    def nbytes(self) -> float:
+        """All of it."""
+        return self.values + self.gradients + self.sums
+
+    @property
+    def saved(self) -> float:
+        """What is in memory less."""
+        return self.nbytes - self.window
+
+    def seconds(self, disk: Disk) -> float:
+        """Of an update: gradients are read for their norm, and then all; values and running sums
+        are written, and their pages touched for that."""
+        read = self.nbytes + self.gradients
+        written = self.values + self.sums
+        computing = (read + written) * disk.paging + written * disk.touch
+        return read / disk.read + written / disk.write + computing
 
 
 Choice: TypeAlias = tuple[Residence, ...]
@@ -52,8 +84,14 @@ Choice: TypeAlias = tuple[Residence, ...]
 
 KEEP, SWAP, RECOMPUTE = Residence
 
-STATE = -1
-"""Stands for running sums where units are numbered."""
+STATE, MODEL = -1, -2
+"""Stand for running sums, and for values and gradients, where units are numbered."""
+
+PIECE = 1 << 17
+"""Numbers of a model on disk that are updated at a time: whole blocks of sums of squares."""
+
+PIECES_AT_A_TIME = 3
+"""One is updated, the next one is read, and the one before is written."""
 
 STARTS = 200
 """Choices from which a search begins, over the number of units: each takes longer with more."""
@@ -65,6 +103,7 @@ class Residences(NamedTuple):
     names    of the first layer of each unit
     memory   bytes for activations, without the samples themselves
     state    bytes of running sums that are on disk between updates, when activations are gone
+    model    those of the model on disk, if it is there
     """
 
     names: tuple[str, ...]
@@ -73,11 +112,17 @@ class Residences(NamedTuple):
     memory: float
     disk: Disk
     state: float = 0.0
+    model: "ModelOnDisk | None" = None
 
     @property
     def activations(self) -> float:
         """The bytes of all units."""
         return sum(unit.nbytes for unit in self.loads)
+
+    @property
+    def on_disk(self) -> float:
+        """The bytes that are not activations and lie on disk between steps."""
+        return self.model.nbytes if self.model else self.state
 
     @property
     def recomputes(self) -> bool:
@@ -87,7 +132,8 @@ class Residences(NamedTuple):
     @property
     def seconds(self) -> float:
         """Of a micro-batch, forward and back."""
-        return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
+        update = self.model.seconds(self.disk) if self.model else 0.0
+        return seconds(self.loads, self.choice, self.memory, self.disk, self.state) + update
 
     @property
     def seconds_kept(self) -> float:
@@ -136,7 +182,10 @@ class Clocks:
         self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
+        self.warm = memory - state  # free, with pages, since the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
+        self.coming = self.behind = 0.0  # values of the next pass are there, gradients on disk
+        self._ask_for(0)
 
     def seconds(self) -> float:
         """Until both are done; infinite if a pass finds no room."""
@@ -145,7 +194,7 @@ class Clocks:
         for s in reversed(range(len(self.units))):
             self._backward(s)
         self._read(STATE)
-        return max(self.now, self.ready.get(STATE, math.inf))
+        return max(self.now, self.behind, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
         """Waits for writes until there is room."""
@@ -154,12 +203,27 @@ class Clocks:
             self.now, self.held = max(self.now, end), self.held - freed
         if self.held + nbytes > self.memory * (1 + 1e-9):
             self.now = math.inf
+        self.warm = min(self.warm, self.memory - self.held)
+        self.now += max(nbytes - self.warm, 0.0) * self.disk.touch
+        self.warm = max(self.warm - nbytes, 0.0)
+
+    def _values(self, s: int, following: int) -> None:
+        """Waits for the values of a unit, if they are on disk, and asks for those of another."""
+        self.now = max(self.now, self.coming) + self.units[s].values * self.disk.paging
+        self._ask_for(following)
+
+    def _ask_for(self, s: int) -> None:
+        if 0 <= s < len(self.units) and self.units[s].values:
+            nbytes = self.units[s].values
+            self.coming = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
 
     def _forward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._room(unit.nbytes)
+        self._values(s, s + 1)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else left(unit, how)
+        self.warm += unit.nbytes - left(unit, how) if how is not SWAP else 0.0
         if how is SWAP:
             self.now += unit.nbytes * self.disk.paging
             self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
@@ -188,10 +252,15 @@ class Clocks:
         self.held += extra(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
+        self._values(s, s - 1)
         if how is RECOMPUTE:
             self.now += unit.forward
-        self.now += unit.backward
-        self.held -= left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
+        self.now += unit.backward + unit.gradients * self.disk.touch
+        freed = left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
+        self.held, self.warm = self.held - freed, self.warm + freed
+        if unit.gradients:
+            self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
+            self.behind = self.disk_free
 
 
 def seconds(

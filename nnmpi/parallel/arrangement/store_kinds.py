@@ -79,6 +79,8 @@ class StoreKind(NamedTuple):
     scalars     whether scalars travel in front of the gradients
     scatters    whether each backward pass scatters gradients among the replicas
     is_whole    whether a rank alone can read the parameters between steps
+    has_pages   whether values and running sums can be on disk but for those in use: all are in
+                memory of the rank alone
     """
 
     name: str
@@ -95,6 +97,7 @@ class StoreKind(NamedTuple):
     scalars: bool = True
     scatters: bool = False
     is_whole: bool = True
+    has_pages: bool = False
 
 
 def asked_kind(config: Config) -> StoreKind:
@@ -236,13 +239,14 @@ def _sums_on_node(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
 def _scattered_sums(a: Arrangement, rank: int, micro: int) -> Iterator[Exchange]:
     """Gradients, in stages 2 and 3 of ZeRO after each backward pass of each stage."""
     held, group, scatters = a.model_on(rank), a.replicas(rank), a.store.scatters
+    inside = held.inside()
     yield agreed(group, scalar_count(held.trained) + 3, "scalars, squares, orders")
     for bucket in held.buckets:
         n, ranks = bucket.stop - bucket.start, a.summed_over(rank, bucket)
         halves = ranks == group and a.algorithm in REDUCE_SCATTERS
         operation = Collective.REDUCE_SCATTER if halves else Collective.ALL_REDUCE
         one = _summed(a, ranks, n, Kind.B if scatters else Kind.REDUCE, operation)
-        users = users_of(held.inside(bucket))
+        users = users_of(inside[bucket])
         yield one._replace(times=micro * len(users)) if scatters else one
         if scatters and bucket.tied != NOT_TIED:
             edges, r = bounds(n, len(group)), group.index(rank)
@@ -292,8 +296,8 @@ _of_strategy = partial(StoreKind, buckets=False)
 STORE_KINDS: dict[str, StoreKind] = {
     kind.name: kind
     for kind in (
-        StoreKind("replica", _copy, _sums),
-        StoreKind("local", _copy),
+        StoreKind("replica", _copy, _sums, has_pages=True),
+        StoreKind("local", _copy, has_pages=True),
         StoreKind(
             "node", _on_node, _sums_on_node, updaters=lambda a, rank, _: a.near_replicas(rank)
         ),

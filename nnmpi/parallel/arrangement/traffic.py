@@ -80,14 +80,14 @@ def moments(a: Arrangement, rank: int) -> Iterator[tuple[int, Node, int]]:
 
 
 def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
-    """Messages of layers; statistics where ranks have some samples each, before those of dp."""
+    """Messages of layers; statistics where ranks have parts of a batch, before those of dp."""
     yield from along_tp(a, rank, micro)
-    by_samples = {layer.path for layer in a.sharding.layers if layer.how == "samples"}
-    if not by_samples:
+    parts = {layer.path for layer in a.sharding.layers if layer.way.markers}
+    if not parts:
         return
     passes, group = passes_of(a, rank, micro), a.mesh.group(rank, "tp")
     for s, node, row in moments(a, rank):
-        for one in _moments(a, group, s, node, row) if node.name in by_samples else ():
+        for one in _moments(a, group, s, node, row) if node.name in parts else ():
             yield one._replace(times=len(forward(passes, s) if one.during is Kind.F else micro))
 
 
@@ -108,12 +108,12 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchange]:
             yield one._replace(times=times)
 
     here = [(s, k) for s in a.model_on(rank).stages for k in a.stages[s] if k in cut.rings]
+    owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
+    around = [cut.count(r) for r in owners[:-1]]
+    homes = {how: [cut.keys_seen(at["cp"], r, how) for r in owners[1:]] for how in (False, True)}
     for s, k in here:
-        e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
+        e, home = nodes[k].inputs[0], homes[bool(nodes[k].settings["is_causal"])]
         of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2
-        owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
-        around = [cut.count(r) for r in owners[:-1]]
-        home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for n in forward(passes, s):
             numbers = a.local_shape(e, n, at)[0] * of_position
             yield from messages(around, numbers, a.dtype, Kind.F, s)

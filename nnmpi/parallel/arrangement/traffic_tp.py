@@ -22,6 +22,7 @@ from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.convolutions import halo_of
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
 from nnmpi.parallel.tensor import patterns
@@ -44,7 +45,7 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Exchan
         for one in EXCHANGES[message.row.by](a, rank, layer, message, n):
             yield one._replace(during=during, stage=s, times=one.times * times)
     if terms := _terms(a, rank):
-        one = _summed(a, group, terms, _dtype_of_terms(a))
+        one = summed(a, group, terms, _dtype_of_terms(a))
         yield one._replace(what="gradients", during=Kind.UPDATE)
     last = len(a.stages) - 1
     if a.sharding.output is not None and last in a.model_on(rank).stages:
@@ -122,7 +123,8 @@ def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> 
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
 
-def _summed(a: Arrangement, group: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Exchange:
+def summed(a: Arrangement, group: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Exchange:
+    """A sum of n numbers of ranks along tp."""
     name = "doubling" if is_short(n, dtype) else a.sums_by(group)
     one = Exchange("activations", Collective.ALL_REDUCE, name, group, n, dtype, Kind.F)
     return one._replace(sums=a.sums_dtype)
@@ -137,7 +139,7 @@ def _gathered(
 def _by_sum(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    yield _summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples), a.dtype)
+    yield summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples), a.dtype)
 
 
 def _by_ring(
@@ -192,6 +194,17 @@ def _exchanged(
     )
 
 
+def _of_halo(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Exchange]:
+    """Rows that others need of this rank, or gradients of those that it needs of others."""
+    ends, row = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
+    halo = halo_of(a, layer.node, a.mesh.coordinates(rank))
+    for rows in halo.sent() if message.row is patterns.HALO else halo.received():
+        if rows * row:
+            yield Exchange("rows", Collective.MESSAGE, "", ends, rows * row, a.dtype, Kind.F)
+
+
 def _most_that_go(me: int, tokens: list[int], own: list[int], top_k: int, slots: int) -> list[int]:
     """How many tokens of a sample rank `me` may send to each rank, most where experts are most.
 
@@ -215,5 +228,6 @@ EXCHANGES = {
     Collective.REDUCE_SCATTER: _by_ring,
     Collective.GATHER_COUNTS: _counted,
     Collective.ALL_TO_ALL: _exchanged,
+    Collective.MESSAGE: _of_halo,
 }
 """What a rank takes part in for a message of a layer in a pass."""

@@ -1,8 +1,9 @@
 """Within a limit of memory: measures units and the disk, and chooses where activations are."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +17,20 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
-from nnmpi.parallel.arrangement.memory import activations, entering, memory
+from nnmpi.parallel.arrangement.memory import (
+    Memory,
+    activations,
+    entering,
+    memory,
+    sums_of_optimizer,
+)
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.residence import (
+    PIECE,
+    PIECES_AT_A_TIME,
     Disk,
+    ModelOnDisk,
     Residences,
     UnitLoad,
     choose,
@@ -37,13 +47,15 @@ PART = 4
 
 
 class Needs(NamedTuple):
-    """The bytes of a rank in a step: between steps, of them running sums that may be on disk, of
-    samples, of each unit and of its input."""
+    """The bytes of a rank in a step: between steps, of them running sums that may be on disk, and
+    what else of the model, of samples, of each unit and of its input."""
 
     fixed: int
     state: int
     samples: float
     units: tuple[tuple[float, float], ...]
+    model: ModelOnDisk | None
+    values: tuple[float, ...]  # of each unit
 
 
 def within_memory(
@@ -65,15 +77,18 @@ def within_memory(
     fixed = max(one.fixed + one.samples for one in of_all)
     nbytes = np.max([one.units for one in of_all], axis=0).tolist()
     state = min(one.state for one in of_all)
-    least = max(fixed - state + max(own for own, _ in nbytes), fixed)
+    longest, streamed = max(own for own, _ in nbytes), of_all[0].model
+    least = min(
+        max(fixed - state + longest, fixed),
+        fixed - streamed.saved + longest if streamed else math.inf,
+    )
 
     def check() -> None:
         if least > limit:
             raise ValueError(
                 f"memory {a.config.memory} is not enough: a step needs {amount(needed)} a rank, "
-                f"and {amount(least)} with its activations on disk, of which parameters, optimizer "
-                f"and samples take {amount(fixed)}: use --memory {_rounded(least)} or more, or "
-                "more --micro-batches"
+                f"and {amount(least)} with all on disk that can be there: use --memory "
+                f"{_rounded(least)} or more, or more --micro-batches"
             )
         arena.check()
         _check_disk(a, max(file_bytes(sum(own for own, _ in nbytes), 0.0), arena.MEASURED))
@@ -82,8 +97,17 @@ def within_memory(
     loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
 
     def cut() -> Arrangement:
-        found = min(_choices(groups, loads, limit - fixed, disk, state), key=lambda r: r.seconds)
-        _check_disk(a, file_bytes(found.activations, found.state))
+        choices = [*_choices(groups, loads, limit - fixed, disk, state)]
+        if streamed:
+            has_gradients = streamed.gradients > 0
+            moving = tuple(
+                load._replace(values=v, gradients=v * has_gradients)
+                for load, v in zip(loads, of_all[0].values, strict=True)
+            )
+            some = _choices(groups, moving, limit - fixed + streamed.saved, disk, 0)
+            choices += (one._replace(model=streamed) for one in some)
+        found = min(choices, key=lambda r: r.seconds)
+        _check_disk(a, file_bytes(found.activations, found.on_disk))
         ends = (*accumulate(map(len, groups)),)[:-1]
         every = [unit for group in groups for unit in group]
         division = divide(a.graph, every, ends, 1)
@@ -114,7 +138,36 @@ def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs
     found = kept_by_units(a, [nodes_of(group) for group in groups], samples, rank)
     held = memory(a, rank, a.config.batch_size)
     own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
-    return Needs(held.total, held.optimizer * own, entering(a, 0, samples, rank), tuple(found))
+    values = _values(a, rank, groups)
+    return Needs(
+        held.total,
+        held.optimizer * own,
+        entering(a, 0, samples, rank),
+        tuple(found),
+        _model(a, rank, held, values) if own and a.store.has_pages else None,
+        values,
+    )
+
+
+def _values(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> tuple[float, ...]:
+    """The bytes of trained parameters that each unit uses."""
+    used = [frozenset[int]().union(*(unit.variables for unit in group)) for group in groups]
+    trained, size = a.model_on(rank).trained, a.dtype.itemsize
+    return tuple(sum(one.size * size for one in trained if one.variable in own) for own in used)
+
+
+def _model(
+    a: Arrangement, rank: int, held: Memory, values: tuple[float, ...]
+) -> ModelOnDisk | None:
+    """What of the model can be on disk; gradients, if no other rank adds to them."""
+    alone = len(a.replicas(rank)) == 1
+    whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
+    gradients = whole * alone
+    here = [v * (1 + alone) for v in values]  # of two neighbours, one is on its way
+    passes = max(map(sum, pairwise(here)), default=sum(here))
+    rows = 2 + sums_of_optimizer(a.config)
+    update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, whole) * rows
+    return ModelOnDisk(whole, gradients, held.optimizer, max(passes, update))
 
 
 def _measured(
@@ -144,7 +197,8 @@ def _measured(
     loads = (
         UnitLoad(f, b, own, enters) for (f, b), (own, enters) in zip(slowest, nbytes, strict=True)
     )
-    return tuple(loads), Disk(write, read, max(disk.paging for disk in disks))
+    paging, touch = (max(getattr(disk, name) for disk in disks) for name in ("paging", "touch"))
+    return tuple(loads), Disk(write, read, paging, touch)
 
 
 def _merged(group: Sequence[Unit]) -> Unit:

@@ -35,6 +35,11 @@ ROUNDING = 1 - 1e-9
 """Sums of the same numbers in another order may differ."""
 
 
+def _ways(one: Candidate) -> tuple[bool, str]:
+    """What says how ranks along tp cut layers."""
+    return one.sequence_parallel, one.layout
+
+
 class _Rank(NamedTuple):
     """What a rank along pp does at least.
 
@@ -56,6 +61,7 @@ class LowerBounds:
         self._paper, self._costs = paper, costs
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
+        self._passes = dict[tuple[Any, ...], list[dict[Kind, float]]]()
         self._ranks = dict[tuple[Any, ...], list[_Rank]]()
         self._modules = dict[tuple[int, int, bool], list[list[int]]]()
         self._messages = dict[tuple[Any, ...], float]()
@@ -119,13 +125,17 @@ class LowerBounds:
 
     def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
         """The seconds of the passes of each stage, without exchanges."""
-        model, sharding = self._costs.model, self._paper.sharding(one)
-        of_units = model.of(sharding, one.tp, one.cp, one.sequence_parallel, self._samples(one))
+        model, samples = self._costs.model, self._samples(one)
+        key = *self._paper.cut_key(one), one.tp, one.cp, *_ways(one), samples
+        if key in self._passes:
+            return self._passes[key]
+        of_units = model.of(self._paper.sharding(one), one, samples)
         begins = [stage.nodes.start for stage in self._paper.division(one).stages]
         there: list[list[UnitTimes]] = [[] for _ in begins]
         for unit, seconds in zip(model.units, of_units, strict=True):
             there[bisect(begins, unit.nodes.start) - 1].append(seconds)
-        return [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
+        self._passes[key] = [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
+        return self._passes[key]
 
     def _of_ranks(self, one: Candidate) -> list[_Rank]:
         """What each rank along pp computes."""
@@ -174,7 +184,7 @@ class LowerBounds:
 
     def _of_samples(self, one: Candidate, samples: int) -> float:
         """The same for so many samples."""
-        key = one.tp, one.cp, one.sequence_parallel, samples
+        key = one.tp, one.cp, *_ways(one), samples
         if key not in self._messages:
             whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
             a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))

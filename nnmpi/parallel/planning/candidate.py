@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from shlex import quote
+from typing import Any, NamedTuple
 
 from nnmpi.config import Config
 from nnmpi.mesh import AXES
@@ -13,7 +14,10 @@ SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
 
 
 class Candidate(NamedTuple):
-    """The options of a layout, by their names in Config."""
+    """The options of a layout, by their names in Config.
+
+    layout  ways of layers along tp; none: those that --tp finds
+    """
 
     dp: int = 1
     cp: int = 1
@@ -24,6 +28,12 @@ class Candidate(NamedTuple):
     schedule: str = "1f1b"
     micro_batches: int = 1
     recompute: bool = False
+    layout: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As a Config has them."""
+        return {**self._asdict(), "layout": self.layout or None}
 
     @property
     def replicas(self) -> int:
@@ -42,7 +52,7 @@ class Candidate(NamedTuple):
         for name, value in self._asdict().items():
             if value != getattr(plain, name):
                 flag = f"--{name.replace('_', '-')}"
-                words.append(flag if value is True else f"{flag} {value}")
+                words.append(flag if value is True else f"{flag} {quote(str(value))}")
         return " ".join(words) or "--dp 1"
 
     @property
@@ -50,7 +60,8 @@ class Candidate(NamedTuple):
         """The way of being parallel that it uses alone, in a word or two; "" if it uses several."""
         names = (axis.name for axis in AXES)
         used = [name for name in names if getattr(self, name) > 1]
-        if len(used) != 1 or self.sequence_parallel or (self.zero and used != ["dp"]):
+        is_plain = not self.sequence_parallel and not self.layout
+        if len(used) != 1 or not is_plain or (self.zero and used != ["dp"]):
             return ""
         return f"zero {self.zero}" if self.zero else used[0]
 

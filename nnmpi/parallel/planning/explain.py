@@ -54,10 +54,9 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
 
 def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     """Units of the rank that computes longest; those of one kind together."""
-    axes, rank = a.mesh.axes, a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
+    rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
     counts = Counter((op.stage, op.kind) for op in step.programs[step.busiest] if op.micro >= 0)
-    in_parts, most = a.config.sequence_parallel, max(step.micro)
-    of_units = costs.model.of(a.sharding, axes["tp"], axes["cp"], in_parts, most)
+    of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for unit, times in zip(costs.model.units, of_units, strict=True):
         for s in a.model_on(rank).stages:

@@ -1,6 +1,6 @@
 """Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
 
-sharding   of (cp, tp, sequence parallelism)
+sharding   of (tp, sequence parallelism, ways of layers), and of cp
 division   of (stages, pp, whether these are on several nodes)
 """
 
@@ -20,6 +20,7 @@ from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
@@ -44,27 +45,36 @@ class Paper:
         graph: Graph,
         model: ModelTimes,
         check: Callable[[Config, int], None],
-        sharding_of: Callable[[Config], Sharding],
+        sharding_of: Callable[[Config, WayPrice | None], Sharding],
     ) -> None:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
-        self._shardings = _Once[tuple[int, int, bool], Sharding]()
+        self._shardings = _Once[tuple[Any, ...], Sharding]()
         self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = _Once[tuple[int, int, bool], Division]()
 
     def config(self, one: Candidate) -> Config:
         """The config of a layout."""
-        return replace(self.plain, **one._asdict())
+        return replace(self.plain, **one.options)
 
     def sharding(self, one: Candidate) -> Sharding:
-        """How layers and sequences are cut."""
-        key = one.tp, one.cp, one.sequence_parallel
-        options: dict[str, Any] = {
-            "tp": one.tp,
-            "cp": one.cp,
-            "sequence_parallel": one.sequence_parallel,
-        }
-        return self._shardings.get(key, lambda: self._sharding_of(replace(self.plain, **options)))
+        """How layers and sequences are cut, which are found apart."""
+        in_parts, ways = one.sequence_parallel, one.layout or None
+        layers = self._cut(tp=one.tp, sequence_parallel=in_parts, layout=ways)
+        return layers._replace(sequences=self._cut(cp=one.cp).sequences)
+
+    def _cut(self, **options: Any) -> Sharding:
+        """How they are cut by some options."""
+        key = tuple(options.items())
+
+        def made() -> Sharding:
+            return self._sharding_of(replace(self.plain, **options), None)
+
+        return self._shardings.get(key, made)
+
+    def fastest_ways(self, one: Candidate, price: WayPrice) -> Sharding:
+        """How layers are cut in the least time."""
+        return self._sharding_of(self.config(one), price)
 
     def division(self, one: Candidate) -> Division:
         """The stages."""
@@ -107,7 +117,7 @@ class Paper:
     def arranged_by(self, config: Config) -> Arrangement:
         """The same, by any options."""
         self._check(config, self.cluster.size)
-        return self._arrange(config, self._sharding_of(config), self._divided(config))
+        return self._arrange(config, self._sharding_of(config, None), self._divided(config))
 
     def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)

@@ -7,7 +7,7 @@ A layout that does not fit comes again with recomputation, which is never faster
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from nnmpi.parallel.arrangement.passing import needed
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
+from nnmpi.parallel.planning.layer_ways import LayerWays
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time
 
@@ -35,7 +36,7 @@ class Planned(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The options of a Config that ask for it."""
-        return {**self.layout._asdict(), "allreduce": self.allreduce, "cut": self.cut}
+        return {**self.layout.options, "allreduce": self.allreduce, "cut": self.cut}
 
     @property
     def flags(self) -> str:
@@ -87,7 +88,7 @@ class Searcher:
         self, paper: Paper, costs: CostModel, most_bytes: float, prunes: bool = True
     ) -> None:
         self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
-        self._bounds = LowerBounds(paper, costs)
+        self._bounds, self._ways = LowerBounds(paper, costs), LayerWays(paper, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
         self._times = dict[Candidate, StepTime | None]()
@@ -97,8 +98,7 @@ class Searcher:
 
     def search(self, keep: int = 10) -> Search:
         """The layouts that take the least time."""
-        ranks = self._paper.cluster.size
-        there = [one for shape in shapes(ranks) for one in candidates(self._paper.plain, shape)]
+        there = [*self._candidates()]
         possible = [one for one in there if not self._is_refused(one)]
         best = self._fastest(possible, keep, self._most)
         pure, ways = dict[str, Planned](), dict[str, list[Candidate]]()
@@ -115,6 +115,14 @@ class Searcher:
         unseen = {*there} - {*self._times} - self._too_large - set().union(*self._refused.values())
         counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
         return Search(best, pure, [*self._found.values()], counts, refused, least)
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """All layouts; those along dp and tp also with the fastest ways of layers."""
+        for shape in shapes(self._paper.cluster.size):
+            for one in candidates(self._paper.plain, shape):
+                yield one
+                if ways := self._ways.of(one):
+                    yield one._replace(layout=ways)
 
     def _is_refused(self, one: Candidate) -> bool:
         """Whether the model cannot be cut in this way."""

@@ -152,9 +152,8 @@ def _rank_times(
     a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int], program: Sequence[Op]
 ) -> RankTimes:
     """What a rank takes, one pass at a time."""
-    axes, times, model = a.mesh.axes, costs.exchanges, costs.model
-    in_parts = a.config.sequence_parallel
-    of_units = model.of(a.sharding, axes["tp"], axes["cp"], in_parts, max(micro))
+    times, model = costs.exchanges, costs.model
+    of_units = model.of(a.sharding, a.config, max(micro))
     compute = dict[int, Mapping[Kind, float]]()
     pairs = [*zip(model.units, of_units, strict=True)]
     for s in a.model_on(rank).stages:

@@ -1,12 +1,17 @@
 """How long the units of a model take on a rank: measured, or from their multiplications."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import chain, pairwise
+from math import ceil
+from typing import NamedTuple, TypeAlias
 
+from nnmpi.config import Config
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
@@ -23,6 +28,18 @@ def signature(graph: Graph) -> str:
     return hashlib.sha256(repr((rows, shapes)).encode()).hexdigest()[:16]
 
 
+CutKey: TypeAlias = tuple[int, int, bool, str]
+"""Ranks along tp and cp, sequence parallelism, ways of layers: how units are cut."""
+
+
+class UnitShare(NamedTuple):
+    """How much of the multiplications of a unit the rank does that does most of them, and whether
+    it does them on some of the samples."""
+
+    share: float
+    by_samples: bool
+
+
 class ModelTimes:
     """The seconds of the units of a model on a machine; each is found once.
 
@@ -34,39 +51,57 @@ class ModelTimes:
         name = signature(graph)
         alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
         self._measured = {m.tp: m for m in alike}
-        self._found = dict[tuple[int, int, bool, int], list[UnitTimes]]()
-        self._shares = dict[tuple[int, int, bool], list[float]]()
+        self._found = dict[tuple[CutKey, int], list[UnitTimes]]()
+        self._whole = dict[int, list[UnitTimes]]()
+        self._shares = dict[CutKey, list[UnitShare]]()
 
     @property
     def is_measured(self) -> bool:
         """Whether its units were measured; else their times are estimated."""
         return 1 in self._measured
 
-    def of(
-        self, sharding: Sharding, tp: int, cp: int, in_parts: bool, samples: int
-    ) -> list[UnitTimes]:
+    @cached_property
+    def crossing(self) -> list[int]:
+        """How many numbers of a sample stages exchange if one begins with each unit."""
+        firsts = (self.graph.crossing(unit.nodes.start) for unit in self.units)
+        return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
+
+    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> list[UnitTimes]:
         """Of a micro-batch of so many samples of a rank, the slowest along tp and cp.
 
-        `sharding` is that of so many ranks, with or without sequence parallelism (`in_parts`).
+        `sharding` is how these options cut the model.
         """
-        key = tp, cp, in_parts, samples
-        if key not in self._found:
-            self._found[key] = self._of(sharding, *key)
-        return self._found[key]
+        way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
+        if (way, samples) not in self._found:
+            if way not in self._shares:
+                self._shares[way] = shares(self.graph, self.units, sharding)
+            self._found[way, samples] = self._of(self._shares[way], way, samples)
+        return self._found[way, samples]
 
-    def _of(
-        self, sharding: Sharding, tp: int, cp: int, in_parts: bool, samples: int
-    ) -> list[UnitTimes]:
+    def _of(self, parts: Sequence["UnitShare"], way: "CutKey", samples: int) -> list[UnitTimes]:
+        """Of parts of units: as measured, with fewer samples, or a share of the whole unit."""
+        tp, cp, _, layout = way
+        whole, few = self.whole(samples), self.whole(ceil(samples / tp))
         if cp == 1 and tp in self._measured:
-            return _measured(self._measured[tp], samples)
-        way = tp, cp, in_parts
-        if way not in self._shares:
-            self._shares[way] = shares(self.graph, self.units, sharding, tp)
-        of_rank = zip(self._shares[way], self.whole(samples), strict=True)
-        return [UnitTimes(*(share * t for t in one)) for share, one in of_rank]
+            cut = _measured(self._measured[tp], samples)
+        else:
+            each = zip(parts, whole, strict=True)
+            cut = [UnitTimes(*(part.share * t for t in times)) for part, times in each]
+        if not layout:
+            return cut
+        rows = zip(parts, whole, few, cut, strict=True)
+        return [
+            of_few if part.by_samples else of_part if part.share < 1 else of_all
+            for part, of_all, of_few, of_part in rows
+        ]
 
     def whole(self, samples: int) -> list[UnitTimes]:
         """On a rank that computes all of each unit."""
+        if samples not in self._whole:
+            self._whole[samples] = self._of_all(samples)
+        return self._whole[samples]
+
+    def _of_all(self, samples: int) -> list[UnitTimes]:
         if self.is_measured:
             return _measured(self._measured[1], samples)
         return [_estimated(self.graph, unit, samples, self.machine.speed) for unit in self.units]
@@ -93,38 +128,49 @@ def _estimated(graph: Graph, unit: Unit, samples: int, speed: float) -> UnitTime
 # ---- how much of a unit a rank computes
 
 
-def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding, tp: int) -> list[float]:
-    """How much of the multiplications of each unit the rank does that does most of them."""
-    ranks, branches, found = range(tp), sharding.branches, list[float]()
-    sampled = {layer.path for layer in sharding.layers if layer.how == "samples"}
+def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> list[UnitShare]:
+    """The part of each unit that a rank computes."""
+    ranks, branches, found = range(sharding.ranks), sharding.branches, list[UnitShare]()
+    positions = sharding.sequences
+    of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
+    ways = sharding.ways
     for unit in units:
+        nodes = [graph.nodes[k] for k in unit.nodes]
         parts = [
-            (k, work(graph, graph.nodes[k]), _part(graph, sharding, sampled, k)) for k in unit.nodes
+            (k, work(graph, node), _part(sharding, ways, node, of_positions))
+            for k, node in zip(unit.nodes, nodes, strict=True)
         ]
         whole = sum(all_of_it for _, all_of_it, _ in parts)
         here = max(
             sum(part * of for k, of, part in parts if branches.runs(k, rank))
             for rank in (ranks if branches.nodes else ranks[:1])
         )
-        found.append(here / whole if whole else 1.0)
+        by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
+        found.append(UnitShare(here / whole if whole else 1.0, by_samples))
     return found
 
 
-def _part(graph: Graph, sharding: Sharding, sampled: Collection[str], k: int) -> float:
+def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
     """The largest part of a node that a rank computes: of its weight, or of its output if it has
     none, and of the positions of a sequence."""
-    node, positions = graph.nodes[k], sharding.sequences
-    cut = _cut_of(sharding, sampled, node)
+    cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
-    if node.outputs and node.outputs[0] in positions.axes:
-        part *= max(map(positions.count, range(positions.ranks))) / positions.length
+    if node.outputs and node.outputs[0] in sharding.sequences.axes:
+        part *= of_positions
     return part
 
 
-def _cut_of(sharding: Sharding, sampled: Collection[str], node: Node) -> Sequence[int] | None:
-    """The bounds of the parts of a node along tp; `sampled` are computed by samples."""
-    outputs = [sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges]
-    if OF_SAMPLES in outputs or node.name in sampled:
+def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
+    """The bounds of the parts of a node along tp."""
+    if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
+    outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
     weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     return next((cut.bounds for cut in chain(weights, outputs)), None)
+
+
+def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """Whether each rank along tp computes a node on some of the samples."""
+    if node.name in ways:
+        return ways[node.name] == "samples"
+    return OF_SAMPLES in [sharding.edges.get(e) for e in node.outputs[:1]]

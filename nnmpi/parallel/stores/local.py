@@ -15,12 +15,13 @@ from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, memory_order
-from nnmpi.nn.store import FlatStore, Shard, ShardArrays, shards_of, within
+from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.stores.journal import NO_JOURNAL, NoJournal, Noted
 from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
+from nnmpi.parallel.stores.pages import IN_MEMORY, InMemory
 from nnmpi.parallel.wire import Transfer
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
@@ -51,9 +52,11 @@ class LocalStore(FlatStore):
 
     masters   what the optimizer updates instead of values in 16 bits, if anything
     journal   what this rank notes of its updates, for others if it is lost
+    pages     how what an update reads and changes comes to memory
     """
 
     journal: NoJournal = NO_JOURNAL
+    pages: InMemory = IN_MEMORY
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
@@ -153,7 +156,7 @@ class LocalStore(FlatStore):
 
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
-        return sum(squares(g) for lo, hi in counted for *_, g in self.owned(lo, hi))
+        return sum(squares(g, self.pages) for lo, hi in counted for *_, g in self.owned(lo, hi))
 
     # ---- a step
 
@@ -178,6 +181,17 @@ class LocalStore(FlatStore):
 
     def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
         return self.masters.owned(self, self.own_shards(start, end))
+
+    def updates(
+        self, start: int, end: int, sums: Mapping[str, Array], at: int
+    ) -> Iterator[UpdateArrays]:
+        for values, grads, own in super().updates(start, end, sums, at):
+            for v, g, *s in self.pages.in_turn(values, grads, *own.values()):
+                yield v, g, dict(zip(own, s, strict=True))
+
+    def scale(self, array: Array, factor: float) -> None:
+        for (piece,) in self.pages.in_turn(array):
+            super().scale(piece, factor)
 
     def scale_gradients(self, factor: float) -> None:
         """Multiplies all summed gradients that this rank updates by."""
@@ -229,7 +243,7 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def squares(g: Array) -> Array:
+def squares(g: Array, pages: InMemory = IN_MEMORY) -> Array:
     """The sum of squares, in blocks that are too short for BLAS to share out among threads.
 
     So ranks with different numbers of threads get the same bits.
@@ -237,4 +251,6 @@ def squares(g: Array) -> Array:
     xp = backend.xp_of(g)
     if not backend.of(g).is_host:
         return xp.dot(g, g)
-    return xp.array(sum(float(b @ b) for b in (g[i : i + BLOCK] for i in range(0, len(g), BLOCK))))
+    pieces = (piece for (piece,) in pages.in_turn(g))
+    blocks = (piece[i : i + BLOCK] for piece in pieces for i in range(0, len(piece), BLOCK))
+    return xp.array(sum(float(b @ b) for b in blocks))

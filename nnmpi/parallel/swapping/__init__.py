@@ -1,4 +1,5 @@
-"""Activations of a rank beyond its memory: written to disk and read again, or computed again.
+"""Activations of a rank beyond its memory: written to disk and read again, or computed again; its
+parameters, gradients and running sums on disk, but for those in use.
 
 Rules:
 

@@ -1,8 +1,9 @@
 """Arena: memory for arrays in a mapping of a file that has no name; how fast its disk is."""
 
+import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -22,8 +23,13 @@ MEASURED = 1 << 27
 Blocks: TypeAlias = list[tuple[int, int]]
 """Where each begins and ends, in bytes."""
 
+PAGE = mmap.PAGESIZE
+
 PIECES = 64
 """In which they are written and read, as arrays are."""
+
+STRIDE = 23
+"""It has no divisor in common with PIECES, so that each is met."""
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
@@ -87,6 +93,7 @@ class Arena:
         with in_one_line(nbytes), made(prefix="nnmpi-swap-") as file:
             os.posix_fallocate(file.fileno(), 0, nbytes)
             self._handler = _function("arena")(file.fileno(), nbytes)
+        self._nbytes, self._address = nbytes, _function("address")(self._handler)
 
     @contextmanager
     def making(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
@@ -108,9 +115,48 @@ class Arena:
         found: Blocks = _function("blocks")(self._handler, tag)
         return found
 
+    def places(self, arrays: Iterable[np.ndarray]) -> Blocks:
+        """Where the pages of arrays are that lie here, in order; neighbours are joined."""
+        found: Blocks = []
+        for start, end in sorted(map(self._bytes_of, arrays)):
+            first, stop = start // PAGE * PAGE, -(-end // PAGE) * PAGE
+            if not 0 <= start < self._nbytes:  # it is short, and in the heap
+                continue
+            if found and first <= found[-1][1]:
+                first = found.pop()[0]
+            found.append((first, stop))
+        return found
+
+    def forget(self, array: np.ndarray) -> None:
+        """The numbers of an array are not needed any more: pages that are its own become 0."""
+        start, end = self._bytes_of(array)
+        first, stop = -(-start // PAGE) * PAGE, end // PAGE * PAGE
+        if 0 <= start < self._nbytes and first < stop:
+            _function("forget")(self._handler, first, stop)
+
+    def singly(self, blocks: Blocks) -> None:
+        """A page there that is touched brings no others to memory."""
+        self._each(("singly",), blocks)
+
+    def _bytes_of(self, array: np.ndarray) -> tuple[int, int]:
+        start = array.__array_interface__["data"][0] - self._address
+        return start, start + array.nbytes
+
     def trim(self, nbytes: float) -> None:
         """Of memory that no array has any more, no more than this keeps its pages."""
         _function("trim")(self._handler, max(round(nbytes), 0))
+
+    def start_write(self, blocks: Blocks) -> None:
+        """The system begins to write pages that have changed."""
+        self._each(("start_write",), blocks)
+
+    def end_write(self, blocks: Blocks) -> None:
+        """Waits for that, and takes the pages out of memory."""
+        self._each(("end_write",), blocks)
+
+    def start_read(self, blocks: Blocks) -> None:
+        """The system begins to read pages."""
+        self._each(("start_read",), blocks)
 
     def write_out(self, blocks: Blocks) -> None:
         """Writes pages that have changed, and takes them out of memory."""
@@ -120,7 +166,7 @@ class Arena:
         """Has pages in memory."""
         self._each(("start_read", "end_read"), blocks)
 
-    def _each(self, names: tuple[str, str], blocks: Blocks) -> None:
+    def _each(self, names: Iterable[str], blocks: Blocks) -> None:
         for name in names:
             for start, end in blocks:
                 _function(name)(self._handler, start, end)
@@ -130,21 +176,33 @@ def measured_disk() -> Disk:
     """How fast the disk of arenas is, and how long pages take; the best of three times."""
     with in_one_line(MEASURED):
         both = [_measure(Arena(MEASURED)) for _ in range(3)]
-    return Disk(*map(max, zip(*both, strict=True)))._replace(paging=min(d.paging for d in both))
+    write, read, *_ = map(max, zip(*both, strict=True))
+    return Disk(write, read, min(d.paging for d in both), min(d.touch for d in both))
+
+
+def mixed(blocks: Blocks) -> Blocks:
+    """These in an order in which the next one is far away: one after the other the system would
+    make room for many pages at a time, which takes a quarter of the time; passes have no order."""
+    return [blocks[i * STRIDE % len(blocks)] for i in range(len(blocks))]
+
+
+def _fill(array: np.ndarray, blocks: Blocks, value: int) -> None:
+    for start, end in blocks:
+        array[start:end] = value
 
 
 def _measure(arena: Arena) -> Disk:
     with arena.making(0):
         array = np.empty(MEASURED, np.uint8)
-    fill, ends = array.fill, range(0, MEASURED + 1, MEASURED // PIECES)
-    blocks = [*pairwise(ends)]
-    first, again = (_seconds(partial(fill, value)) for value in (1, 2))
+    blocks = [*pairwise(range(0, MEASURED + 1, MEASURED // PIECES))]
+
+    first, again = (_seconds(partial(_fill, array, mixed(blocks), value)) for value in (1, 2))
     began = thread_time()
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
     taken = thread_time() - began
-    del array, fill
-    paging = max(first - again, 0.0) + taken + _seconds(partial(arena.trim, 0))
-    return Disk(MEASURED / write, MEASURED / read, paging / MEASURED)
+    del array
+    touch = max(first - again, 0.0) + _seconds(partial(arena.trim, 0))
+    return Disk(MEASURED / write, MEASURED / read, taken / MEASURED, touch / MEASURED)
 
 
 def _seconds(act: Callable[[], object]) -> float:

@@ -15,7 +15,7 @@ class DiskThread:
     """A thread, and what it shares with the one that computes.
 
     change  is held by who reads or changes the others, and told of changes
-    jobs    what is to be done: ("write" or "read", a stage or STATE)
+    jobs    what is to be done: ("write", "read" or "drop", a stage or STATE)
     read    what has been read and not been needed yet
     held    bytes in memory, or promised to a job
     at      the stage whose backward pass is next
@@ -28,6 +28,7 @@ class DiskThread:
         self.jobs: deque[tuple[str, int]] = deque()
         self.read: set[int] = set()
         self.held, self.at = 0.0, self._last
+        self._do = {"write": self._write_out, "read": self._read_in, "drop": self._drop}
         self._is_busy = self._is_ended = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="nnmpi-swap", daemon=True)
@@ -98,14 +99,18 @@ class DiskThread:
                         return
                     what, s = self.jobs.popleft()
                     self._is_busy = True
-                (self._write_out if what == "write" else self._read_in)(s)
+                self._do[what](s)
         except Exception as error:
             with self.change:
                 self._error = error
                 self.change.notify_all()
 
-    def _write_out(self, s: int) -> None:
+    def _drop(self, s: int) -> None:
+        """What was read without being asked for, such as running sums by a checkpoint."""
         self._arena.write_out(self._arena.blocks(s))
+
+    def _write_out(self, s: int) -> None:
+        self._drop(s)
         with self.change:
             self.held -= self._nbytes[s]
             self.change.notify_all()

@@ -7,11 +7,13 @@ It waits for room and for the disk by the rules of the clocks in `arrangement/re
 """
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
+from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.residence import (
+    MODEL,
     STATE,
     Residence,
     Residences,
@@ -19,20 +21,23 @@ from nnmpi.parallel.arrangement.residence import (
     left,
 )
 from nnmpi.parallel.step.executor import Around
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
 from nnmpi.parallel.swapping.handover import Handover, LocalChannels
+from nnmpi.parallel.swapping.model_pages import ModelPages
 from nnmpi.schedules.op import Kind, Op
 
 ROOM = 2
-"""An arena is so many times as long as what lies in it: memory that is freed leaves gaps."""
+"""An arena has so many times the room of activations: memory that is freed leaves gaps."""
 
 Do = Callable[[Op], None]
 
 
-def file_bytes(activations: float, state: float) -> int:
-    """The length of the file: what is kept lies there too, as the heap would not give it back."""
-    return ROOM * round(activations + state) + (1 << 20)
+def file_bytes(activations: float, more: float) -> int:
+    """The length of the file: what is kept lies there too, as the heap would not give it back; so
+    does more, which stays where it is."""
+    return ROOM * round(activations) + round(more) + (1 << 20)
 
 
 class Swapper:
@@ -44,7 +49,8 @@ class Swapper:
     def __init__(self, plan: Residences, takes: list[bool]) -> None:
         self._plan = plan
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
-        self._arena = Arena(file_bytes(plan.activations, plan.state))
+        self._arena = Arena(file_bytes(plan.activations, plan.on_disk))
+        self._pages: ModelPages | None = None
         self.borders = [
             Handover(
                 requires_grad,
@@ -70,10 +76,21 @@ class Swapper:
         self._end()
         self._disk.join()
 
+    def making_model(self) -> AbstractContextManager[None]:
+        """Within it values and gradients are made."""
+        return self._arena.making(MODEL) if self._plan.model else nullcontext()
+
+    def take(self, store: LocalStore, stages: Iterable[Sequence[Parameter]]) -> None:
+        """The parameters are these, of each stage."""
+        if self._plan.model:
+            has_gradients = self._plan.model.gradients > 0
+            store.pages = self._pages = ModelPages(self._arena, store, [*stages], has_gradients)
+
     @contextmanager
     def making_state(self) -> Iterator[None]:
         """Within it the running sums are made."""
-        with self._arena.making(STATE) if self._plan.state else nullcontext():
+        where = self._arena.making(STATE) if self._plan.state else self.making_model()
+        with where:
             yield
         self._disk.write_state()
 
@@ -88,7 +105,11 @@ class Swapper:
         disk = self._disk
         disk.move_to(STATE)
         disk.wait(lambda: STATE in disk.read)
+        if self._pages:
+            self._pages.end_backward()
         do(op)
+        if self._pages:
+            self._pages.drop()
         with disk.change:
             disk.read.discard(STATE)
             disk.held -= self._plan.state
@@ -101,11 +122,18 @@ class Swapper:
             if self._is_within:
                 disk.start_again()
             self._is_within = True
+            disk.add(("drop", STATE))
+            if self._pages:
+                self._pages.begin()
         disk.wait(lambda: disk.held + self._loads[s].nbytes <= disk.limit)
+        if self._pages:
+            self._pages.enter(s, s + 1)
         with self._arena.making(s, self._plan.memory - disk.held):
             do(op)
         if s:
             self.borders[s - 1].passed()
+        if self._pages and s != self._last:
+            self._pages.leave(s)
         with disk.change:
             swaps = how is Residence.SWAP
             disk.held += self._loads[s].nbytes if swaps else left(self._loads[s], how)
@@ -123,6 +151,8 @@ class Swapper:
         more = extra(self._loads[op.stage], self._choice[op.stage])
         disk.move_to(op.stage)
         disk.wait(lambda: disk.held + more <= disk.limit)
+        if self._pages:
+            self._pages.enter(op.stage, op.stage - 1)
         with self._arena.making(op.stage, self._plan.memory - disk.held):
             with disk.change:
                 disk.held += more
@@ -133,7 +163,11 @@ class Swapper:
         disk.move_to(s)
         if how is Residence.SWAP:
             disk.wait(lambda: s in disk.read)
+        if self._pages:
+            self._pages.enter_backward(s)
         do(op)
+        if self._pages:
+            self._pages.leave_backward(s)
         with disk.change:
             disk.read.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]

@@ -10,11 +10,14 @@ from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
 from nnmpi.parallel.tensor.patterns import (
     GATHER_OUTPUT,
+    HALO,
+    IMAGE_ROWS,
     POSITIONS,
     SAMPLES,
     Along,
     Marker,
     Message,
+    of_row,
 )
 from nnmpi.parallel.tensor.possible import (
     follows,
@@ -23,6 +26,7 @@ from nnmpi.parallel.tensor.possible import (
     takes_samples,
     variables_of,
 )
+from nnmpi.parallel.tensor.row_graph import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.sample_cut import OnSamples
 from nnmpi.parallel.tensor.ways import KEPT, OF_SAMPLES, TERMS, WHOLE, AxisCut, Way
 
@@ -35,14 +39,16 @@ class PlanCost(NamedTuple):
     """What a plan costs; the first number decides.
 
     copied  parameters that every rank has, though their layer could be divided
-    whole   with sequence parallelism: numbers of a sample, between nodes, that every rank has
+    whole   with sequence parallelism, and `rows:tp`: numbers of a sample, between nodes, that
+            every rank has
     sent    numbers of a sample: twice those that are summed, once those that are gathered or
-            reduce-scattered; not tokens that travel to experts, as no other way has as few whole
+            reduce-scattered; not tokens that travel to experts, as no other way has as few whole.
+            Where a plan looks for the fastest ways, seconds
     """
 
     copied: int = 0
     whole: int = 0
-    sent: int = 0
+    sent: float = 0
 
     def plus(self, other: "PlanCost") -> "PlanCost":
         """The cost of both."""
@@ -96,11 +102,13 @@ def choices(
             yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
         return
     found = possible(graph, node, cuts)
+    size = sum(graph.variables[v].size for v in node.variables)
     for way in found:
-        if len(set(states)) == 1:
+        if IMAGE_ROWS in way.markers:
+            yield from _by_rows(graph, k, way, states, ranks, -(-2 * size // max(per_step, 1)))
+        elif len(set(states)) == 1:
             yield from _cut_by(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
-    size = sum(graph.variables[v].size for v in node.variables)
     copied = PlanCost(needs_division * size)
     if not any(states) and (may_be_copy or not needs_division):
         yield NodeChoice(WHOLE, copied, variables=uncut)
@@ -127,6 +135,36 @@ def _by_samples(
     yield NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
     gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
     yield NodeChoice(way, gathered, gathers=True, variables=variables)
+
+
+def _by_rows(
+    graph: Graph,
+    k: int,
+    way: Way,
+    states: Sequence[AxisCut | None],
+    ranks: int,
+    summed: int,
+) -> Iterator[NodeChoice]:
+    """The choices of a layer of images by rows: with its output as it is, and gathered."""
+    node = graph.nodes[k]
+    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    rows, made, behind = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
+    if rows is None or {*states} != {None if way.input is None else rows}:
+        return
+    if way.output is not None and behind is None:
+        return
+    terms = {v: TERMS if graph.variables[v].is_parameter else None for v in node.variables}
+    variables, output = tuple(terms.items()), None if way.output is None else made
+    if is_fused_pooling(graph, k):
+        yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, made)
+        return
+    if HALO in way.pattern.sends:
+        summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
+    cost = _cost(graph, node, *way.pattern.sends).plus(PlanCost(sent=summed))
+    yield NodeChoice(way, cost, rows.bounds, False, output, variables)
+    if output is not None:
+        gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
+        yield NodeChoice(way, gathered, rows.bounds, True, None, variables)
 
 
 def _cut_by(
@@ -164,10 +202,12 @@ def _cut_by(
 
 
 def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
-    """Where an edge is cut that is whole, or cut along positions or samples; None if it is whole,
-    or cannot be cut so."""
+    """Where an edge is cut that is whole, or cut along positions, samples or rows of images; None
+    if it is whole, or cannot be cut so."""
     if along is SAMPLES:
         return OF_SAMPLES if edge.of_samples and edge.axes[0].size == 1 else None
+    if along is IMAGE_ROWS:
+        return cut_of_rows(edge, ranks)
     return cut_of_positions(edge, ranks) if along is POSITIONS else None
 
 
@@ -176,6 +216,13 @@ def cut_of_positions(edge: Edge, ranks: int) -> AxisCut | None:
     if len(edge.sample) != 2 or edge.sample[0] < ranks:
         return None
     return AxisCut(parts_of(edge.sample[0], ranks), 0)
+
+
+def cut_of_rows(edge: Edge, ranks: int) -> AxisCut | None:
+    """The rows of each rank; None if these are no images, or have too few of them."""
+    if len(edge.sample) != 3 or not edge.of_samples or edge.sample[1] < ranks:
+        return None
+    return AxisCut(parts_of(edge.sample[1], ranks), 1)
 
 
 def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """Constraints: what --layout asks of the search for a plan, by names of axes and of layers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
@@ -11,23 +11,29 @@ from nnmpi.parallel.tensor.patterns import Marker
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
 from nnmpi.parallel.tensor.ways import WHOLE
 
-BATCH = "batch"
+BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
 """What `channels:tp` allows; each of the others allows itself alone."""
 
 
+WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
+"""The seconds of a choice for a node of the graph."""
+
+
 class Constraints(NamedTuple):
-    """What may be cut among the ranks along tp.
+    """What may be cut among the ranks along tp, and what counts.
 
     names    axes of activations; none: those that --tp cuts alone
     ways     names of ways by paths of layers, or by patterns of these
     samples  of a step, of all ranks along tp together: what a layer by samples sends once a step
              counts beside activations that much less; with 0 it counts more than any of these
+    price    what counts in place of the numbers that are sent
     """
 
     names: frozenset[str] = frozenset()
     ways: Mapping[str, str] = {}
     samples: int = 0
+    price: WayPrice | None = None
 
     @property
     def has_samples(self) -> bool:
@@ -35,9 +41,19 @@ class Constraints(NamedTuple):
         return bool(self.ways) or BATCH in self.names
 
     @property
+    def has_rows(self) -> bool:
+        """Whether images may be cut by rows."""
+        return "spatial" in self.ways.values() or self.names_rows
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether images are to be cut by rows wherever they can be."""
+        return ROWS in self.names
+
+    @property
     def per_step(self) -> int:
-        """The samples of a step if the search weighs samples against channels; else 0."""
-        return self.samples * (BATCH in self.names)
+        """The samples of a step if the search weighs samples or rows against channels; else 0."""
+        return self.samples * bool(self.names & {BATCH, ROWS})
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
         """Whether the names allow a choice for a layer."""
@@ -46,6 +62,8 @@ class Constraints(NamedTuple):
             return not by_samples or follows(node)
         if choice.way.pattern.how == "samples":
             return BATCH in self.names or not self.names or follows(node)
+        if choice.way.pattern.how == "spatial" and choice.way.input is None:
+            return self.names_rows or not self.names
         name = _cut_of(graph, node, choice)
         return not (self.names and name) or name in self._channels()
 
@@ -92,14 +110,15 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     """The names of ways by the paths of layers, of those by patterns; the last one counts.
 
     A pattern is of the layers that have the way. Layers in branches of ranks have no choice, nor
-    those that are as they are on a part of their input. Raises ValueError for a pattern of no
-    layer, and for one that has another way.
+    those that are as they are on a part of their input, unless one that exchanges rows of it is
+    named. Raises ValueError for a pattern of no layer, and for one that has another way.
     """
     found = dict[str, str]()
     for pattern, how in ways.items():
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
-        known = {n.name: _names_of_ways(graph, n) for n in named if not follows(n)}
+        free = (n for n in named if not follows(n) or (n.name, how) == (pattern, "spatial"))
+        known = {n.name: _names_of_ways(graph, n) for n in free}
         having = [name for name, names in known.items() if how in names]
         if not having or (pattern in known and pattern not in having):
             why = "the model has no such layer"

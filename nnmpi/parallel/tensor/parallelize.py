@@ -151,7 +151,7 @@ def _part(
         here[at.way.parameters[name]] = start, stop
         place = Place("", value.shape, tuple(here))
         new.register_buffer(name, value[place.slices].copy(), place)
-    if not at.way.pattern.sends:
+    if not at.way.pattern.sends and at.way.part is None:
         return new
     part = at.way.part or type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
     side: SideOfCall = CutSamples(comm) if SAMPLES in at.way.markers else Whole(comm)

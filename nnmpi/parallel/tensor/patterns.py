@@ -37,11 +37,16 @@ def of_gradients(graph: Graph, node: Node) -> int:
     return sum(edge.numbers for edge in edges if edge.requires_grad)
 
 
+def of_row(graph: Graph, node: Node) -> int:
+    """The numbers of a row of the images that come in, of a sample."""
+    return of_input(graph, node) // graph.edges[node.inputs[0]].sample[1]
+
+
 class Message(NamedTuple):
     """What ranks send in some passes for a layer that is cut in some way.
 
-    by       the collective
-    carries  how many numbers of a sample, of all ranks together
+    by       the collective, or a message
+    carries  how many numbers of a sample, of all ranks together; of a halo those of one row
     passes   F: forward; I: for the gradient of the input; W: for those of the weights. A backward
              pass that is not in two halves sends once what is in I, in W, or in both
     weight   how often a plan's cost counts the numbers, in all passes: those of an all-reduce twice
@@ -105,12 +110,17 @@ RESULTS = Message(EXCHANGE, of_output, F, 0)
 RESULT_GRADIENTS = Message(EXCHANGE, of_output, I | W, 0, "the same of their gradients")
 TOKEN_GRADIENTS = Message(EXCHANGE, of_input, I, 0)
 
+# of images that are cut by rows: how many rows there are depends on the ranks (`choices.py`)
+HALO = Message(Collective.MESSAGE, of_row, F, 0, "messages of rows to neighbours")
+HALO_GRADIENT = Message(Collective.MESSAGE, of_row, I, 0, "the same of their gradients, back")
+
 
 class Marker(Enum):
     """What a way may have in place of an axis."""
 
     POSITIONS = 0
     SAMPLES = 1
+    IMAGE_ROWS = 2
 
 
 POSITIONS = Marker.POSITIONS
@@ -119,6 +129,10 @@ sequence parallelism alone does."""
 
 SAMPLES = Marker.SAMPLES
 """As the input or output of a way: cut along samples, which a layout by layers alone does."""
+
+IMAGE_ROWS = Marker.IMAGE_ROWS
+"""As the input or output of a way: cut along the rows of images, the second axis of a sample
+(C, H, W), which a layout alone does."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """Where a way has its input or output cut; None: it is whole."""
@@ -136,9 +150,13 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
     (..., SAMPLES): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT)),
     (SAMPLES, SAMPLES): Pattern("samples"),
     (None, SAMPLES): Pattern("samples", (GATHER_INPUT_GRADIENT,)),
+    (IMAGE_ROWS, IMAGE_ROWS): Pattern("spatial"),
+    (IMAGE_ROWS, None): Pattern("spatial", (SUM_OUTPUT,)),
 }
 """The pattern of a way that names none, by its input and output; ...: cut along some axis."""
 
 COPY = Pattern("copy")
 ROUTER = Pattern("counts", (COUNTS,))
 EXPERTS = Pattern("all-to-all", (TOKENS, RESULTS, RESULT_GRADIENTS, TOKEN_GRADIENTS), divides=True)
+SPATIAL = Pattern("spatial", (HALO, HALO_GRADIENT))
+SPATIAL_OF_WHOLE = Pattern("spatial", (HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT))

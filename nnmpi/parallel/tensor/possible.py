@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from nnmpi.nn.graph import Graph, Node, Use, Value
-from nnmpi.parallel.tensor.patterns import Marker
+from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, Marker
 from nnmpi.parallel.tensor.rules import OPS, RULES, ways
 from nnmpi.parallel.tensor.ways import Way
 
@@ -12,7 +12,7 @@ from nnmpi.parallel.tensor.ways import Way
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
     """The ways of a layer with its settings; none if it is not called with samples alone.
 
-    Those that cut positions or samples are among them if `cuts` has these.
+    Those that cut positions, samples or rows of images are among them if `cuts` has these.
     """
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
@@ -53,10 +53,11 @@ def takes_samples(graph: Graph, node: Node) -> bool:
 
 
 def follows(node: Node) -> bool:
-    """Whether a layer is as it is on a part of its input, and so never changes how that is cut."""
+    """Whether a layer is as it is on a part of its input, and so never changes how that is cut;
+    on rows of images some that are exchange these."""
     if node.layer is None or node.layer not in RULES or node.variables:
         return False
-    return not any(way.rebuilds for way in ways(node.layer))
+    return not any(way.rebuilds for way in ways(node.layer) if IMAGE_ROWS not in way.markers)
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:

@@ -17,13 +17,32 @@ from typing import Any, NamedTuple
 
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
+from nnmpi.kernels.window import pair
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor import layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
+from nnmpi.parallel.tensor.image_rows import (
+    SpatialAvgPool2d,
+    SpatialBatchNorm2d,
+    SpatialConv2d,
+    SpatialDropout,
+    SpatialDropout2d,
+    SpatialMaxPool2d,
+    SpatialMean,
+    SpatialPReLU,
+)
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import EXPERTS, POSITIONS, ROUTER, SAMPLES
+from nnmpi.parallel.tensor.patterns import (
+    EXPERTS,
+    IMAGE_ROWS,
+    POSITIONS,
+    ROUTER,
+    SAMPLES,
+    SPATIAL,
+    SPATIAL_OF_WHOLE,
+)
 from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Options, Way
 
 # ---- where positions go
@@ -131,7 +150,16 @@ def _has_many_slopes(settings: Options) -> bool:
     return bool(settings["num_parameters"] > 1)
 
 
-POOLINGS = (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+def _has_equal_windows(settings: Options) -> bool:
+    """Whether a window at the edge of an image is like one inside, with padding around."""
+    excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
+    others = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
+    return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(others))
+
+
+def _is_mean(settings: Options) -> bool:
+    return bool(settings["output_size"] == (1, 1))
+
 
 _SCALED = {"weight": 0, "bias": 0}
 _STATISTICS = {"running_mean": 0, "running_var": 0}
@@ -153,6 +181,12 @@ _GROUPS = Way(
     block=_group_of_inputs,
     behind=_groups_of_convolution,
 )
+_BY_ROWS = Way(IMAGE_ROWS, IMAGE_ROWS)
+_WINDOWS = _BY_ROWS._replace(fits=_has_equal_windows, named=SPATIAL)
+_SPATIAL = _WINDOWS._replace(part=SpatialConv2d)
+_SPATIAL_OF_WHOLE = _SPATIAL._replace(input=None, named=SPATIAL_OF_WHOLE)
+_MASKED_ROWS = _BY_ROWS._replace(sizes=("part",), part=SpatialDropout)
+_MEAN = Way(IMAGE_ROWS, None, fits=_is_mean, part=SpatialMean)
 _BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
 _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
 _NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
@@ -167,16 +201,20 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.PositionalEmbedding: LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),), of_sequences),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,), before_normalized)),
     nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
-    nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS)),
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), LayerRule((_BATCH_NORM,))),
+    nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS, _SPATIAL, _SPATIAL_OF_WHOLE)),
+    nn.BatchNorm1d: LayerRule((_BATCH_NORM,)),
+    nn.BatchNorm2d: LayerRule((_BATCH_NORM, _BY_ROWS._replace(part=SpatialBatchNorm2d))),
     **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
-    nn.PReLU: LayerRule((_SLOPES,)),
+    nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=SpatialPReLU))),
     nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
     nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
-    nn.Dropout: LayerRule((Way(..., ..., sizes=("part",)),), same_axis),
-    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)),)),
+    nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",))), same_axis),
+    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _BY_ROWS._replace(part=SpatialDropout2d))),
     nn.Flatten: LayerRule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),)),
-    **dict.fromkeys((*POOLINGS, nn.Upsample), LayerRule((BY_CHANNEL,))),
+    nn.MaxPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=SpatialMaxPool2d))),
+    nn.AvgPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=SpatialAvgPool2d))),
+    nn.AdaptiveAvgPool2d: LayerRule((BY_CHANNEL, _MEAN)),
+    **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d, nn.Upsample), LayerRule((BY_CHANNEL,))),
     **dict.fromkeys(ELEMENTWISE, LayerRule((KEPT,), same_axis)),
 }
 """By the class of a layer itself: a subclass may have another `forward`."""

@@ -5,8 +5,9 @@
 
 The states that can be reached are found on the way forward; the least that is still to be sent from
 each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
-equally much it is the one whose choices are listed first. With sequence parallelism it is the one
-of which ranks have the fewest activations whole, and of these the one that sends least. Ways that
+equally much it is the one whose choices are listed first. With sequence parallelism, and where
+images are cut by rows (`rows:tp`), it is the one of which ranks have the fewest activations whole,
+and of these the one that sends least. Ways that
 are given for some layers leave the others to the search, and what lies between them.
 
 A node may have more than `MOST` states, for instance after many parallel branches: then only the
@@ -26,11 +27,13 @@ from nnmpi.parallel.tensor.choices import (
     PlanCost,
     channels,
     choices,
+    cut_of_rows,
 )
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
-from nnmpi.parallel.tensor.patterns import POSITIONS, SAMPLES
+from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
+from nnmpi.parallel.tensor.row_graph import made_by
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 
@@ -136,6 +139,7 @@ class _Search:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints
         self.cuts = [POSITIONS] * sequence + [SAMPLES] * constraints.has_samples
+        self.cuts += [IMAGE_ROWS] * constraints.has_rows
         self.branches = divide_branches(graph, ranks)
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
@@ -169,6 +173,7 @@ class _Search:
             else:
                 ways = [way for way in self._possible(node) if way.input is not None]
                 ends = any(way.output is None or way.pattern.divides for way in ways)
+                ends |= any(IMAGE_ROWS in way.markers for way in ways)
                 ends |= SAMPLES in self.cuts and takes_samples(graph, node)
                 needed = "" if ends else behind if ways else whole
             for e in node.inputs:
@@ -223,15 +228,13 @@ class _Search:
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
-            found[cuts] = [
-                choice._replace(cost=choice.cost.plus(self._whole(node, choice))) for choice in here
-            ]
+            found[cuts] = [choice._replace(cost=self._cost(k, choice)) for choice in here]
         for choice in found[cuts]:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
             # all uses of a parameter, or of a module, have one form
             facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
-            if node.layer is not None:
+            if ("module", node.name) in self.last:
                 facts["module", node.name] = (choice.words, choice.bounds, *cuts)
             facts = {subject: fact for subject, fact in facts.items() if subject in self.last}
             if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
@@ -252,10 +255,15 @@ class _Search:
             return (one for one in found if one.way.pattern.how == wanted)
         return (one for one in found if constraints.allows(graph, node, one))
 
-    def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
-        """What counts with sequence parallelism if the output of a node is whole."""
-        is_whole = self.sequence and choice.output is None
-        return PlanCost(whole=is_whole * sum(self.graph.edges[e].numbers for e in node.outputs))
+    def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
+        """What counts: seconds where they are known; with sequence parallelism, or of images, an
+        output that is whole, too."""
+        if self.constraints.price is not None:
+            return PlanCost(sent=self.constraints.price(k, choice))
+        outputs = self.graph.nodes[k].outputs
+        is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
+        whole = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
+        return choice.cost.plus(PlanCost(whole=whole))
 
     def _may_end(self, state: State) -> bool:
         """Whether the output is whole, or cut along the axis of the classes."""
@@ -286,7 +294,9 @@ class _Search:
 
     def _refuse(self) -> None:
         """Raises ValueError for the first layer that is too narrow."""
-        for node in self.graph.nodes:
+        for k, node in enumerate(self.graph.nodes):
+            if self.wanted.get(node.name) == "spatial":
+                _refuse_few_rows(self.graph, k, self.ranks)
             for way in self._possible(node):
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)
@@ -294,6 +304,18 @@ class _Search:
         given = ", ".join(f"{path}={how}" for path, how in self.wanted.items())
         why = f" with {given}: leave some of these out" if given else ""
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks{why}")
+
+
+def _refuse_few_rows(graph: Graph, k: int, ranks: int) -> None:
+    """Raises ValueError if a layer takes or makes images of fewer rows than there are ranks."""
+    node = graph.nodes[k]
+    for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):
+        if cut_of_rows(edge, ranks) is None:
+            size = "x".join(map(str, edge.sample[1:]))
+            raise ValueError(
+                f"layer {node.name} ({node.kind}) {does} images of {size}, which cannot be cut by "
+                f"rows among {ranks} ranks: use at most {edge.sample[1]}, or another way"
+            )
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:

@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nnmpi.autograd.ops.join import SUMS
-from nnmpi.nn import MaxPool2d
+from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import POSITIONS, LayerMessage
+from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.possible import variables_of
+from nnmpi.parallel.tensor.row_graph import made_by, rows_moved
 from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
@@ -114,14 +115,21 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
 
 
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
-    """The messages of a layer, but those of which nobody needs the gradient of the input."""
+    """The messages of a layer, but those of no rows, and of gradients that nobody needs."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if patterns.of_gradients(graph, node) else patterns.I
+    is_of_rows = IMAGE_ROWS in layer.way.markers
+    bounds = layer.bounds if is_of_rows else layer.position_bounds
+    moved = rows_moved(graph, layer.node, len(bounds) - 1) if is_of_rows else 0
     for row in layer.way.pattern.sends:
-        if passes := row.passes - unsent:
-            yield LayerMessage(row, row.carries(graph, node), passes, layer.position_bounds)
+        if (passes := row.passes - unsent) and (moved or row.by is not Collective.MESSAGE):
+            yield LayerMessage(row, row.carries(graph, node), passes, bounds)
     if layer.gathers:
-        yield patterns.GATHER_OUTPUT.of(_gathered(graph, layer.node), layer.bounds)
+        # the choice counts its numbers before a pooling that is fused
+        y, bounds = made_by(graph, layer.node), layer.bounds
+        if layer.way.output is IMAGE_ROWS:
+            bounds = parts_of(y.sample[1], len(bounds) - 1)
+        yield patterns.GATHER_OUTPUT.of(y.numbers, bounds)
 
 
 def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
@@ -135,15 +143,3 @@ def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     back = [patterns.SUM_GRADIENT.of(e.numbers) for e in call.inputs if e.requires_grad]
     first = one._replace(sends=(joins, *back[:1]))
     return [first, *(one._replace(sends=(message,)) for message in back[1:])]
-
-
-def _gathered(graph: Graph, k: int) -> int:
-    """The numbers of a sample that a gather brings together: behind a pooling that is fused.
-
-    The choice counts them before it, so that it does not depend on what is fused.
-    """
-    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
-    pool = graph.nodes[last]
-    is_fused = pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
-    node = pool if is_fused else graph.nodes[k]
-    return graph.edges[node.outputs[0]].numbers

@@ -26,6 +26,17 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
     samples    cut        column                gather the input, and reduce-scatter its gradient
     cut        samples    row                   reduce-scatter the output, and gather its gradient
 
+Where a layout says so, images are cut by rows, too (spatial parallelism): each rank has the whole
+layer, and some rows of each image.
+
+    input      output                           then ranks
+    rows       rows       spatial               exchange the rows that windows need of others, and
+                                                their gradients; sum the gradients of parameters,
+                                                once a step
+    whole      rows       spatial               also gather the gradient of the input
+    rows       whole      spatial, gathered     also gather the output
+    rows       whole      spatial               sum the means of rows
+
 A new way is an entry of `rules.py`, which may name a pattern of its own (`patterns.py`), and the
 class of what a rank has of the layer.
 """
@@ -89,7 +100,7 @@ class Way(NamedTuple):
     """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
 
     input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
-                POSITIONS, SAMPLES: whole, but that these are divided among the ranks
+                POSITIONS, SAMPLES, IMAGE_ROWS: whole, but that these are divided among the ranks
     output      the same of the output; ... is that of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, of which a part has its share
@@ -121,13 +132,14 @@ class Way(NamedTuple):
         """What it is called, and what ranks send for it."""
         if self.named is not None:
             return self.named
-        i, o = (... if isinstance(x, int) else x for x in (self.input, self.output))
+        i = ... if isinstance(self.input, int) else self.input
+        o = ... if isinstance(self.output, int) else self.output
         is_copy = i is None and o in (None, POSITIONS) and not self.parameters
         return COPY if is_copy else PATTERNS.get((i, o), COPY)
 
     @property
     def markers(self) -> set[Marker]:
-        """Whether input or output are cut along positions, or along samples."""
+        """Whether input or output are cut along positions, samples, or rows of images."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
@@ -138,9 +150,10 @@ class Way(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its pattern, and whether one side alone is cut along positions or samples."""
-        sides = {POSITIONS: " of positions", SAMPLES: " of samples"}
-        joins = self.input is not self.output and self.pattern.how != "samples"
-        return self.pattern.how + "".join(sides[m] for m in self.markers if joins)
+        how, sides = self.pattern.how, {POSITIONS: " of positions", SAMPLES: " of samples"}
+        if self.input is self.output or how in ("samples", "spatial"):
+            return how
+        return how + "".join(sides[m] for m in self.markers)
 
     @property
     def sums_output(self) -> bool:

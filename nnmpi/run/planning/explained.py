@@ -24,7 +24,6 @@ from nnmpi.parallel.planning.explain import (
 )
 from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
 from nnmpi.parallel.planning.step_time import CostModel, StepTime
-from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
@@ -68,10 +67,6 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     a = with_fastest_sum(by.paper.arranged_by(config), by.costs.exchanges)
     costs = by.costs
     _check_stages(a, costs)
-    if config.layout is not None:  # parts that were measured are those of other ways
-        whole = tuple(m for m in costs.machine.models if m.tp == 1)
-        machine = costs.machine._replace(models=whole)
-        costs = costs._replace(model=ModelTimes(a.graph, machine, config.dtype))
     step, parts = parts_of_step(a, costs)
     traced = list[tuple[str, float, float]]()
     if trace is not None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nnmpi.config import Config
+from nnmpi.config import Config, options
 from nnmpi.drawing.tables import amount, plural
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
@@ -13,12 +13,16 @@ from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.search import Search, Searcher
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
 from nnmpi.run.setup.cutting import Uncut, sharding_of
 from nnmpi.run.setup.on_paper import uncut_of
+
+SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
+"""The options of sums that a plan is given, and does not choose: they change numbers."""
 
 
 class NoneFitsError(ValueError):
@@ -34,7 +38,7 @@ class Asked(NamedTuple):
     machine: str | None
 
 
-class LayoutPlan(NamedTuple):
+class FoundLayouts(NamedTuple):
     """What was found.
 
     notes        what one should know of the figures, a line each
@@ -65,6 +69,7 @@ class Basis(NamedTuple):
 def on_paper(config: Config, asked: Asked) -> Basis:
     """That of a model and a cluster that are on paper."""
     check_cluster(asked.ranks, asked.nodes)
+    strategies.check(config, asked.ranks)
     machine = TYPICAL if asked.machine is None else read_machine(asked.machine)
     _, uncut = uncut_of(config)
     return basis(asked, uncut, Cluster.on_paper(asked.ranks, asked.nodes, config.device), machine)
@@ -79,18 +84,18 @@ def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Bas
         most = max(machine.updates.values())
         machine = machine._replace(updates={**machine.updates, config.optimizer: most})
 
-    def cut(one: Config) -> Sharding:
-        return sharding_of(uncut._replace(config=one))
+    def cut(one: Config, price: WayPrice | None = None) -> Sharding:
+        return sharding_of(uncut._replace(config=one, price=price))
 
-    paper = Paper(config, cluster, graph, times, plan.check, cut)
+    paper = Paper(config, cluster, graph, times, strategies.check, cut)
     return Basis(paper, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
 
 
-def search(asked: Asked, by: Basis) -> LayoutPlan:
+def search(asked: Asked, by: Basis) -> FoundLayouts:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
     found = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
     _refuse_none(by.paper.plain, asked, found)
-    return LayoutPlan(by.paper.plain, asked, found, by.notes, by.costs.model.is_measured)
+    return FoundLayouts(by.paper.plain, asked, found, by.notes, by.costs.model.is_measured)
 
 
 def _refuse_none(config: Config, asked: Asked, found: Search) -> None:

@@ -4,44 +4,47 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
+from nnmpi import terms
+from nnmpi.cli import layout_file
 from nnmpi.config import TRAINED, Config, options
 from nnmpi.drawing.tables import amount, columns, plural
 from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.planning.step_time import StepTime
-from nnmpi.run.planning.planning import LayoutPlan
+from nnmpi.quoting import shown
+from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.run.report import Event
 
 TERMS = StepTime._fields
 
 
-def as_event(plan: LayoutPlan) -> Event:
-    """The plan, its best layouts first."""
-    best, asked = plan.search.best[0], plan.asked
+def as_event(found: FoundLayouts, file: str | None = None) -> Event:
+    """The plan, its best layouts first; of the first one there may be a file."""
+    best, asked = found.search.best[0], found.asked
     return {
         "event": "plan",
-        "title": plan.title,
-        "batch_size": plan.config.batch_size,
+        "title": found.title,
+        "batch_size": found.config.batch_size,
         **asked._asdict(),
-        "notes": plan.notes,
-        "counts": plan.search.counts._asdict(),
-        "refused": dict(plan.search.refused),
-        "best": [_row(plan, one, best) for one in plan.search.best],
-        "pure": {name: _row(plan, one, best) for name, one in plan.search.pure.items()},
-        "command": " ".join(command(plan, best)),
+        "notes": found.notes,
+        "counts": found.search.counts._asdict(),
+        "refused": dict(found.search.refused),
+        "best": [_row(found, one, best) for one in found.search.best],
+        "pure": {name: _row(found, one, best) for name, one in found.search.pure.items()},
+        "command": " ".join(command(found, best, file)),
     }
 
 
-def _row(plan: LayoutPlan, one: Planned, best: Planned) -> Event:
+def _row(found: FoundLayouts, one: Planned, best: Planned) -> Event:
     """One layout, and why it is not the best one."""
     return {
         "layout": one.options,
         "flags": one.flags,
         "seconds": one.time.seconds,
-        "samples_per_second": plan.config.batch_size / one.time.seconds,
+        "samples_per_second": found.config.batch_size / one.time.seconds,
         "bytes": one.nbytes,
-        "fits": one.nbytes <= (plan.asked.memory or float("inf")),
+        "fits": one.nbytes <= (found.asked.memory or float("inf")),
         **one.time._asdict(),
-        "why": why(one, best, plan.asked.memory),
+        "why": why(one, best, found.asked.memory),
     }
 
 
@@ -54,12 +57,16 @@ def why(one: Planned, best: Planned, memory: float | None) -> str:
     return f"{name} +{_number(1e3 * more)} ms" if one.layout != best.layout and more > 0 else ""
 
 
-def command(plan: LayoutPlan, one: Planned) -> Iterator[str]:
-    """The words of the command that runs a layout. It cuts by its own measurements, unless the plan
-    has some."""
-    yield f"mpirun -n {plan.asked.ranks} python -m nnmpi.train"
-    config, plain = plan.config, Config()
-    for option in options(TRAINED):
+GIVEN = (*options(TRAINED), *SUMS)
+"""The options of a plan that a run gets as they are."""
+
+
+def command(found: FoundLayouts, one: Planned, file: str | None = None) -> Iterator[str]:
+    """The words of the command that runs a layout, which may be in a file. It cuts by its own
+    measurements, unless the plan has some."""
+    yield f"mpirun -n {found.asked.ranks} python -m nnmpi.train"
+    config, plain = found.config, Config()
+    for option in GIVEN:
         value = getattr(config, option.name)
         if value != getattr(plain, option.name) or option.name in ("model", "data"):
             flag = option.name.replace("_", "-")
@@ -67,13 +74,26 @@ def command(plan: LayoutPlan, one: Planned) -> Iterator[str]:
                 yield f"--{flag}" if value else f"--no-{flag}"
             else:
                 yield f"--{flag}={quote(str(value))}"
+    if file is not None:
+        yield f"--layout {quote(file)}"
+        return
     yield one.flags
-    if one.cut and plan.is_measured:
+    if one.cut and found.is_measured:
         yield f"--cut {one.cut}"
+
+
+def as_toml(found: FoundLayouts, one: Planned) -> str:
+    """A layout as a file of --layout."""
+    cut = one.cut if found.is_measured else None
+    ways = terms.layout(one.layout.layout).ways if one.layout.layout else {}
+    return layout_file(Config(**{**one.options, "cut": cut, "layout": None}), ways)
 
 
 SMALL = 1e-6
 """Milliseconds: less than any clock shows."""
+
+WIDEST = 100
+"""Characters of the flags of a layout in the table: ways of many layers are cut."""
 
 HEAD = ["layout", "ms a step", "samples/s", "memory", *TERMS, "loses by"]
 
@@ -108,4 +128,5 @@ def _number(x: float) -> str:
 def _cells(row: dict[str, Any], name: str = "") -> list[str]:
     seconds, *terms = (_number(1e3 * row[term]) for term in ("seconds", *TERMS))
     speed = _number(row["samples_per_second"])
-    return [f"{name}{row['flags']}", seconds, speed, amount(row["bytes"]), *terms, row["why"]]
+    flags = shown(row["flags"], WIDEST)
+    return [f"{name}{flags}", seconds, speed, amount(row["bytes"]), *terms, row["why"]]

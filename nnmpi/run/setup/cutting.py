@@ -20,7 +20,7 @@ from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints
+from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -28,13 +28,17 @@ from nnmpi.run.setup.setup import Setup
 
 
 class Uncut(NamedTuple):
-    """What has to be known of a run to cut its model."""
+    """What has to be known of a run to cut its model.
+
+    price  of a way of a layer along tp, where the fastest ways are looked for
+    """
 
     config: Config
     graph: Graph
     loss: Criterion
     dataset: Dataset
     metrics: Mapping[str, Metric]
+    price: WayPrice | None = None
 
 
 def _check_lengths(config: Config, dataset: Dataset) -> None:
@@ -52,7 +56,7 @@ def _check_lengths(config: Config, dataset: Dataset) -> None:
 
 def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
     """Where sequences are cut; raises ValueError for what has none, or needs whole ones."""
-    config, graph, loss, dataset, metrics = uncut
+    config, graph, loss, dataset, metrics, _ = uncut
     x, y = arrays(dataset.train.x), dataset.train.y
     if y.ndim != 2 or any(array.shape[1:2] != y.shape[1:] for array in x):
         shapes = ", ".join(str(array.shape[1:]) for array in x)
@@ -80,8 +84,10 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
     return sharding._replace(sequences=sequences)
 
 
-def _constraints(config: Config) -> Constraints:
-    """What --layout says of ranks along tp."""
+def _constraints(config: Config, price: WayPrice | None) -> Constraints:
+    """What --layout says of ranks along tp; with a price all ways may be."""
+    if price is not None:
+        return Constraints(frozenset({"batch", "channels"}), price=price)
     if config.layout is None:
         return UNCONSTRAINED
     said = terms.layout(config.layout)
@@ -95,7 +101,7 @@ def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
     try:
         found = shard(
             *(uncut.graph, config.tp, not takes_parts, config.sequence_parallel),
-            constraints=_constraints(config),
+            constraints=_constraints(config, uncut.price),
         )
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None

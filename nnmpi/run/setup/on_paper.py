@@ -7,7 +7,7 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset, blank
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -39,7 +39,7 @@ def uncut(
 ) -> Uncut:
     """What is known of a run before its model is cut; raises ValueError unless model, data and loss
     fit."""
-    plan.check_batch(config, len(dataset.train.y))
+    strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss)
     return Uncut(config, graph, loss, dataset, metrics)
@@ -64,4 +64,4 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], Uncut]) -> Fewer:
     def divide(fewer: Config, working: int) -> None:
         on_paper(uncut()._replace(config=fewer), Cluster.on_paper(working))
 
-    return arrange_fewer(config, ranks, plan.check, divide)
+    return arrange_fewer(config, ranks, strategies.check, divide)

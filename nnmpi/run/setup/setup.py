@@ -27,7 +27,7 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim import schedule
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -108,7 +108,7 @@ def set_up(
         check_vocabulary(config, dataset)
         objectives.check_labels(criterion, dataset)
         objectives.check_best(config.keep_best, criterion, metrics)
-        plan.check_batch(config, len(dataset.train.y))
+        strategies.check_batch(config, len(dataset.train.y))
         standardiser = standardiser_of(config, dataset, comm)
         train, test = _loaders(config, dataset, standardiser, criterion)
         steps = total_steps(config, len(train))
@@ -158,7 +158,7 @@ def _name_of(function: object) -> str:
 def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     if comm.rank == 0:  # which writes the files
         check_outputs(config)
-    plan.check(config, ranks)
+    strategies.check(config, ranks)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
     if config.allreduce == "nccl":
@@ -236,7 +236,7 @@ def arranged(
     comm, want = layout.all, Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
     samples = partial(setup.samples, want=want)
 
-    division, facts, of_stages = plan.measured_stages(
+    division, facts, of_stages = strategies.measured_stages(
         config, layout, model, graph, samples, setup.on, len(setup.train), known
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
@@ -246,4 +246,4 @@ def arranged(
         fastest = layout.replicas.fastest(found.longest_sum)
         measured["allreduce"] = gather_objects(comm, fastest)[0]
         found = arrangement()
-    return plan.within_memory(found, comm, model, samples, setup.on), facts
+    return strategies.within_memory(found, comm, model, samples, setup.on), facts

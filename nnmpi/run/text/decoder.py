@@ -21,7 +21,7 @@ from nnmpi.drawing.tables import plural
 from nnmpi.nn import GPT
 from nnmpi.nn.decoding import Past, decoding
 from nnmpi.nn.gpt2 import Sizes
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.discovery import discover
@@ -173,6 +173,6 @@ def _own_part(config: Config, sizes: Sizes, layout: Layout, on: Backend) -> Mode
     times = ModelTimes(graph, TYPICAL, config.dtype)
     division = all_or_none(comm, lambda: division_on_paper(times, config))
     arrangement = arrange(config, cluster, graph, sharding, division, {"allreduce": "ring"})
-    part = plan.own_stages(model, arrangement, comm.rank, {})
+    part = strategies.own_stages(model, arrangement, comm.rank, {})
     all_or_none(comm, lambda: initialise(config, part, on))
     return part

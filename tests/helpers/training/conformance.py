@@ -12,7 +12,6 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from helpers.device import DEVICE
 from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import (
     laws_conv,
@@ -75,14 +74,12 @@ class Row(NamedTuple):
     options   of the run that the row is, if its arrangement is held to it: the model may be under
               "build", and under "given" the function that has data, if they are not digits
     case      of any run of steps that the row is
-    layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
     name: str
     ranks: int
     trains_as_one_rank: Callable[..., None]
     options: Options | None = None
-    layers: bool = False
     case: Options | None = None
 
     @property
@@ -90,13 +87,6 @@ class Row(NamedTuple):
         """Whether it is refused on a device, since ranks sum through memory that they share."""
         ways = ("allreduce=shared", "allreduce=hierarchical")
         return any(way in self.name.split() for way in ways)
-
-    def trains_on_device(self, comm: Comm) -> None:
-        """The law where several ranks compute on the device of the tests, and one on the CPU."""
-        if self.layers:
-            self.trains_as_one_rank(comm, DEVICE)
-        else:
-            self.trains_as_one_rank(comm)
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
@@ -487,9 +477,35 @@ def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
     return _of_layout(f"{name} in {case['dtype']}", layout, law)
 
 
-def _layers() -> Iterator[Row]:
-    for n in (2, 3):
-        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank, layers=True)
+def _rows_of_images() -> Iterator[Row]:
+    """Images by rows, of odd heights too; behind them whole images, channels or samples."""
+    rows: Options = {"tp": 2, "layout": "rows:tp"}
+    layouts: list[Options] = [
+        *({**rows, "tp": tp} for tp in (2, 3, 4)),
+        {**rows, "dp": 2},
+        {**rows, "dp": 2, "zero": 3, "bucket_mb": 0.001},
+        {**rows, "pp": 2, "micro_batches": 3},
+        {**rows, "pp": 2, "micro_batches": 3, "schedule": "zb-h1"},
+        {**rows, "pp": 2, "micro_batches": 3, "recompute": True},
+        {**rows, "dp": 2, "pp": 2, "zero": 1, "micro_batches": 2},
+        {**rows, "layout": "rows:tp,channels:tp"},
+    ]
+    for layout, name in product(layouts, laws_spatial.CNNS):
+        build, given = laws_spatial.CNNS[name]
+        said = {**laws_spatial.options_of(name), "build": build, "given": given}
+        law = partial(laws_spatial.trains_as_one_rank, name, layout)
+        yield _of_layout(name, layout, law)._replace(options=said | layout)
+    for layout in layouts:
+        same = {k: v for k, v in layout.items() if k == "micro_batches"}
+        others = {k: v for k, v in layout.items() if k not in same}
+        yield _row("digits-cnn", others, {**CNN, **same})
+        yield _row("residual cnn", others, {"build": GRAPH_MODELS["residual cnn"], **same})
+    ways = ["0=spatial,1=spatial,10=column", "0=spatial,4=samples", "0=samples,4=spatial"]
+    for given in (*ways, "rows:tp,batch:tp"):
+        yield _row("digits-cnn", {"tp": 2, "layout": given}, CNN)
+    yield _trained(
+        "digits-cnn of one sample", {**rows, "dp": 2}, {**CNN, "batch_size": 1, "steps": 10}
+    )
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -510,11 +526,14 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "sequences": _sequences,
     "16 bits": _sixteen_bits,
     "sums in 16 bits": _narrow_sums,
-    "layers of the library": _layers,
+    "rows of images": _rows_of_images,
 }
 
 COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
 """Families with each kind of message of which a rank has a copy on its device."""
+
+ON_EIGHT = ("data parallel", "pipelines", "three axes", "transformers", "16 bits")
+"""Families whose rows for 8 ranks run over MPI without --all."""
 
 
 def rows(family: str) -> list[Row]:
@@ -536,10 +555,15 @@ def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
     return with_all_words(found, some[:: 3 if len(found) < MANY else 6])
 
 
-def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth."""
-    found = [row for row in rows(family) if row.options is not None]
-    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1][::3])
+def arranged_rows() -> Iterator[tuple[Row, bool]]:
+    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth of
+    each family."""
+    found, some = list[Row](), list[int]()
+    for family in FAMILIES:
+        said = [row for row in rows(family) if row.options is not None]
+        some += [len(found) + k for k in range(len(said)) if third(k) == 1][::3]
+        found += said
+    return with_all_words(found, some)
 
 
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
@@ -583,13 +607,13 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
     found, n = of_device(family), 0
     for k, row in enumerate(found):
         is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
-        yield row, is_of_third and n % (6 if len(found) < MANY else 11) == 0
+        yield row, is_of_third and n % (8 if len(found) < MANY else 16) == 0
         n += is_of_third
 
 
 def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
     """Of rows for so many ranks one that a device trains, of other thirds than on threads."""
-    others = [row for k, row in enumerate(of_device(family)) if third(k) != 2 or row.layers]
+    others = [row for k, row in enumerate(of_device(family)) if third(k) != 2]
     found = [row for row in others if row.ranks == ranks and not row.shares_memory]
     return found[len(found) // 2 :][:1]
 
@@ -619,4 +643,4 @@ def more_of_a_family_trains_as_one_rank(comm: Comm, name: str) -> None:
 def family_trains_on_device(comm: Comm, name: str) -> None:
     with on_device():
         for row in device_rows_over_mpi(name, comm.size):
-            row.trains_on_device(comm)
+            row.trains_as_one_rank(comm)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.training.branch_models import BRANCH_MODELS
-from helpers.training.conformance import FAMILIES, Row, arranged_rows
+from helpers.training.conformance import Row, arranged_rows
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.laws_arrangement import (
     Options,
@@ -41,8 +41,7 @@ def _cuts_by_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ROWS = [
     pytest.param(row, marks=() if is_of_sample else pytest.mark.long, id=row.name)
-    for family in FAMILIES
-    for row, is_of_sample in arranged_rows(family)
+    for row, is_of_sample in arranged_rows()
 ]
 
 

@@ -10,7 +10,7 @@ from helpers.datafiles import refused
 from nnmpi import Config
 from nnmpi.config import options
 from nnmpi.data import blank
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.refusals import AXES_BESIDE_DP
@@ -47,7 +47,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def fewer(name: str, ranks: int) -> Fewer:
-    return arrange_fewer(Config(**LAYOUTS[name]), ranks, plan.check)
+    return arrange_fewer(Config(**LAYOUTS[name]), ranks, strategies.check)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -57,14 +57,14 @@ def test_any_number_of_ranks_has_a_layout_of_which_more_ranks_never_leave_fewer_
     asked, before = Config(**LAYOUTS[name]), 0
     for ranks in range(1, MOST + 1):
         config, working, spare, why = fewer(name, ranks)
-        plan.check(config, working)
+        strategies.check(config, working)
         assert all(getattr(config, name) == getattr(asked, name) for name in OF_THE_RUN)
         assert before <= working <= ranks == working + spare
         assert all(getattr(config, axis) <= getattr(asked, axis) for axis in AXES_BESIDE_DP)
         assert mesh_of(config, working).size + server_count(config) == working
         assert why.startswith(("dp ", "cp ", "pp ", "tp ", "one rank"))
         assert why.isprintable()
-        assert arrange_fewer(config, working, plan.check)[:3] == (config, working, 0)
+        assert arrange_fewer(config, working, strategies.check)[:3] == (config, working, 0)
         before = working
 
 
@@ -187,4 +187,4 @@ def test_options_that_never_go_together_are_refused_as_without_it(
     options: dict[str, Any], words: str
 ) -> None:
     with refused(words):
-        arrange_fewer(Config(**options), 4, plan.check)
+        arrange_fewer(Config(**options), 4, strategies.check)

@@ -96,3 +96,13 @@ def test_more_memory_is_never_slower_and_enough_of_it_keeps_all() -> None:
 def test_too_little_memory_for_one_unit_is_refused() -> None:
     with pytest.raises(ValueError, match="one unit has 1 bytes"):
         choose(alike(3), 0.9, FAST)
+
+
+def test_memory_that_was_free_is_touched_at_no_cost_and_new_pages_take_time() -> None:
+    disk = Disk(10, 10, touch=1.0)
+    assert seconds(alike(2), (K, K), 2.0, disk) == 2 * 3  # pages of the step before
+    # unit 0 is written until 1.1, when its pages are dropped: half of what unit 1 needs is free;
+    # where that is done, all is, and unit 0 has half of its pages again
+    assert seconds(alike(2), (S, K), 1.5, disk) == pytest.approx(1 + 0.1 + 0.5 + 1 + 2 + 0.1 + 2)
+    # unit 1 works in the pages that unit 0 has left, and so does unit 0 when it runs again
+    assert seconds(alike(2), (R, K), 1.25, disk) == 2 * 3 + 1

@@ -11,7 +11,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 
 
 def test_it_tells_of_its_slices() -> None:
@@ -43,8 +43,8 @@ def test_it_tells_of_its_slices() -> None:
 )
 def test_other_layouts_are_refused(options: dict[str, Any], ranks: int, words: Any) -> None:
     with refused(*words):
-        plan.check(Config(reproducible=True, **options), ranks)
-    plan.check(Config(reproducible=True, slices=4), 4)
+        strategies.check(Config(reproducible=True, **options), ranks)
+    strategies.check(Config(reproducible=True, slices=4), 4)
 
 
 @pytest.mark.parametrize(("slices", "batch", "largest"), [(8, 4, 4), (2**62, 2**62, 1437)])
@@ -58,7 +58,7 @@ def test_more_slices_than_a_batch_has_samples_are_refused(
 
 def test_slices_mean_nothing_without_reproducible() -> None:
     with refused("slices 2 without reproducible", "add --reproducible"):
-        plan.check(Config(slices=2), 4)
+        strategies.check(Config(slices=2), 4)
 
 
 # ---- threads of BLAS

@@ -16,8 +16,14 @@ OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "ad
 
 
 @pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
-@pytest.mark.parametrize("p", [1, 2, 3, 4])
-@pytest.mark.parametrize("model", CUTS)
+@pytest.mark.parametrize(
+    ("model", "p"),
+    [
+        pytest.param(model, p, marks=() if model == MLP or p in (2, 4) else pytest.mark.long)
+        for model in CUTS
+        for p in (1, 2, 3, 4)
+    ],
+)
 def test_ranks_train_as_one_process_with_delayed_updates(
     model: str, p: int, vertical: bool
 ) -> None:

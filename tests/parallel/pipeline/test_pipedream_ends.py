@@ -21,7 +21,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.strategy import NotFiniteError
 from nnmpi.run.report import NullReport
 
@@ -197,7 +197,7 @@ def test_a_trace_has_all_passes_of_a_step(tmp_path: Path) -> None:
 
 def test_copies_of_stages_are_refused() -> None:
     with refused("schedule pipedream with dp 3: 6 ranks in pipelines of 2", "use --pp 6"):
-        plan.check(Config(schedule="pipedream", pp=2), 6)
+        strategies.check(Config(schedule="pipedream", pp=2), 6)
 
 
 def test_a_weight_of_two_stages_is_refused() -> None:

@@ -1,11 +1,14 @@
 """A search that prunes finds what an exhaustive one finds, and its bounds are bounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.memory import activations
@@ -13,8 +16,10 @@ from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.exchange_time import THROUGH_MEMORY, curve_name
 from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES
+from nnmpi.parallel.planning.layer_ways import LayerWays, as_layout
 from nnmpi.parallel.planning.machine import TYPICAL, Curve
 from nnmpi.parallel.planning.search import Search
+from nnmpi.parallel.planning.step_time import step_time
 from nnmpi.parallel.refusals import PLANNED
 from nnmpi.schedules.op import Kind
 
@@ -155,4 +160,37 @@ def test_no_other_all_reduce_by_messages_is_faster() -> None:
 
 def test_options_that_a_plan_chooses_are_refused_beside_it() -> None:
     (one, *_) = found("cnn on three nodes").best
-    assert {*one.options} == {*PLANNED} - {"layout"}
+    assert {*one.options} == {*PLANNED}
+
+
+def test_layers_are_cut_in_the_ways_that_take_least() -> None:
+    """Samples where activations are many, channels where weights are; where links are slow, all
+    by samples, which is dp. A model with positions is cut along these."""
+    slow = TYPICAL._replace(far=Link(1e-6, 1e-8))
+    for batch, machine, ways in (
+        (12, TYPICAL, "0=samples,3=samples,7=column,9=row,11=column"),
+        (256, slow, ""),
+    ):
+        there = planning(replace(MODELS["cnn"], batch_size=batch), 4, 4, machine)
+        found = LayerWays(there.paper, there.costs)
+        assert found.of(Candidate(tp=4)) == ways
+        assert found.of(Candidate(dp=2, pp=2)) == found.of(Candidate(pp=2, tp=2)) == ""
+    sequences = planning(MODELS["gpt"], 2, 2, slow)
+    assert LayerWays(sequences.paper, sequences.costs).of(Candidate(tp=2)) == ""
+
+
+def test_the_fastest_ways_are_faster_than_those_by_bytes() -> None:
+    there = planning(MODELS["cnn"], 4, 4, SLOW_LINKS)
+    usual = Candidate(tp=4)
+    ways = LayerWays(there.paper, there.costs).of(usual)
+    assert ways
+    both = [
+        step_time(there.paper.arranged(usual._replace(layout=text)), there.costs).seconds
+        for text in (ways, "")
+    ]
+    assert both[0] < both[1]
+
+
+def test_layers_that_differ_in_a_number_are_named_together() -> None:
+    ways = {"stem": "samples", "b.0.fc": "column", "b.1.fc": "column", "b.0.o": "row", "b.1.o": "x"}
+    assert as_layout(ways) == "stem=samples,b.*.fc=column,b.0.o=row,b.1.o=x"

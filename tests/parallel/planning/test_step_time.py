@@ -99,7 +99,7 @@ def test_recomputation_takes_a_forward_pass_more() -> None:
 def test_ranks_along_tp_compute_parts_and_sum_activations() -> None:
     there = planning(MLP, 2, 2, alike(FAR))
     found, a = times(there, tp=2), there.paper.arranged(Candidate(tp=2))
-    half = planning(MLP, 1, 1, alike()).costs.model.of(a.sharding, 2, 1, False, 32)
+    half = planning(MLP, 1, 1, alike()).costs.model.of(a.sharding, a.config, 32)
     assert found.compute == pytest.approx(sum(u.seconds for u in half))
     messages = [m for layer in a.sharding.layers for m in layer.sends for _ in m.passes]
     assert messages

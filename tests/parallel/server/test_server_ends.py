@@ -13,7 +13,7 @@ from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import NullReport
 
@@ -129,9 +129,9 @@ def test_numbers_of_ranks_that_do_not_fit_are_refused(
     ranks: int, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{says}"):
-        plan.check(Config(**options), ranks)
+        strategies.check(Config(**options), ranks)
 
 
 @pytest.mark.parametrize("options", [{"dp": 3}, {"sync": "ssp", "staleness": 4}, {"jitter": "1:2"}])
 def test_numbers_of_ranks_that_fit_are_not(options: dict[str, Any]) -> None:
-    plan.check(Config(servers=1, **options), 4)
+    strategies.check(Config(servers=1, **options), 4)

@@ -8,15 +8,17 @@ from helpers.mpijob import run
 
 LIMIT = 200.0  # seconds, far more than any of these jobs takes
 COMMAND = ("-m", "nnmpi.train", "--json", "--data", "digits", "--model", "mlp:64-32-10")
+SLOW = "--slow-rank", "1:3", "--jitter", "0.1:2"
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        ("--sync", "asp", "--slow-rank", "1:3", "--jitter", "0.1:2"),
-        ("--sync", "ssp", "--staleness", "2", "--servers", "2"),
+        pytest.param(("--sync", "asp"), id="asp", marks=pytest.mark.long),
+        pytest.param(
+            ("--sync", "ssp", "--staleness", "2", "--servers", "2", *SLOW), id="ssp, a slow rank"
+        ),
     ],
-    ids=lambda options: options[1],
 )
 def test_the_command(options: tuple[str, ...]) -> None:
     ran = run(4, *COMMAND, "--epochs", "3", *options, timeout=LIMIT)

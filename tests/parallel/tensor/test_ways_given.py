@@ -1,5 +1,6 @@
 """Ways of layers that a layout gives, in a file, in a text, and in the library."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from nnmpi.cli import from_layout, layout_file
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.models import mnist_cnn
+from nnmpi.nn.models import digits_cnn, mnist_cnn
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.refusals import pointless
 from nnmpi.parallel.tensor.constraints import Constraints
@@ -120,7 +121,7 @@ def test_a_model_by_samples_equals_one_rank_without_a_trainer(ranks: int) -> Non
 @pytest.mark.parametrize(
     ("ways", "words"),
     [
-        ({"0": "spiral"}, "layout 0=spiral: the ways of 0 are copy, column, row, samples"),
+        ({"0": "spiral"}, "layout 0=spiral: the ways of 0 are copy, column, row, spatial, samples"),
         ({"1": "samples"}, r"1 \(ReLU\) follows the layer before it"),
         ({"conv*": "samples"}, "the model has no such layer"),
         ({"0": "samples", "9": "row", "7": "samples"}, "no way was found .* 9=row"),
@@ -142,8 +143,18 @@ def gpt(heads: int = 2) -> Graph:
     return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 6), np.int64)),), {}), "float32")
 
 
-@pytest.mark.parametrize("names", [set(), {"channels"}, {"batch"}, {"batch", "channels"}])
-@pytest.mark.parametrize("graph", [traced(mnist_cnn(), 1, 28, 28), gpt()], ids=["cnn", "gpt"])
+OF_ANY = (set[str](), {"channels"}, {"batch"}, {"batch", "channels"})
+OF_IMAGES = ({"rows"}, {"rows", "channels"}, {"rows", "batch"})
+CNN, MASKED = (traced(model(), 1, s, s) for model, s in ((mnist_cnn, 28), (digits_cnn, 8)))
+
+
+@pytest.mark.parametrize(
+    ("graph", "names"),
+    [
+        *product((CNN, gpt()), OF_ANY),
+        *product((CNN, MASKED), OF_IMAGES),
+    ],
+)
 def test_ways_that_the_search_finds_give_its_plan_again(graph: Graph, names: set[str]) -> None:
     found = shard(graph, 2, constraints=Constraints(frozenset(names), {}, 64))
     again = shard(graph, 2, constraints=Constraints(ways=found.ways))
@@ -195,7 +206,7 @@ def test_samples_are_weighed_against_channels_by_what_a_step_sends() -> None:
     ("cuts", "words"),
     [
         ("heads:tp", "layout heads:tp: no layer of the model has an axis of heads"),
-        ("rows:tp", "no way of a layer cuts rows along 'tp'"),
+        ("columns:tp", "no way of a layer cuts columns along 'tp'"),
         ("batch:cp", "no way of a layer cuts batch along 'cp', but along dp or tp"),
         ("bath:tp", "'bath:tp' is neither AXIS:dp"),
         ("0=samples,0=row", "with each layer once"),

@@ -61,7 +61,7 @@ def test_the_metadata_describe_the_model_and_its_tokens(trained: Path) -> None:
         assert metadata["tokenizer"] == CharTokenizer(sorted({*TEXT})).describe()
 
 
-@pytest.mark.parametrize("layout", ["--tp", "--pp"])
+@pytest.mark.parametrize("layout", [pytest.param("--tp", marks=pytest.mark.long), "--pp"])
 def test_two_ranks_write_what_one_does(layout: str, tmp_path: Path, capsys) -> None:
     """Two layers, so that a stage has one; the first rank alone prints."""
     state, tokenizer = nn.GPT(2, 2, 8, 26, 8), CharTokenizer("abcdefghijklmnopqrstuvwxyz")

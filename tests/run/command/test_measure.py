@@ -14,6 +14,7 @@ from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.setup.setup import set_up
 
 DIGITS = "--model", "digits-cnn", "--data", "digits"
+IRIS = "--model", "iris-mlp", "--data", "iris"
 
 
 def measured(config: Config, comm: Comm) -> Machine:
@@ -24,7 +25,7 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
     """Sums of two ranks, the units of a model at three sizes, and all else that a step takes."""
     file = tmp_path / "machine.json"
     out = "--batch-size", "24", "--out", file
-    ended = run(2, "-m", "nnmpi.measure", *DIGITS, *out, timeout=120)
+    ended = run(2, "-m", "nnmpi.measure", *IRIS, *out, timeout=120)
     assert (ended.status, ended.err) == (0, "")
     assert "in micro-batches of 3, 12, 24, written to" in ended.out
     machine = read_machine(file)
@@ -36,7 +37,7 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(unit.forward > 0 for units in whole.units.values() for unit in units)
     assert all(unit.forward > 0 for units in parts.units.values() for unit in units)
     assert machine.speed > 0
-    assert plan.main([*DIGITS, "--batch-size", "24", "--ranks", "2", "--machine", str(file)]) == 0
+    assert plan.main([*IRIS, "--batch-size", "24", "--ranks", "2", "--machine", str(file)]) == 0
     text = capsys.readouterr().out
     assert "estimated" not in text
     assert "guess" not in text
@@ -96,11 +97,11 @@ def test_what_fails_on_the_first_node_fails_on_all(monkeypatch: pytest.MonkeyPat
 def test_what_a_file_has_already_stays(tmp_path: Path) -> None:
     """Other models and optimizers; a file of another machine is not overwritten."""
     file = str(tmp_path / "machine.json")
-    iris = "--model", "iris-mlp", "--data", "iris", "--out", file
-    assert measure.main([*iris]) == 0
+    iris = [*IRIS, "--out", file]
+    assert measure.main(iris) == 0
     assert measure.main([*DIGITS, "--optimizer", "sgd", "--out", file]) == 0
     assert measure.main([*DIGITS, "--optimizer", "sgd", "--out", file]) == 0
     machine = read_machine(file)
     assert ({*machine.updates}, len(machine.models)) == ({"sgd", "adam"}, 2)
     Path(file).write_text(machine._replace(ranks=7).as_json(), encoding="utf-8")
-    assert measure.main([*iris]) == 2
+    assert measure.main(iris) == 2

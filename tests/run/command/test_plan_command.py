@@ -3,13 +3,19 @@
 import json
 import shlex
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers import mpijob
 from helpers.planning import measured
+from helpers.training.laws_arrangement import communicators, only_sends_what_is_said
 
-from nnmpi import plan, train
+from nnmpi import Trainer, data, plan, train
+from nnmpi.cli import from_layout, with_layout
+from nnmpi.collectives.price import Link
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import Config
 from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes, read_machine
 from nnmpi.run.measuring import processor
@@ -157,6 +163,53 @@ def test_a_machine_file_with_numbers_of_no_machine_is_refused(
     assert err.count("\n") == 1
 
 
+# ---- ways of layers, and types of sums
+
+SLOW = TYPICAL._replace(cpu=processor(), far=Link(1e-6, 1e-8), speed=3e9)
+"""Convolutions take long enough to be divided, and so do sums of products."""
+
+
+def test_a_layout_in_a_file_runs_as_it_was_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Convolutions by samples and products by channels; it sends what was said, and equals one
+    rank."""
+    machine, file = tmp_path / "machine.json", tmp_path / "two words.toml"
+    machine.write_text(SLOW.as_json(), encoding="utf-8")
+    options = "--model mnist-cnn --data synthetic:1x28x28:10:36 --batch-size 12 --dtype float64"
+    text = f"{options} --ranks 2 --nodes 2 --machine {machine} --layout-out '{file}' --json"
+    e = json.loads(planned(text, capsys))
+    layout = e["best"][0]["layout"]
+    assert layout["layout"] == "0=samples,3=samples,7=column,9=row,11=column"
+    command = e["command"].partition(" python -m nnmpi.train ")[2]
+    words = shlex.split(f"{command} --steps 3 --verify --quiet")
+    given = with_layout(vars(train.parser().parse_args(words)))
+    assert (given["tp"], given["layout"]) == (2, layout["layout"])
+    config = Config(**{name: x for name, x in given.items() if name in vars(Config())})
+
+    def differences(comm: Comm) -> dict[str, float]:
+        with Trainer(config, comm=comm) as trainer:
+            found: dict[str, float] = trainer.fit()["largest_differences"]
+            return found
+
+    found = threads.run(2, differences)[0]
+    assert all(x < 1e-10 for name, x in found.items() if name.endswith("_relative"))
+    asked = {**from_layout(str(file)), "model": "mnist-cnn", "batch_size": 12}
+    images = partial(data.load, "synthetic:1x28x28:10:60")
+    with communicators(monkeypatch) as made:
+        threads.run(2, only_sends_what_is_said, made, {**asked, "given": images})
+
+
+def test_sums_in_16_bits_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
+    options = f"{CNN} --dtype bfloat16 --ranks 4 --nodes 4 --json"
+    wide, narrow = (
+        json.loads(planned(options + more, capsys)) for more in ("", " --reduce-dtype bfloat16")
+    )
+    assert narrow["pure"]["dp"]["sums"] < 0.8 * wide["pure"]["dp"]["sums"]
+    assert "--reduce-dtype=bfloat16" in narrow["command"]
+    assert "--reduce-dtype" not in wide["command"]
+
+
 # ---- one layout
 
 
@@ -203,7 +256,7 @@ def test_parts_that_were_measured_are_those_of_the_usual_ways(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (f"{CNN} --ranks 8 --nodes 2 --memory 100kB", "takes least, "),
+        (f"{CNN} --ranks 4 --nodes 2 --memory 100kB", "takes least, "),
         (f"{CNN} --ranks 1009", "1,009 ranks in no way that leaves each a sample of a batch of 64"),
         (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
         (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
@@ -213,6 +266,8 @@ def test_parts_that_were_measured_are_those_of_the_usual_ways(
         (f"{CNN} --ranks 2 --explain '--plan auto'", "leave --plan out"),
         (f"{CNN} --ranks 2 --explain '--pp 2 --cut 1'", "stage 1 begins within layers that run"),
         (f"{CNN} --ranks 2 --trace t.json", "--trace is beside --explain"),
+        (f"{CNN} --ranks 2 --reduce-dtype float16", "reduce_dtype float16 with dtype float32"),
+        (f"{CNN} --ranks 2 --layout-out layout", "name a FILE.toml"),
         (f"{CNN} --ranks 2 --machine ''", "machine"),
         (f"{CNN} --ranks 2 --machine no.json", "no.json"),
         (f"{CNN} --ranks 2 --machine {__file__}", "is no machine file: "),

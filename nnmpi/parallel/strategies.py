@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 from nnmpi.config import Config
@@ -21,17 +22,19 @@ from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
-from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, synchronous
+from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, swapper_of, synchronous
 
 
 def _synchronous(
     make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
 ) -> Strategy:
     """The strategy of ranks that make every step together, at the pace of the slowest one."""
-    parts, dp = make(layout, spec), layout.axis["dp"]
-    config = spec.arrangement.config
+    swapper = swapper_of(layout, spec)
+    with swapper.making_model() if swapper else nullcontext():
+        parts = make(layout, spec)
+    config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
-    return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec)
+    return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec, swapper)
 
 
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {

@@ -1,4 +1,4 @@
-"""What plan.py builds: each strategy goes on from any state, and depends on nothing else."""
+"""What strategies.py builds: each strategy goes on from any state, and depends on nothing else."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel import plan
+from nnmpi.parallel import strategies
 from nnmpi.parallel.step.executor import StepState
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -22,7 +22,7 @@ IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 25, "optimizer": "sgd
 
 
 def test_all_strategies_are_tried() -> None:
-    assert {*plan.STRATEGIES} <= {*STRATEGIES}
+    assert {*strategies.STRATEGIES} <= {*STRATEGIES}
 
 
 def steps(comm: Comm, options: dict[str, Any], start: StepState) -> tuple[Any, ...]:

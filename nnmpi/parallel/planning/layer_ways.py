@@ -1,0 +1,141 @@
+"""The ways of layers along tp that take the least time, such as convolutions by samples.
+
+seconds of a way    passes of the part that a rank has, a micro-batch that is the whole batch
+                    what ranks send for it within these
+                    sums over dp, and the update, of parameters that a rank has
+                    sums along tp of those that are whole on all ranks
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import pairwise
+from math import ceil
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import Unit
+from nnmpi.parallel.arrangement.traffic_tp import EXCHANGES, OPERATIONS, summed
+from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.machine import UnitTimes
+from nnmpi.parallel.planning.paper import Paper
+from nnmpi.parallel.planning.step_time import CostModel
+from nnmpi.parallel.tensor.choices import NodeChoice
+from nnmpi.parallel.tensor.sharding import described
+from nnmpi.parallel.tensor.ways import OF_SAMPLES, TERMS, AxisCut
+from nnmpi.schedules.op import Kind
+
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""Of a block, or of a layer of a Sequential, in the path of a layer."""
+
+PASSES = frozenset({Kind.F, Kind.B})
+
+
+class LayerWays:
+    """Finds ways of layers once for each (dp, tp)."""
+
+    def __init__(self, paper: Paper, costs: CostModel) -> None:
+        self._paper, self._costs = paper, costs
+        self._found = dict[tuple[int, int], str]()
+
+    def of(self, one: Candidate) -> str:
+        """The ways as --layout takes them; "" where they are those of --tp alone, or all of
+        them those of dp, or the layout has more axes than dp and tp. A model that has positions is
+        cut along these between its layers, which sends as much."""
+        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel or self._has_positions:
+            return ""
+        key = one.dp, one.tp
+        if key not in self._found:
+            try:
+                self._found[key] = self._search(Candidate(dp=one.dp, tp=one.tp))
+            except ValueError:  # the model cannot be cut among so many ranks
+                self._found[key] = ""
+        return self._found[key]
+
+    @cached_property
+    def _has_positions(self) -> bool:
+        try:
+            self._paper.sharding(Candidate(tp=2, sequence_parallel=True))
+        except ValueError:
+            return False
+        return True
+
+    def _search(self, plain: Candidate) -> str:
+        prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)
+        found, usual = self._paper.fastest_ways(plain, prices.seconds), self._paper.sharding(plain)
+        is_dp = {*found.ways.values()} <= {"samples"}
+        return "" if is_dp or found.ways == usual.ways else as_layout(found.ways)
+
+
+class _Prices:
+    """The seconds of ways of the layers of a model, for a layout along dp and tp."""
+
+    def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
+        self._a, self._exchanges, model = a, costs.exchanges, costs.model
+        self._samples = ceil(a.config.batch_size / plain.dp)
+        few = ceil(self._samples / plain.tp)
+        self._whole = self._of_nodes(model.units, model.whole(self._samples))
+        self._few = self._of_nodes(model.units, model.whole(few))
+        self._parts = self._of_nodes(model.units, model.of(a.sharding, plain, self._samples))
+        numbers = sum(v.size for v in a.graph.variables if v.is_trained)
+        self._of_term, sums = (
+            costs.exchanges.seconds(summed(a, a.mesh.group(0, axis), numbers, a.dtype)) / numbers
+            for axis in ("tp", "dp")
+        )
+        self._of_number = sums + costs.machine.updates[a.config.optimizer]
+
+    def _of_nodes(self, units: Sequence[Unit], times: Sequence[UnitTimes]) -> list[float]:
+        """The seconds of a unit, divided among its nodes by their multiplications."""
+        graph = self._a.graph
+        found = [0.0] * len(graph.nodes)
+        for unit, of_unit in zip(units, times, strict=True):
+            works = [work(graph, graph.nodes[k]) for k in unit.nodes]
+            for k, own in zip(unit.nodes, works, strict=True):
+                found[k] = of_unit.seconds * own / max(sum(works), 1)
+        return found
+
+    def seconds(self, k: int, choice: NodeChoice) -> float:
+        """Of a node in a step."""
+        follows = choice.output is OF_SAMPLES and not choice.way.rebuilds
+        by_samples = follows or choice.way.pattern.how == "samples"
+        is_cut = choice.bounds or choice.output is not None
+        passes = self._few if by_samples else self._parts if is_cut else self._whole
+        return passes[k] + self._sends(k, choice) + self._of_parameters(choice)
+
+    def _sends(self, k: int, choice: NodeChoice) -> float:
+        """What ranks send in its passes."""
+        if not choice.way.pattern.sends and not choice.gathers:
+            return 0.0
+        a, found = self._a, 0.0
+        layer = described(a.graph, k, choice, a.sharding.ranks, "")
+        for message in layer.sends:
+            during = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
+            those = EXCHANGES[message.row.by](a, a.mesh.size - 1, layer, message, self._samples)
+            found += len(during & PASSES) * self._exchanges.total(those)
+        return found
+
+    def _of_parameters(self, choice: NodeChoice) -> float:
+        """What is summed and updated of its parameters."""
+        found, variables = 0.0, self._a.graph.variables
+        for v, cut in choice.variables:
+            if variables[v].is_trained:
+                of_number = self._of_number * (1.0 if cut is None else _largest_part(cut))
+                found += variables[v].size * (of_number + self._of_term * (cut is TERMS))
+        return found
+
+
+def _largest_part(cut: AxisCut) -> float:
+    """How much of a tensor the rank has that has most."""
+    return max(b - a for a, b in pairwise(cut.bounds)) / cut.bounds[-1] if cut.bounds else 1.0
+
+
+def as_layout(ways: Mapping[str, str]) -> str:
+    """Ways of layers as --layout takes them; layers whose paths differ in numbers are named
+    together if all of them have one way."""
+    found = dict[str, str]()
+    for path, how in ways.items():
+        pattern = NUMBER.sub("*", path)
+        alike = {other for name, other in ways.items() if fnmatchcase(name, pattern)}
+        found[path if alike - {how} else pattern] = how
+    return ",".join(f"{path}={how}" for path, how in found.items())

@@ -1,0 +1,132 @@
+"""The halo of images that are cut by rows: rows of others that the outputs of a rank depend on.
+
+Of an image (N, C, H, W) each rank has some rows, (N, C, h, W): nearly as many as any other, of the
+input and of the output of a layer. The gradients of the halo go back.
+
+    window 3, stride 1, padding 1, six rows on two ranks:
+
+                 rank 0                     rank 1
+    input      0 1 2                            3 4 5
+    needed   p 0 1 2 3                        2 3 4 5 p      p: padding
+    output     0 1 2                            3 4 5
+
+    forward        row 2 to rank 1, row 3 to rank 0
+    backward       the gradient of row 3 to rank 1, which adds it; that of row 2 to rank 0
+
+Which rows move follows from what each rank has and what it needs: one row or many, from the
+neighbour or from several ranks, if parts are thinner than the window. There is one message for
+each pair of ranks and direction.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.collectives.step import bounds
+from nnmpi.comm import Comm
+from nnmpi.kernels.window import Window, Windows, windows
+from nnmpi.parallel.tensor.ops import all_to_all
+
+Rows = tuple[int, int]
+"""The rows start to stop - 1 of an image; below 0 and behind the last they are padding."""
+
+SIZES = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+"""The attributes of a layer that make its windows, and what they are where it has none."""
+
+
+def windows_of(settings: Mapping[str, Any]) -> Windows:
+    """The windows of a layer of images with these attributes; without any, pixels alone."""
+    return windows(*(settings.get(name, usual) for name, usual in SIZES.items()))
+
+
+class Halo(NamedTuple):
+    """What a rank needs of an image, and what moves for that.
+
+    own     the rows of this rank
+    needed  the rows that its outputs depend on, padding included
+    gives   of its own rows, those that each rank needs
+    gets    of the rows of each rank, those that it needs
+    """
+
+    rank: int
+    own: Rows
+    needed: Rows
+    gives: tuple[Rows, ...]
+    gets: tuple[Rows, ...]
+
+    @classmethod
+    def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
+        """The halo of a rank, where images have so many rows."""
+        had = [*pairwise(bounds(height, ranks))]
+        needed = [window.inputs(*made) for made in pairwise(bounds(window.outputs(height), ranks))]
+        gives = (_within(rows, had[rank]) for rows in needed)
+        gets = (_within(needed[rank], rows) for rows in had)
+        return cls(rank, had[rank], needed[rank], tuple(gives), tuple(gets))
+
+    @property
+    def height(self) -> int:
+        """The number of rows that are needed, padding included."""
+        return self.needed[1] - self.needed[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this rank has all rows that it needs, and no other needs one of them."""
+        has_all = self.gets[self.rank] == self.needed
+        return has_all and not any(self.sent()) and not any(self.received())
+
+    def sent(self) -> Iterator[int]:
+        """How many rows of a sample go to each other rank."""
+        return self._of_others(self.gives)
+
+    def received(self) -> Iterator[int]:
+        """How many rows of a sample come from each other rank."""
+        return self._of_others(self.gets)
+
+    def _of_others(self, parts: tuple[Rows, ...]) -> Iterator[int]:
+        return (b - a for r, (a, b) in enumerate(parts) if r != self.rank)
+
+    def fetch(self, x: Array, into: Array, comm: Comm) -> None:
+        """Fills `into` (N, rows needed, W, C) from x (N, h, W, C) of all ranks; not its padding."""
+        found = _exchanged(x, self.own[0], self.gives, self.gets, comm)
+        for (a, b), rows in zip(self.gets, found, strict=True):
+            into[:, a - self.needed[0] : b - self.needed[0]] = rows
+
+    def give_back(self, d: Array, comm: Comm) -> Array:
+        """The gradient of x from that of the rows needed, d (N, rows needed, W, C).
+
+        It is the transpose of `fetch`: gradients of rows of others are sent there, and added in the
+        order of ranks. The memory of d becomes that of the result where it can.
+        """
+        first, (lo, hi) = self.needed[0], self.own
+        found = _exchanged(d, first, self.gets, self.gives, comm)
+        dx = found[self.rank]
+        if self.gives[self.rank] != self.own:
+            a, b = self.gives[self.rank]
+            dx = xp_of(d).zeros((len(d), hi - lo, *d.shape[2:]), d.dtype)
+            dx[:, a - lo : b - lo] = found[self.rank]
+        for r, (a, b) in enumerate(self.gives):
+            if r != self.rank:
+                dx[:, a - lo : b - lo] += found[r]
+        return dx
+
+
+def rows_sent(window: Window, height: int, ranks: int) -> int:
+    """How many rows of a sample all ranks send together."""
+    return sum(sum(Halo.of(window, height, ranks, rank).sent()) for rank in range(ranks))
+
+
+def _exchanged(
+    x: Array, first: int, gives: tuple[Rows, ...], gets: tuple[Rows, ...], comm: Comm
+) -> list[Array]:
+    """The rows `gets[r]` of each rank r, which gets the rows `gives[r]` of x (N, rows, W, C), whose
+    first is row `first`. Rows of a single image are sent from where they lie."""
+    n, _, *size = x.shape
+    parts = [x[:, a - first : b - first] for a, b in gives]
+    return all_to_all(parts, [(n, b - a, *size) for a, b in gets], comm)
+
+
+def _within(rows: Rows, among: Rows) -> Rows:
+    """Those of some rows that are among others; of no rows if there is none."""
+    start, stop = (min(max(row, among[0]), among[1]) for row in rows)
+    return start, stop

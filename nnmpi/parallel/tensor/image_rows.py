@@ -1,0 +1,200 @@
+"""Spatial layers, on some rows of images: the ordinary ones, with whole weights.
+
+    x whole ──► own rows ──► layers, which exchange a halo where they need one ──► all-gather ──► y
+    dx  ◄── all-gather ◄──                                                 ◄── own rows ◄── dy
+
+Gradients of weights are terms, which are summed once a step (`replicas/term_sums.py`). Layers that
+treat each pixel alone, such as ReLU, need no counterpart here. The ops are the ordinary kernels
+between two halos:
+
+    x --Halo.fetch--> rows needed --kernel without padding--> y
+    dx <--Halo.give_back-- d <--its vjp-- g
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from nnmpi import nn
+from nnmpi.autograd import Tensor, apply, as_tensor
+from nnmpi.autograd.ops.conv import check_conv2d
+from nnmpi.autograd.ops.linear import like_weight
+from nnmpi.autograd.recording import recording
+from nnmpi.backend import Array, of, xp_of
+from nnmpi.collectives.step import bounds
+from nnmpi.comm import Comm
+from nnmpi.kernels import Result, conv
+from nnmpi.kernels.bands import Bands
+from nnmpi.kernels.pool import avg_pool2d, max_pool2d
+from nnmpi.kernels.window import Window, Windows
+from nnmpi.nn.passes import UNTRACKED, BatchStats
+from nnmpi.parallel.tensor.halo import Halo, windows_of
+from nnmpi.parallel.tensor.ops import Bounds, gather, reduce, scatter
+from nnmpi.parallel.tensor.sample_cut import OverRanks
+from nnmpi.parallel.tensor.ways import Way
+
+
+class OnRows(nn.Module):
+    """The base of these layers.
+
+    bounds         of the rows of the input
+    gather_output  whether the output is made whole
+    """
+
+    comm: Comm
+    bounds: Bounds
+    _way: Way
+    gather_output: bool
+
+    def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
+        x, options = as_tensor(x), {"relu": relu, "pool": pool}
+        if self._way.input is None:
+            x = scatter(x, self.comm, self.bounds, 2)
+        made = self.window(pool).outputs(self.bounds[-1])
+        y = self.of_rows(x, **{name: True for name, is_fused in options.items() if is_fused})
+        return gather(y, self.comm, bounds(made, self.comm.size), 2) if self.gather_output else y
+
+    def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
+        """The rows of the output that are here, from those of the input."""
+        y: Tensor = super().forward(x, *args, **fused)
+        return y
+
+    def window(self, pool: bool = False) -> Window:
+        """The rows that one of the output depends on."""
+        rows, _ = windows_of(vars(self))
+        return rows.pooled() if pool else rows
+
+    def halo(self, pool: bool = False) -> Halo:
+        """What this rank needs of an image."""
+        return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
+
+
+class SpatialConv2d(OnRows, nn.Conv2d):
+    """Convolution; the rows that its windows need of other ranks are exchanged."""
+
+    fuses_as = nn.Conv2d
+
+    def of_rows(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
+        both = windows_of(vars(self))
+        shape = conv.ConvShape(both, self.groups, relu, pool, self.algorithm, bool(recording.get()))
+        check_conv2d((*x.shape[:2], self.bounds[-1], x.shape[3]), x.dtype, self.weight, shape)
+        options = {"halo": self.halo(pool), "comm": self.comm, "shape": shape}
+        return apply(conv2d, x, self.weight, self.bias, **options)
+
+
+class SpatialMaxPool2d(OnRows, nn.MaxPool2d):
+    """The maximum of each window."""
+
+    fuses_as = nn.MaxPool2d
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        return _pooled(self, x, max_pool2d, float("-inf"))
+
+
+class SpatialAvgPool2d(OnRows, nn.AvgPool2d):
+    """The mean of each window, zeros of the padding included."""
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        return _pooled(self, x, partial(avg_pool2d, count_include_pad=True), 0.0)
+
+
+def _pooled(layer: OnRows, x: Tensor, kernel: Callable[..., Any], padding: float) -> Tensor:
+    """x pooled by a kernel, to which the padding is this number."""
+    options = {"halo": layer.halo(), "comm": layer.comm, "windows": windows_of(vars(layer))}
+    return apply(pool2d, x, kernel=kernel, padding=padding, **options)
+
+
+class SpatialBatchNorm2d(OnRows, nn.BatchNorm2d):
+    """Batch normalisation with statistics over the rows of all ranks, then over other samples."""
+
+    def normalised(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, batch_stats: BatchStats
+    ) -> Tensor:
+        if batch_stats is not UNTRACKED:
+            batch_stats = OverRanks(self.comm, batch_stats)
+        return super().normalised(x, weight, bias, batch_stats)
+
+
+class SpatialDropout(OnRows, nn.Dropout):
+    """Dropout of the pixels of these rows, which is told which ones they are."""
+
+
+class SpatialDropout2d(OnRows, nn.Dropout2d):
+    """Dropout of whole channels: of the same ones on all ranks."""
+
+
+class SpatialPReLU(OnRows, nn.PReLU):
+    """PReLU, whose slopes all ranks have."""
+
+
+class SpatialMean(OnRows, nn.AdaptiveAvgPool2d):
+    """The mean of each channel, (N, C, 1, 1), on all ranks: N C numbers are summed over them."""
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        pixels = self.bounds[-1] * x.shape[3]
+        return reduce(x.sum(axis=(2, 3), keepdims=True) * (1 / pixels), self.comm)
+
+
+# ---- ops
+
+
+def conv2d(
+    x: Array, w: Array, b: Array | None, *, halo: Halo, comm: Comm, shape: conv.ConvShape
+) -> Result:
+    """This rank's rows of the convolution, then optional 2x2 max-pool and ReLU; w, b are whole."""
+    xl, columns = like_weight(x, w).transpose(0, 2, 3, 1), shape.windows[1]
+    (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
+    within = slice(columns.before, columns.before + W)
+    bare = _without_padding(shape.windows)
+    row_bytes = columns.outputs(W) * (kh * kw * C + O) * xl.itemsize
+    bands = Bands.of(bare[0], shape.pool, n, halo.height, row_bytes, of(x).chunk_bytes)
+    tall = bands.buffer(xl, columns.padded(W), C)
+    halo.fetch(xl, bands.samples(tall, halo.height)[:, :, within], comm)
+    images = bands.images(tall).transpose(0, 3, 1, 2)
+    inner = conv.conv2d(images, w, b, shape._replace(windows=bare))
+    prepare, (vjp_x, vjp_w, vjp_b) = inner.prepare, inner.vjps
+    assert prepare is not None
+
+    def prepare_bands(g: Array, needs: Sequence[bool]) -> Any:
+        whole = bands.cotangent(g.transpose(0, 2, 3, 1))
+        return prepare(whole.transpose(0, 3, 1, 2), needs)
+
+    def vjp_rows(shared: Any, out: Array | None) -> Array:
+        d = bands.gradient(vjp_x(shared, None).transpose(0, 2, 3, 1)[:, :, within])
+        return halo.give_back(d, comm).transpose(0, 3, 1, 2)
+
+    y = bands.result(inner.value.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    return Result(y, (vjp_rows, vjp_w, vjp_b), prepare_bands)
+
+
+def pool2d(
+    x: Array,
+    *,
+    kernel: Callable[[Array, Windows], Result],
+    padding: float,
+    windows: Windows,
+    halo: Halo,
+    comm: Comm,
+) -> Result:
+    """This rank's rows of the pooling by a kernel; `padding` is the number around the image."""
+    xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
+    n, _, W, C = xl.shape
+    within = slice(columns.before, columns.before + W)
+    if halo.is_local and not columns.before:
+        rows = xl[:, halo.needed[0] - halo.own[0] :][:, : halo.height]
+    else:
+        rows = xp.full((n, halo.height, columns.padded(W), C), padding, x.dtype)
+        halo.fetch(xl, rows[:, :, within], comm)
+    y, (of_rows,), *_ = kernel(rows.transpose(0, 3, 1, 2), _without_padding(windows))
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = of_rows(g, None).transpose(0, 2, 3, 1)
+        return halo.give_back(d[:, :, within], comm).transpose(0, 3, 1, 2)
+
+    return Result(y, (vjp,))
+
+
+def _without_padding(windows: Windows) -> Windows:
+    """The windows of images that contain their padding."""
+    rows, columns = (window._replace(before=0, after=0) for window in windows)
+    return rows, columns

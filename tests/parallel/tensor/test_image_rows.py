@@ -1,0 +1,208 @@
+"""Images cut by rows over ranks that are threads, and on paper."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.training import laws_spatial
+
+import nnmpi
+from nnmpi import backend, nn
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm, thread_ranks
+from nnmpi.kernels.bands import Bands
+from nnmpi.kernels.window import Window
+from nnmpi.nn.fusion import groups
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.models import cifar_cnn
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.tensor.constraints import Constraints
+from nnmpi.parallel.tensor.halo import Halo, rows_sent
+from nnmpi.parallel.tensor.parallelize import parallelize
+from nnmpi.parallel.tensor.patterns import (
+    GATHER_INPUT_GRADIENT,
+    GATHER_OUTPUT,
+    HALO,
+    HALO_GRADIENT,
+    SUM_OUTPUT,
+    Message,
+)
+from nnmpi.parallel.tensor.shard import shard
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    "law",
+    [laws_spatial.convolutions_equal_one_rank, laws_spatial.fused_convolutions_equal_one_rank],
+)
+def test_bands_change_nothing(
+    law: Callable[..., None], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache so small that images are cut into bands of the least height."""
+    monkeypatch.setattr(backend, "CPU", backend.CPU._replace(chunk_bytes=1))
+    thread_ranks.run(size, law, 100 * size + 1)
+
+
+@pytest.mark.parametrize(("rows", "number"), [(33, 2), (34, 17), (38, 19)])
+def test_large_samples_are_cut_into_bands(rows: int, number: int) -> None:
+    """Two samples: as they are, or in bands of 4 rows of output if each has 8 of them or more."""
+    bands = Bands.of(Window(3), False, 2, rows, row_bytes=10, budget=35)
+    assert bands.number == number
+
+
+WINDOWS = [Window(k, s, p, p) for k in (1, 2, 3, 7) for s in (1, 2, 3) for p in (0, 1, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_rows_that_are_needed_come_from_those_who_have_them(size: int) -> None:
+    """Each row inside the image once, by one message at most from each rank, and back."""
+    for window, height in itertools.product(WINDOWS, (5, 6, 13)):
+        made = window.outputs(height)
+        if made < size:
+            continue
+        halos = [Halo.of(window, height, size, rank) for rank in range(size)]
+        for r, one in enumerate(halos):
+            outputs = range(made * r // size, made * (r + 1) // size)
+            read = {
+                i * window.stride - window.before + k for i in outputs for k in range(window[0])
+            }
+            assert (min(read), max(read) + 1) == one.needed
+            inside = range(max(one.needed[0], 0), min(one.needed[1], height))
+            assert [row for rows in one.gets for row in range(*rows)] == [*inside]
+            for q, rows in enumerate(one.gets):
+                assert [*range(*rows)] == [*range(*halos[q].gives[r])]
+        assert rows_sent(window, height, size) == sum(sum(one.received()) for one in halos)
+
+
+def test_a_3x3_convolution_sends_one_row_to_each_neighbour() -> None:
+    """And the other way round what it has of the gradients of these rows."""
+
+    def sent(comm: Comm) -> list[list[int]]:
+        halo, found = Halo.of(Window(3, 1, 1, 1), 9, comm.size, comm.rank), []
+        rows, needed = np.ones((4, 3, 5, 2)), np.zeros((4, halo.height, 5, 2))
+        for move in (lambda: halo.fetch(rows, needed, comm), lambda: halo.give_back(needed, comm)):
+            before = [*comm.ledger.sent_messages], [*comm.ledger.sent_bytes]
+            move()
+            now = comm.ledger.sent_messages, comm.ledger.sent_bytes
+            found += [np.subtract(*pair).tolist() for pair in zip(now, before, strict=True)]
+        return found
+
+    row = 4 * 2 * 5 * 8
+    end, middle = [[0, 1, 0], [0, row, 0]], [[1, 0, 1], [row, 0, row]]
+    assert thread_ranks.run(3, sent) == [end * 2, middle * 2, end * 2]
+
+
+def traced(model: nn.Module, *sample: int) -> Graph:
+    def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
+        return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
+
+    return trace(model, zeros, "float32")
+
+
+ROWS = Constraints(frozenset({"rows"}), {}, 64)
+
+
+def sent_by(model: nn.Module, *sample: int, ranks: int = 2) -> dict[str, list[Message]]:
+    layers = shard(traced(model, *sample), ranks, constraints=ROWS).layers
+    return {layer.path: [one.row for one in layer.sends] for layer in layers if layer.bounds}
+
+
+def test_what_layers_send_follows_from_what_is_whole() -> None:
+    """A gather behind the pooling that runs with the last convolution; a sum of means."""
+    both = [HALO, HALO_GRADIENT]
+    sent = {"0": [HALO], "2": [], "3": both, "5": [], "6": [*both, GATHER_OUTPUT]}
+    assert sent_by(cifar_cnn(), 3, 32, 32) == sent
+    layers = shard(traced(cifar_cnn(), 3, 32, 32), 2, constraints=ROWS).layers
+    (gather,) = (one for layer in layers for one in layer.sends if one.row is GATHER_OUTPUT)
+    assert (gather.numbers, gather.bounds) == (4096, (0, 2, 4))
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, 2), nn.MaxPool2d(3, 1)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)),
+    )
+    assert sent_by(model, 1, 13, 13) == {
+        "0": [HALO, GATHER_OUTPUT],
+        "2": [HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT],
+        "3": [HALO, HALO_GRADIENT],
+        "4": [SUM_OUTPUT],
+    }
+
+
+def test_images_of_fewer_rows_than_ranks_are_whole() -> None:
+    found = sent_by(cifar_cnn(), 3, 32, 32, ranks=5)
+    assert found == {"0": [HALO], "2": [], "3": [HALO, HALO_GRADIENT, GATHER_OUTPUT]}
+
+
+def test_a_convolution_with_relu_and_pool_stays_one_op() -> None:
+    layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 2, 1))
+    comm, x = thread_ranks.comm_self(), np.ones((1, 1, 8, 8))
+    parallelize(layers, comm, x, ways={"?": "spatial"}, whole_output=True)
+    assert [len(group) for group in groups(list(layers))] == [3, 1]
+
+
+def hooked(comm: Comm) -> None:
+    """A pooling that would run with the convolution runs alone if it has a hook."""
+    x, found = laws_spatial.image(2, 1, 11, 7), []
+    for is_cut in (True, False):
+        with nnmpi.seeded(1):
+            model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            model.append(nn.Conv2d(2, 2, 1))
+        model.to("float64")
+        if is_cut:
+            parallelize(model, comm, x, ways={"?": "spatial"}, whole_output=True)
+        model[2].register_forward_hook(lambda *_: None)
+        found.append(laws_spatial.seen(model, x))
+    np.testing.assert_allclose(found[0].y, found[1].y, atol=1e-12)
+    np.testing.assert_allclose(found[0].dx, found[1].dx, atol=1e-12)
+
+
+def test_a_pooling_with_a_hook_exchanges_rows_of_its_own() -> None:
+    thread_ranks.run(3, hooked)
+
+
+@pytest.mark.parametrize(
+    ("layer", "ranks", "words"),
+    [
+        (nn.Conv2d(2, 2, 3), 5, r"layer 0 \(Conv2d\) makes images of 4x8, .* among 5 ranks"),
+        (nn.Conv2d(2, 2, 3), 7, r"layer 0 \(Conv2d\) takes images of 6x10, .* use at most 6"),
+        (
+            nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),
+            2,
+            "0=spatial: the ways of 0 are copy, column, row, samples",
+        ),
+        (nn.GroupNorm(1, 2), 2, "the ways of 0 are copy, channels, samples"),
+        (nn.Conv2d(2, 2, 3), 4, ""),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_with_its_name(
+    layer: nn.Module, ranks: int, words: str
+) -> None:
+    graph = traced(nn.Sequential(layer, nn.ReLU(), nn.Flatten()), 2, 6, 10)
+    ways = Constraints(ways={"0": "spatial"})
+    if not words:
+        assert shard(graph, ranks, constraints=ways).layers[0].gathers
+        return
+    with pytest.raises(ValueError, match=words):
+        shard(graph, ranks, constraints=ways)
+
+
+def test_an_axis_of_rows_that_is_too_short_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rows among 40 ranks; the most is 32, of 0 \(Conv2d\)"):
+        shard(traced(cifar_cnn(), 3, 32, 32), 40, constraints=ROWS)
+    with pytest.raises(ValueError, match="no layer of the model has an axis of rows"):
+        shard(traced(nn.Sequential(nn.Linear(4, 4)), 4), 2, constraints=ROWS)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AvgPool2d(3, 1, 1, count_include_pad=False),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Upsample(scale_factor=2),
+    ],
+)
+def test_layers_that_cannot_take_rows_get_whole_images(pool: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), pool, nn.Flatten())
+    assert sent_by(model, 1, 12, 12) == {"0": [HALO, GATHER_OUTPUT]}
