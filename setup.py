@@ -23,7 +23,14 @@ EXACT = ["-std=c11", "-O3", "-ffp-contract=off", "-g0", "-fno-math-errno", "-fno
 ONE_PATH = ["-fno-thread-jumps"]
 """Else GCC computes all of what follows a limit, as of e^x, twice: below the limit and above it."""
 
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mf16c", "-mprefer-vector-width=512"]
+AVX512 = [
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mf16c",
+    "-mprefer-vector-width=512",
+]
 X86 = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": AVX512,

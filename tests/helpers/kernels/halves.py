@@ -27,7 +27,9 @@ def narrowed(value: Any, dtype: str, stays: Callable[[], bool]) -> Any:
 def _like(a: np.ndarray, dtype: Any) -> np.ndarray:
     """A copy in another type, with the same steps between numbers."""
     strides = [step // a.itemsize for step in a.strides]
-    room = np.zeros(1 + sum((n - 1) * step for n, step in zip(a.shape, strides, strict=True)), dtype)
+    room = np.zeros(
+        1 + sum((n - 1) * step for n, step in zip(a.shape, strides, strict=True)), dtype
+    )
     found = np.lib.stride_tricks.as_strided(room, a.shape, [s * room.itemsize for s in strides])
     found[...] = a
     return found
