@@ -7,12 +7,14 @@ its own. All take the same step from the same weights, on a batch that is in mem
 
     nnmpi   as installed                    T        PyTorch eager as users write it
     F(2x2)  with --convolution winograd2    T*       channels_last and fused Adam
+    bfloat16  its Trainer's step            autocast T+ with torch.autocast in bfloat16
                                             T+       T* with a C library that keeps freed memory,
                                                      as blas.tune() makes it do for nnmpi
                                             compile  T+ with model and loss by torch.compile
                                             JAX      the whole step by jax.jit, arrays donated
 
-"to best" is the ratio to the fastest of the others in this case, by its median.
+"to best" is the ratio to the fastest of the others in float32 in this case, by its median. That of
+bfloat16 is to the faster of autocast and nnmpi in float32.
 
 With --device cuda the subjects are nnmpi, T, T* and compile, there are larger cases, and ratios are
 of wall time: the processor waits for the GPU. Without --tf32 all compute in float32, PyTorch's
@@ -43,7 +45,13 @@ GPU_GOALS = {"W1": 0.7, "W2": 1.0, "W3": 0.7, "R-1024": 1.0}
 PEERS = {"T": "torch", "T*": "torch", "T+": "torch", "compile": "torch", "JAX": "jax"}
 """What nnmpi is compared with, and the packages that it needs."""
 
+PACKAGES = PEERS | {"autocast": "torch"}
+
 ON_GPU = ("nnmpi", "T", "T*", "compile")
+NARROW = "nnmpi bfloat16"
+NARROW_PEERS = {"autocast": "torch", "nnmpi": "numpy"}
+"""What computes in 16 bits, and what it is compared with."""
+
 WINOGRAD2 = ("W1", "W4")
 """The cases in which F(2x2) is timed: most of their time are 3x3 convolutions."""
 
@@ -75,8 +83,6 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
         subject: [getattr(s, kind) for s in samples] for subject, samples in samples_of.items()
     }
     mids = {subject: timing.median(samples) for subject, samples in samples_of.items()}
-    peers = [subject for subject in samples_of if subject in PEERS]
-    best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
     batch = about.get("batch") or first_task(case).batch
     rows = []
     for subject, mid in mids.items():
@@ -90,12 +96,16 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
             "samples_per_second": batch / mid.wall,
             **about,
         }
-        if subject not in PEERS and best is not None:
+        known = NARROW_PEERS if subject == NARROW else PEERS
+        peers = [other for other in samples_of if other in known]
+        best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
+        if subject not in (*PEERS, "autocast") and best is not None:
             for name, peer in [*((peer, peer) for peer in peers), ("best", best)]:
                 spread, key = timing.ratio(times[subject], times[peer]), f"ratio to {name}"
                 row |= {key: round(spread.median, 3)}
                 row |= {f"{key}_low": spread.low, f"{key}_high": spread.high}
-            row |= {"best": best} | ({"goal": goals[case]} if case in goals else {})
+            row["best"] = best
+            row |= {"goal": goals[case]} if case in goals and known is PEERS else {}
         rows.append(row)
     return rows
 
@@ -104,7 +114,7 @@ def show(rows: Sequence[Row]) -> None:
     """Print the table, one line per case and subject."""
     times = Column("cpu ms", "cpu_seconds", factor=1e3), Column("wall ms", "seconds", factor=1e3)
     to = partial(Column, form="{:.2f}")
-    ratios = [to(f"to {name}", f"ratio to {name}") for name in (*PEERS, "best")]
+    ratios = [to(f"to {name}", f"ratio to {name}") for name in (*PEERS, *NARROW_PEERS, "best")]
     facts = Column("goal", "goal", "{:.2f}"), Column("best", "best", "{}")
     columns = [c for c in (*times, *ratios, *facts) if any(c.key in row for row in rows)]
     print(table("", columns, rows, lambda row: f"{row['case']} {row['subject']}"))
@@ -149,7 +159,7 @@ def measure(a: argparse.Namespace, cases: list[str], subjects: list[str]) -> Non
     """Start the jobs, run the cases, print and write the results."""
     os.environ.update(jobs.ONE_THREAD)
     tune()
-    packages = [PEERS[subject] for subject in subjects if subject in PEERS]
+    packages = [PACKAGES[subject] for subject in subjects if subject in PACKAGES]
     about: dict[str, Any] = {**timing.machine(), "device": a.device, **versions(packages)}
     about |= {"tf32": a.tf32, "batch": a.batch} if a.device == "cuda" or a.batch else {}
     timing.warn_if_busy(about)
@@ -170,7 +180,7 @@ def measure(a: argparse.Namespace, cases: list[str], subjects: list[str]) -> Non
 
 def has(subject: str, about: Row) -> bool:
     """Whether this machine has the package that a subject needs."""
-    return PEERS.get(subject, "numpy") in about
+    return PACKAGES.get(subject, "numpy") in about
 
 
 @contextmanager

@@ -21,10 +21,12 @@ KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_":
 SUBJECTS: dict[str, dict[str, str]] = {
     "nnmpi": {},
     "nnmpi F(2x2)": {},
+    "nnmpi bfloat16": {},
     "T": {},
     "T*": {},
     "T+": KEPT_MEMORY,
     "compile": KEPT_MEMORY,
+    "autocast": KEPT_MEMORY,
     "JAX": KEPT_MEMORY,
 }
 """The subjects, and the environment variables of their processes."""
@@ -64,10 +66,14 @@ def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
         from lib import jax_steps  # not above: it needs JAX
 
         return jax_steps.jax_step(w)
+    if subject == "nnmpi bfloat16":
+        return workloads.half_step(w)
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
         return workloads.nnmpi_step(w, algorithm, *device)
-    return workloads.torch_step(w, subject != "T", *device, compiled=subject == "compile")
+    return workloads.torch_step(
+        w, subject != "T", *device, compiled=subject == "compile", narrow=subject == "autocast"
+    )
 
 
 def steps_of(subject: str, device: Device, case: str, samples: int) -> Steps:

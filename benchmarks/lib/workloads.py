@@ -45,12 +45,46 @@ def nnmpi_step(
     return step
 
 
+def half_step(w: Workload) -> Step:
+    """A training step of nnmpi in bfloat16: of a Trainer, which has masters in float32."""
+    import nnmpi
+    from nnmpi import blas, comm, nn
+
+    blas.tune()
+    x, y = batch(w)
+    config = nnmpi.Config(
+        batch_size=len(x),
+        lr=1e-4,
+        lr_schedule="constant",
+        dtype="bfloat16",
+        optimizer="adamw" if w.weight_decay else "adam",
+        weight_decay=w.weight_decay,
+    )
+    targets = y if w.classes else x
+    each = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
+
+    def loss(scores: Any, labels: Any) -> Any:
+        return each(scores, labels.reshape(-1) if w.are_words else labels)
+
+    data = x, targets.reshape(len(x), -1) if w.are_words else targets
+    build = lambda: nn.Sequential(*w.layers(nn))  # noqa: E731
+    trainer = nnmpi.Trainer(config, build, (*data, *data), comm.comm_self(), loss=loss)
+    made = endless(trainer)
+    return lambda: next(made)
+
+
 def torch_step(
-    w: Workload, best: bool, device: str = "cpu", tf32: bool = False, compiled: bool = False
+    w: Workload,
+    best: bool,
+    device: str = "cpu",
+    tf32: bool = False,
+    compiled: bool = False,
+    narrow: bool = False,
 ) -> Step:
     """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam.
 
     compiled: the model and its loss, both ways, by torch.compile
+    narrow:   products and what torch.autocast takes in bfloat16
     """
     import torch
     from torch import nn
@@ -71,7 +105,8 @@ def torch_step(
     criterion = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
 
     def loss_of(x: Any, y: Any) -> Any:
-        return criterion(model(x), y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            return criterion(model(x), y)
 
     evaluate = torch.compile(loss_of) if compiled else loss_of
     targets = y if w.classes else x

@@ -1,7 +1,7 @@
 """Compiled kernels, where they were built: those for the instructions that this processor has.
 
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
-    INSTRUCTIONS           avx512, avx2, baseline, or none
+    INSTRUCTIONS           avx512bf16, avx512, avx2, baseline, or none
     lack()                 what to do if they are missing
 
 NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions. The

@@ -14,7 +14,10 @@ GOAL = Column("goal", "goal", "{:g}")
 
 def _steps(rows: Sequence[Row]) -> str:
     to = partial(Column, form="{:.2f}")
-    ratios = [to(f"to {name}", f"ratio to {name}") for name in (*training.PEERS, "best")]
+    ratios = [
+        to(f"to {name}", f"ratio to {name}")
+        for name in (*training.PEERS, *training.NARROW_PEERS, "best")
+    ]
     columns = [MS("cpu ms", "cpu_seconds"), *ratios, Column("best", "best", "{}")]
     return tables.table(
         "a step on one core", columns, rows, lambda row: f"{row['case']} {row['subject']}"
