@@ -22,7 +22,7 @@ from nnmpi.meta import is_meta
 class Kernel:
     """A loop over arrays that writes into some of them."""
 
-    __slots__ = ("composed", "compiled", "cuda", "reference")
+    __slots__ = ("compiled", "composed", "cuda", "reference")
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
 from nnmpi import native
 from nnmpi.comm.transport import gate  # noqa: F401 - fills the table
-from nnmpi.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
 from nnmpi.dtypes import HALVES, is_half
+from nnmpi.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
 from nnmpi.native.table import KERNELS
 
 MODULES = dict(native.modules())
