@@ -21,6 +21,12 @@ def cast_loop(x: Array, y: Array) -> None:
 
 
 @kernel
+def round_loop(x: Array, y: Array) -> None:
+    """`cast_loop` to 16 bits of rows that lie apart in memory."""
+    y[...] = x
+
+
+@kernel
 def merge_loop(masters: Array, values: Array) -> None:
     """Masters of which these values are not the rounding become the values."""
     xp = xp_of(masters)
