@@ -317,7 +317,6 @@ static int attention(Arguments *a) {
         h.of[i] = (Matrix){NULL, size(a, i, last - 1), size(a, i, last), step(a, i, last - 1),
                            a->array[i].half};
     }
-    without_gil(a, a->bytes);
     float *room = aligned_alloc(64, whole(room_for(&h) * sizeof *room, 64));
     if (!room) return NO_MEMORY;
     heads(&h, a, room);
@@ -332,9 +331,9 @@ static int attention_gradient_loop(Arguments *a) { return attention(a); }
 
 Kernel attention_kernels[] = {
 #ifdef FUSED
-    DECIDES(attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
-    DECIDES(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
-                                     "=f-NKSD =f-NKSE # % 0 0"),
+    HALVES(attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
+    HALVES(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
+                                    "=f-NKSD =f-NKSE # % 0 0"),
 #endif
     END_OF_KERNELS,
 };

@@ -97,8 +97,8 @@ int gradient_of(const Arguments *a, int first, Gradient *q) {
 }
 
 Kernel epilogue_kernels[] = {
-    PARTS("*", pool_loop, "f-22* =f* =b2* =b*"),
-    PARTS("*", unpool_loop, "f* b2* b* =f-22*"),
+    KERNEL(pool_loop, "f-22* =f* =b2* =b*"),
+    KERNEL(unpool_loop, "f* b2* b* =f-22*"),
     PARTS("R", bias_relu_loop, "=fRW ?fW ?fW"),
     PARTS("*", relu_gradient_loop, "f* f* =f*"),
     END_OF_KERNELS,

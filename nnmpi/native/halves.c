@@ -23,6 +23,7 @@ typedef struct {
     npy_intp jump;                  /* bytes from one index to the next one */
     npy_intp numbers;               /* of one index, or of all */
     npy_intp size[10], step[10];    /* in memory */
+    int is_flat;                    /* copied in the order of memory */
 } Copied;
 
 /* Copies numbers in 16 bits, in the order of their axes; returns where they end. */
@@ -48,7 +49,7 @@ static int axis_of(const Arguments *a, int i, char letter) {
         if (q->axis[k].letter == letter - '@' && q->axis[k].factor == 1 && !q->axis[k].other)
             return q->rest >= 0 && k >= q->rest ? k + rests : k;
     int axis = q->rest;
-    if (letter != '*' || axis < 0) return -1;
+    if (letter != '*' || axis < 0 || !rests) return -1;
     while (axis + 1 < q->rest + rests && size(a, i, axis) == 1) axis++;
     return axis;
 }
@@ -70,6 +71,7 @@ static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
     for (int k = 0; k < x->axes; k++) c.size[k] = size(a, i, k), c.step[k] = step(a, i, k);
     if (q->layout == '@') c.axis = letter == '@' ? -2 : -1;
     else if (letter) c.axis = axis_of(a, i, letter);
+    c.is_flat = q->layout == '@' || (c.axis == -1 && is_dense(c.size, x->axes, c.step, c.numbers));
     if (c.axis == -1) return c;
     c.jump = (c.axis < 0 ? 1 : c.step[c.axis]) * x->itemsize;
     c.numbers /= whole;
@@ -81,9 +83,9 @@ static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
 static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count,
                  int is_back) {
     npy_uint16 *at = (npy_uint16 *)(c->at + start * c->jump);
-    int half = a->array[i].half, is_flat = a->first[a->array[i].argument].layout == '@';
-    npy_intp n = is_flat ? c->axis == -1 ? c->numbers : count : 0, size[10];
-    if (is_flat) {
+    int half = a->array[i].half;
+    npy_intp n = c->axis == -1 ? c->numbers : count, size[10];
+    if (c->is_flat) {
         if (is_back) round_to(half, c->copy, at, n);
         else widen(half, at, c->copy, n);
         return;
@@ -97,7 +99,7 @@ static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy
 static void show(Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count) {
     npy_intp *sizes = a->room + a->array[i].sizes, *steps = sizes + a->array[i].axes, step = 1;
     a->at[i] = c->copy ? (char *)c->copy : c->at + start * c->jump;
-    if (a->first[a->array[i].argument].layout == '@') return;
+    if (c->is_flat) return;
     if (c->axis >= 0) sizes[c->axis] = count;
     for (int k = a->array[i].axes - 1; c->copy && k >= 0; step *= sizes[k--]) steps[k] = step;
 }
@@ -127,6 +129,7 @@ static int in_parts(const Kernel *kernel, Arguments *a, Copied *c, char letter, 
 }
 
 int in_float32(const Kernel *kernel, Arguments *a) {
+    if (kernel->decides) return NOT_MADE_FOR;
     const char *along = kernel->along;
     while (*along && along[1] && length_of(a, *along) == 1) along++;
     npy_intp whole = *along ? length_of(a, *along) : 1, most = 1, room = 0, part;
@@ -182,14 +185,14 @@ static int cast_loop(Arguments *a) {
     if (from == to) memcpy(a->at[1], a->at[0], n * a->array[0].itemsize);
     else if (!to) widen(from, a->at[0], a->at[1], n);
     else if (!from) round_to(to, a->at[0], a->at[1], n);
-    else return NOT_MADE_FOR;
-    return DONE;
+    return !from || !to || from == to ? DONE : NOT_MADE_FOR;
 }
 
 static int round_loop(Arguments *a) {
     if (a->array[0].half || !a->array[1].half) return NOT_MADE_FOR;
     const npy_intp *sizes = a->room + a->array[1].sizes;
-    copied(a->array[1].half, a->at[1], a->at[0], sizes, sizes + a->array[1].axes, a->array[1].axes, 1);
+    int axes = a->array[1].axes;
+    copied(a->array[1].half, a->at[1], a->at[0], sizes, sizes + axes, axes, 1);
     return DONE;
 }
 
@@ -212,10 +215,10 @@ static int merge_loop(Arguments *a) {
 }
 
 Kernel half_kernels[] = {
-    DECIDES(cast_loop, "f@ =f@"),
-    DECIDES(round_loop, "f*D =f-*D"),
+    HALVES(cast_loop, "f@ =f@"),
+    HALVES(round_loop, "f*D =f-*D"),
     PARTS("@", add_loop, "f@ f@ =f@"),
     PARTS("@", multiply_loop, "f@ f@ =f@"),
-    DECIDES(merge_loop, "=f@ f@"),
+    HALVES(merge_loop, "=f@ f@"),
     END_OF_KERNELS,
 };

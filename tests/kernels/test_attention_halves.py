@@ -122,13 +122,3 @@ def test_gradients_of_many_tiles_are_rounded_once() -> None:
     k, v = np.zeros((1, 1, 4, 2), dtype), np.ones((1, 1, 4, 2), dtype)
     dv = computed([q, k, v, dy], Scores(1.0))[-1]
     np.testing.assert_array_equal(dv.astype(float), np.array(T / 4, dtype).astype(float))
-
-
-@pytest.mark.parametrize("module", SETS)
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_that_lie_apart_are_rounded(module: ModuleType, dtype: str) -> None:
-    x = np.random.default_rng(0).standard_normal((3, 4, 5, 7)).astype(np.float32)
-    y = np.zeros((3, 5, 4, 2, 7), named(dtype))[:, :, :, 1].transpose(0, 2, 1, 3)
-    assert module.round_loop(x, y) is None
-    np.testing.assert_array_equal(y.astype(float), x.astype(named(dtype)).astype(float))
-    assert module.round_loop(x, x.copy()) is NotImplemented
