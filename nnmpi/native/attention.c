@@ -317,6 +317,7 @@ static int attention(Arguments *a) {
         h.of[i] = (Matrix){NULL, size(a, i, last - 1), size(a, i, last), step(a, i, last - 1),
                            a->array[i].half};
     }
+    without_gil(a, a->bytes);
     float *room = aligned_alloc(64, whole(room_for(&h) * sizeof *room, 64));
     if (!room) return NO_MEMORY;
     heads(&h, a, room);
