@@ -89,7 +89,9 @@ def test_values_and_gradients_are_those_of_float64_but_for_roundings(dtype: str)
     for seed in range(12):
         rng = np.random.default_rng(seed)
         arrays, u = drawn(rng, named(dtype)), UNIT[dtype]
-        how = Scores(one_of(rng, arrays[0].shape[-1] ** -0.5, -0.3), causal=one_of(rng, False, True))
+        how = Scores(
+            one_of(rng, arrays[0].shape[-1] ** -0.5, -0.3), causal=one_of(rng, False, True)
+        )
         exact = [a.astype(np.float64) for a in arrays]
         y, lse, *gradients = computed(arrays, how)
         right, right_lse, *rest = computed(exact, how)
