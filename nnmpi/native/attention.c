@@ -16,47 +16,18 @@
 
        dq += ds k    dk += ds^T q    dv += p^T dy
 
-   Of D and E up to 128 or so all of these are in the second cache. q, k, v and dy have one type, lse,
-   dk and dv are in float32, and y and dq in any. With AVX512-BF16, p and ds are rounded to bfloat16
-   for products with bfloat16; otherwise a head in 16 bits is widened first. Sums are in float32. */
+   Of D and E up to 128 or so all of these are in the second cache. q, k, v and dy have one type, y
+   and dq any, lse, dk and dv float32, as sums have. With AVX512-BF16 p and ds are rounded to
+   bfloat16 for products with bfloat16; other heads in 16 bits are widened first. */
 #include "half_products.h"
 #include "lanes.h"
 #include <stdlib.h>
 
 #ifdef FUSED
 #define KEYS 256
-#define LONGEST 48 /* queries at a time, at most */
+#define LONGEST 48 /* the most queries at a time: rows of a way */
 #define STRIP 32   /* sums have a multiple of so many columns, */
 #define TILE 12    /* and behind their rows up to so many others */
-
-/* How products are computed. */
-typedef struct {
-    int half;    /* the type of what is multiplied; 0 is float32 */
-    int queries; /* at a time */
-    void (*pack)(Side B, void *strips);
-    /* C (A.lines, n) = A B, or += if it adds, of the first A.terms of the `terms` of strips */
-    void (*multiply)(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
-                     int adds, void *room);
-} Way;
-
-static void pack_floats(Side B, void *strips) {
-    Sizes s = {0, B.lines, B.terms, 0, 0, B.term, B.line, 0, 0};
-    pack(&s, B.at, strips);
-}
-
-static void multiply_floats(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
-                            npy_intp row, int adds, void *room) {
-    (void)room;
-    npy_intp columns = (n + PER_VECTOR - 1) / PER_VECTOR * PER_VECTOR;
-    Sizes s = {A.lines, columns, A.terms, A.line, A.term, 0, 0, row, 1};
-    packed_product(&s, A.at, strips, terms, C, adds, NULL);
-}
-
-static const Way FLOATS = {0, 32, pack_floats, multiply_floats};
-
-#ifdef __AVX512BF16__
-static const Way PAIRS = {BFLOAT16, LONGEST, pack_strips, multiply_strips};
-#endif
 
 enum { Q, K, V, Y, LSE, DY, DQ, DK, DV, ARRAYS };
 
@@ -169,7 +140,8 @@ static void forward(const Head *h, float *room) {
     const Way *way = h->way;
     npy_intp keys = whole(least(h->S, KEYS), STRIP), E = whole(h->E, STRIP);
     float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * E);
-    float *scores = taken(&room, sums_of(LONGEST, KEYS)), *tile = taken(&room, TILE * (KEYS + h->D));
+    float *scores = taken(&room, sums_of(LONGEST, KEYS));
+    float *tile = taken(&room, TILE * (KEYS + h->D));
     npy_uint16 *rounded = taken(&room, sums_of(LONGEST, KEYS));
     float *y = taken(&room, sums_of(h->T, h->E)), *more = taken(&room, sums_of(LONGEST, h->E));
     float *top = taken(&room, h->T), *total = taken(&room, h->T);
@@ -177,11 +149,12 @@ static void forward(const Head *h, float *room) {
         npy_intp n = least(h->S - s, KEYS);
         way->pack(rows_of(h->of + K, s, n), of_keys);
         way->pack(turned(rows_of(h->of + V, s, n)), of_values);
-        for (npy_intp t = first_to_see(h, s); t < h->T; t += way->queries) {
-            npy_intp m = least(h->T - t, way->queries), seen = seen_by(h, t + m - 1, s, n);
+        for (npy_intp t = first_to_see(h, s); t < h->T; t += way->rows) {
+            npy_intp m = least(h->T - t, way->rows), seen = seen_by(h, t + m - 1, s, n);
             float here[LONGEST], of_more[LONGEST], *sums = s ? more : y + t * E;
             way->multiply(rows_of(h->of + Q, t, m), seen, of_keys, h->D, scores, KEYS, 0, tile);
-            exponentials_of(h, t, m, s, n, seen, scores, s ? here : top + t, s ? of_more : total + t);
+            exponentials_of(h, t, m, s, n, seen, scores, s ? here : top + t,
+                            s ? of_more : total + t);
             way->multiply(as_side(way, scores, rounded, m, seen), h->E, of_values, n, sums, E, 0,
                           tile);
             for (npy_intp i = 0; s && i < m; i++)
@@ -234,7 +207,7 @@ static void backward(const Head *h, float *room) {
     float *rows = taken(&room, keys * D); /* of keys */
     float *queries = taken(&room, LONGEST * D), *gradients = taken(&room, LONGEST * E);
     float *p = taken(&room, sums_of(LONGEST, KEYS)), *ds = taken(&room, sums_of(LONGEST, KEYS));
-    npy_uint16 *rounded = taken(&room, sums_of(LONGEST, KEYS)), *rounded_ds = rounded + LONGEST * KEYS;
+    npy_uint16 *of_16_bits = taken(&room, sums_of(LONGEST, KEYS));
     float *tile = taken(&room, TILE * (KEYS + h->D + h->E)), *delta = taken(&room, h->T);
     float *dq = taken(&room, sums_of(h->T, h->D)), *lse = h->of[LSE].at;
     float *dk = taken(&room, sums_of(KEYS, h->D)), *dv = taken(&room, sums_of(KEYS, h->E));
@@ -245,15 +218,16 @@ static void backward(const Head *h, float *room) {
         way->pack(rows_of(h->of + V, s, n), of_values);
         way->pack(turned(rows_of(h->of + K, s, n)), rows);
         memset(dk, 0, sums_of(n, h->D) * sizeof *dk), memset(dv, 0, sums_of(n, h->E) * sizeof *dv);
-        for (npy_intp t = first_to_see(h, s); t < h->T; t += way->queries) {
-            npy_intp m = least(h->T - t, way->queries), seen = seen_by(h, t + m - 1, s, n);
+        for (npy_intp t = first_to_see(h, s); t < h->T; t += way->rows) {
+            npy_intp m = least(h->T - t, way->rows), seen = seen_by(h, t + m - 1, s, n);
             Side q = rows_of(h->of + Q, t, m), dy = rows_of(h->of + DY, t, m);
             way->multiply(q, seen, of_keys, h->D, p, KEYS, 0, tile);
             way->multiply(dy, seen, of_values, h->E, ds, KEYS, 0, tile);
             for (npy_intp i = 0; i < m; i++)
                 of_scores(p + i * KEYS, ds + i * KEYS, seen_by(h, t + i, s, n), seen, h->scale,
                           lse[t + i], delta[t + i]);
-            Side of_p = as_side(way, p, rounded, m, seen), of_ds = as_side(way, ds, rounded_ds, m, seen);
+            Side of_p = as_side(way, p, of_16_bits, m, seen);
+            Side of_ds = as_side(way, ds, of_16_bits + LONGEST * KEYS, m, seen);
             way->pack(turned(q), queries);
             way->pack(turned(dy), gradients);
             way->multiply(of_ds, h->D, rows, n, dq + t * D, D, s > 0, tile);
@@ -297,19 +271,17 @@ static void heads(Head *h, const Arguments *a, float *room) {
     }
 }
 
-/* The way for these types; NULL if there is none. */
-static const Way *way_of(const Arguments *a) {
+/* How products of these types are computed; NULL if they are not. */
+static const Way *way(const Arguments *a) {
     int half = a->array[Q].half, is_back = a->arrays > DY;
     if (a->array[K].half != half || a->array[V].half != half || a->array[LSE].half) return NULL;
-    if (is_back && (a->array[DY].half != half || a->array[DK].half || a->array[DV].half)) return NULL;
-#ifdef __AVX512BF16__
-    if (half == BFLOAT16) return &PAIRS;
-#endif
-    return &FLOATS;
+    if (is_back && (a->array[DY].half != half || a->array[DK].half || a->array[DV].half))
+        return NULL;
+    return way_of(half);
 }
 
 static int attention(Arguments *a) {
-    Head h = {.way = way_of(a), .T = SIZE(a, 'T'), .S = SIZE(a, 'S'), .D = SIZE(a, 'D'),
+    Head h = {.way = way(a), .T = SIZE(a, 'T'), .S = SIZE(a, 'S'), .D = SIZE(a, 'D'),
               .E = SIZE(a, 'E'), .first = a->number[1], .scale = a->number[0]};
     if (!h.way) return NOT_MADE_FOR;
     for (int i = 0; i < a->arrays; i++) {

@@ -38,6 +38,8 @@ typedef struct {
 } Core;
 
 #ifdef __AVX512BF16__
+#define TALL 12
+
 /* 16 lines of 16 pairs become 16 pairs of 16 lines. */
 static inline void turn(__m512i *x) {
     __m512i y[16];
@@ -237,12 +239,12 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
 }
 
 #ifdef __AVX512BF16__
-void pack_strips(Side B, void *strips) {
+static void pack_strips(Side B, void *strips) {
     pack_side(&PAIRS, B, BFLOAT16, PAIRS.strip, (B.terms + 1) / 2, strips);
 }
 
-void multiply_strips(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
-                     int adds, void *room) {
+static void multiply_pairs(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
+                           npy_intp row, int adds, void *room) {
     npy_intp depth = (A.terms + 1) / 2, whole_depth = (terms + 1) / 2;
     for (npy_intp i = 0; i < A.lines; i += TALL) {
         pack_pairs(part_of(A, i, TALL, 0, A.terms), BFLOAT16, room, TALL);
@@ -251,5 +253,29 @@ void multiply_strips(Side A, npy_intp n, const void *strips, npy_intp terms, flo
                           row, adds);
     }
 }
+
+static const Way OF_PAIRS = {BFLOAT16, 4 * TALL, pack_strips, multiply_pairs};
 #endif
+
+static void pack_wide(Side B, void *strips) {
+    Sizes s = {0, B.lines, B.terms, 0, 0, B.term, B.line, 0, 0};
+    pack(&s, B.at, strips);
+}
+
+static void multiply_wide(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
+                          npy_intp row, int adds, void *room) {
+    (void)room;
+    Sizes s = {A.lines, whole(n, PER_VECTOR), A.terms, A.line, A.term, 0, 0, row, 1};
+    packed_product(&s, A.at, strips, terms, C, adds, NULL);
+}
+
+static const Way WIDE = {0, 32, pack_wide, multiply_wide};
+
+const Way *way_of(int half) {
+#ifdef __AVX512BF16__
+    if (half == BFLOAT16) return &OF_PAIRS;
+#endif
+    (void)half;
+    return &WIDE;
+}
 #endif

@@ -23,17 +23,20 @@ typedef struct {
     npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
 } Side;
 
-#ifdef __AVX512BF16__
-#define TALL 12
-
-/* B of bfloat16 in strips of 32 columns, pairs of terms together. */
-void pack_strips(Side B, void *strips);
-
-/* C (A.lines, n) = A B, or C += A B if it adds, of A of bfloat16 and the first A.terms of the `terms`
-   that strips have. C has rows and columns for whole tiles, TALL and 32, which are written too; room
-   is for a tile of A. C, strips and room begin with lines of the cache. */
-void multiply_strips(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
+/* Products of which sides are packed apart, with sums in float32. */
+typedef struct {
+    int half; /* the type of A and B; 0 is float32 */
+    int rows; /* of A that it takes together best */
+    /* B in strips of columns */
+    void (*pack)(Side B, void *strips);
+    /* C (A.lines, n) = A B, or C += A B if it adds, of the first A.terms of the `terms` that strips
+       have. C has room for 11 more rows, and columns up to a multiple of 32, which are written too.
+       `room` is for 12 rows of A. C, its rows, strips and room begin with lines of the cache. */
+    void (*multiply)(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
                      int adds, void *room);
-#endif
+} Way;
+
+/* That of numbers of this type; its own is float32 where these have to be widened. */
+const Way *way_of(int half);
 #endif
 #endif
