@@ -8,6 +8,9 @@
 
     lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
+On the host q, k, v, y and their gradients may have 16 bits: scores and sums are in float32, as lse
+is, and what is written is rounded once.
+
 The scores of some queries with all keys that they see are in cache from the first product to the
 second one. The backward pass computes them again, from lse, so memory is linear in T and S. Which
 queries are taken together depends on T and S alone: cutting samples or heads among ranks changes
@@ -19,7 +22,9 @@ from functools import partial
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import is_half, wide
 from nnmpi.kernels import progress_hook
+from nnmpi.kernels.halves import round_loop
 from nnmpi.kernels.softmax import softmax_loop
 from nnmpi.meta import is_meta
 from nnmpi.native.table import kernel
@@ -111,15 +116,29 @@ def attention_gradients(
     Where y and lse are those of other keys too, these are the parts that go through k and v; not
     with a mask.
     """
-    progress = progress_hook.get()
-    for d in (dq, dk, dv):
+    progress, (T, S) = progress_hook.get(), (q.shape[3], k.shape[2])
+    for d in (dq, dk, dv) if not T or not S else ():
         d[...] = 0
     for tile in _tiles(q, k, how.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
-        arrays = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows]
-        attention_gradient_loop(*arrays, dq[rows], dk[seen], dv[seen], *how.of(tile))
+        of_heads = dk[samples, heads], dv[samples, heads]
+        if not queries.start:
+            sums = [_zeros(d) for d in of_heads]
+        arrays = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
+        attention_gradient_loop(*arrays, *(d[:, :, keys] for d in sums), *how.of(tile))
+        if is_half(dk.dtype) and queries.stop == T:
+            for found, d in zip(sums, of_heads, strict=True):
+                round_loop(found, d)
         progress()
+
+
+def _zeros(d: Array) -> Array:
+    """Where gradients are added up: in d, but of 16 bits in float32."""
+    if is_half(d.dtype):
+        return xp_of(d).zeros(d.shape, wide(d.dtype))
+    d[...] = 0
+    return d
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
@@ -236,7 +255,7 @@ def _rows(q: Array, S: int, causal: bool) -> int:
 
 def _room(q: Array) -> int:
     """How many scores, their gradients, and what BLAS packs, are in cache."""
-    return of(q).chunk_bytes // (4 * int(q.itemsize))
+    return of(q).chunk_bytes // (4 * int(wide(q.dtype).itemsize))
 
 
 def _over_group(a: Array, b: Array) -> Array:

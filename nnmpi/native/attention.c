@@ -1,4 +1,5 @@
-/* Attention without masks, head by head, as kernels/attention.py describes it, in float32.
+/* Attention without masks, head by head, as kernels/attention.py describes it, in float32, or of
+   arrays in 16 bits.
 
    N  samples      T  queries      D  numbers of a query and a key
    K  key heads    S  keys         E  numbers of a value
@@ -9,51 +10,90 @@
 
    first: query i sees keys 0 to first + i; -1: it sees all
 
-   KEYS keys at a time are packed, and of QUERIES queries at a time their scores are computed:
+   KEYS keys at a time are packed, and of some queries at a time their scores are computed:
 
        s = scale q k^T    p = e^(s - lse)    y = p v    dp = dy v^T    ds = scale p (dp - sum(dy y))
 
        dq += ds k    dk += ds^T q    dv += p^T dy
 
-   Of D and E up to 128 or so all of these are in the second cache. */
+   Of D and E up to 128 or so all of these are in the second cache. q, k, v and dy have one type, y
+   and dq any, lse, dk and dv float32, as sums have. With AVX512-BF16 p and ds are rounded to
+   bfloat16 for products with bfloat16; other heads in 16 bits are widened first. */
+#include "half_products.h"
 #include "lanes.h"
-#include "products.h"
 #include <stdlib.h>
 
 #ifdef FUSED
 #define KEYS 256
-#define QUERIES 32
+#define LONGEST 48 /* the most queries at a time: rows of a way */
+#define STRIP 32   /* sums have a multiple of so many columns, */
+#define TILE 12    /* and behind their rows up to so many others */
+
+enum { Q, K, V, Y, LSE, DY, DQ, DK, DV, ARRAYS };
+
+/* A matrix of a head: its rows, their numbers, and how many numbers lie between two rows. */
+typedef struct {
+    void *at;
+    npy_intp rows, width, row;
+    int half;
+} Matrix;
 
 typedef struct {
-    npy_intp T, S, D, E;
-    npy_intp q, k, v, y, dy, dq, dk, dv; /* how many numbers lie between two rows */
-    npy_intp first;
+    const Way *way;
+    npy_intp T, S, D, E, first;
     float scale;
+    Matrix of[ARRAYS];
 } Head;
 
 static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
 
-/* `terms` rows of n columns in strips; returns where the strips end. */
-static float *packed(npy_intp terms, npy_intp n, const float *B, npy_intp b_term, npy_intp b_column,
-                     float *strips) {
-    Sizes s = {0, n, terms, 0, 0, b_term, b_column, 0, 0};
-    pack(&s, B, strips);
-    return strips + terms * whole(n, WIDTH);
+static npy_intp least(npy_intp a, npy_intp b) { return a < b ? a : b; }
+
+static void *row_of(const Matrix *x, npy_intp i) {
+    return (char *)x->at + i * x->row * (x->half ? sizeof(npy_uint16) : sizeof(float));
 }
 
-/* C (m, n) = A B, or C += A B if it adds, of k of the rows of strips that have `terms`. */
-static void product_of(npy_intp m, npy_intp n, npy_intp k, const float *A, npy_intp a_row,
-                       npy_intp a_term, const float *strips, npy_intp terms, float *C,
-                       npy_intp c_row, int adds) {
-    Sizes s = {m, n, k, a_row, a_term, 0, 0, c_row, 1};
-    packed_product(&s, A, strips, terms, C, adds, NULL);
+static Side rows_of(const Matrix *x, npy_intp start, npy_intp count) {
+    return (Side){row_of(x, start), count, x->width, x->row, 1};
 }
 
-/* The numbers of packed keys and values, of a tile of scores, and of top and total. */
+static Side turned(Side s) { return (Side){s.at, s.terms, s.lines, s.term, s.line}; }
+
+/* A row in float32, which has room for a copy. */
+static const float *wide_row(const Matrix *x, npy_intp i, float *copy) {
+    if (!x->half) return row_of(x, i);
+    widen(x->half, row_of(x, i), copy, x->width);
+    return copy;
+}
+
+/* Sums as a row. */
+static void write_row(const Matrix *x, npy_intp i, const float *sums) {
+    if (x->half) round_to(x->half, sums, row_of(x, i), x->width);
+    else memcpy(row_of(x, i), sums, x->width * sizeof *sums);
+}
+
+/* The numbers of `rows` rows of sums, and of what is written beside them. */
+static npy_intp sums_of(npy_intp rows, npy_intp width) {
+    return (rows + TILE) * whole(width, STRIP);
+}
+
+/* The next numbers in a room, from a line of the cache on. */
+static void *taken(float **room, npy_intp numbers) {
+    float *at = *room;
+    *room += whole(numbers, 16);
+    return at;
+}
+
+/* Room for all that `forward` and `backward` take, and for a head that is widened. */
 static npy_intp room_for(const Head *h) {
-    npy_intp keys = whole(h->S < KEYS ? h->S : KEYS, WIDTH);
-    npy_intp D = whole(h->D, WIDTH), E = whole(h->E, WIDTH);
-    return keys * (2 * D + 2 * E) + QUERIES * (2 * KEYS + D + E) + 2 * h->T;
+    npy_intp keys = whole(least(h->S, KEYS), STRIP), D = whole(h->D, STRIP), E = whole(h->E, STRIP);
+    return (keys + LONGEST) * 2 * (D + E)        /* strips */
+           + 2 * sums_of(LONGEST, KEYS) * 2      /* scores, and these rounded */
+           + sums_of(h->T, h->D) + sums_of(h->T, h->E) + sums_of(LONGEST, h->E)
+           + sums_of(KEYS, h->D) + sums_of(KEYS, h->E)
+           + TILE * (KEYS + D + E) + 2 * E       /* a tile of A, two rows */
+           + 2 * h->T + (h->T + h->S) * (D + E)  /* top and total, copies of q, dy, k and v */
+           + 32 * 16;
 }
 
 /* The first query that sees key s. */
@@ -75,39 +115,57 @@ static void join(float *restrict y, const float *restrict sums, npy_intp E, floa
     *total = *total * a + of_sums * b, *top = most;
 }
 
-static void forward(const Head *h, const float *q, const float *k, const float *v, float *y,
-                    float *lse, float *room) {
-    float *keys = room, *top = room + room_for(h) - 2 * h->T, *total = top + h->T;
-    for (npy_intp s = 0; s < h->S; s += KEYS, k += KEYS * h->k, v += KEYS * h->v) {
-        npy_intp n = h->S - s < KEYS ? h->S - s : KEYS, E = whole(h->E, PER_VECTOR);
-        float *values = packed(h->D, n, k, 1, h->k, keys);
-        float *scores = packed(n, h->E, v, h->v, 1, values), *sums = scores + QUERIES * KEYS;
-        for (npy_intp t = first_to_see(h, s); t < h->T; t += QUERIES) {
-            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES;
-            npy_intp seen = seen_by(h, t + m - 1, s, n);
-            float here[QUERIES], of_sums[QUERIES];
-            product_of(m, whole(seen, PER_VECTOR), h->D, q + t * h->q, h->q, 1, keys, h->D, scores,
-                       KEYS, 0);
-            for (npy_intp i = 0; i < m; i++) {
-                float *row = scores + i * KEYS;
-                npy_intp own = seen_by(h, t + i, s, n);
-                times(row, own, h->scale);
-                of_sums[i] = exponentials(row, row, own, here + i);
-                for (npy_intp j = own; j < seen; j++) row[j] = 0;
-            }
-            product_of(m, E, seen, scores, KEYS, 1, values, n, sums, E, 0);
-            for (npy_intp i = 0; i < m; i++)
-                if (s)
-                    join(y + (t + i) * h->y, sums + i * E, h->E, top + t + i, here[i],
-                         total + t + i, of_sums[i]);
-                else {
-                    memcpy(y + (t + i) * h->y, sums + i * E, h->E * sizeof *y);
-                    top[t + i] = here[i], total[t + i] = of_sums[i];
-                }
+/* (m, n) scores as a side of a product, of which `rounded` has room for those of 16 bits. */
+static Side as_side(const Way *way, const float *scores, npy_uint16 *rounded, npy_intp m,
+                    npy_intp n) {
+    if (!way->half) return (Side){scores, m, n, KEYS, 1};
+    for (npy_intp i = 0; i < m; i++)
+        round_to(way->half, scores + i * KEYS, rounded + i * KEYS, n);
+    return (Side){rounded, m, n, KEYS, 1};
+}
+
+/* Scores become p of m queries from t on, of n keys from s on, and zeros up to `seen`. */
+static void exponentials_of(const Head *h, npy_intp t, npy_intp m, npy_intp s, npy_intp n,
+                            npy_intp seen, float *scores, float *top, float *total) {
+    for (npy_intp i = 0; i < m; i++) {
+        float *row = scores + i * KEYS;
+        npy_intp own = seen_by(h, t + i, s, n);
+        times(row, own, h->scale);
+        total[i] = exponentials(row, row, own, top + i);
+        for (npy_intp j = own; j < seen; j++) row[j] = 0;
+    }
+}
+
+static void forward(const Head *h, float *room) {
+    const Way *way = h->way;
+    npy_intp keys = whole(least(h->S, KEYS), STRIP), E = whole(h->E, STRIP);
+    float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * E);
+    float *scores = taken(&room, sums_of(LONGEST, KEYS));
+    float *tile = taken(&room, TILE * (KEYS + h->D));
+    npy_uint16 *rounded = taken(&room, sums_of(LONGEST, KEYS));
+    float *y = taken(&room, sums_of(h->T, h->E)), *more = taken(&room, sums_of(LONGEST, h->E));
+    float *top = taken(&room, h->T), *total = taken(&room, h->T);
+    for (npy_intp s = 0; s < h->S; s += KEYS) {
+        npy_intp n = least(h->S - s, KEYS);
+        way->pack(rows_of(h->of + K, s, n), of_keys);
+        way->pack(turned(rows_of(h->of + V, s, n)), of_values);
+        for (npy_intp t = first_to_see(h, s); t < h->T; t += way->rows) {
+            npy_intp m = least(h->T - t, way->rows), seen = seen_by(h, t + m - 1, s, n);
+            float here[LONGEST], of_more[LONGEST], *sums = s ? more : y + t * E;
+            way->multiply(rows_of(h->of + Q, t, m), seen, of_keys, h->D, scores, KEYS, 0, tile);
+            exponentials_of(h, t, m, s, n, seen, scores, s ? here : top + t,
+                            s ? of_more : total + t);
+            way->multiply(as_side(way, scores, rounded, m, seen), h->E, of_values, n, sums, E, 0,
+                          tile);
+            for (npy_intp i = 0; s && i < m; i++)
+                join(y + (t + i) * E, sums + i * E, h->E, top + t + i, here[i], total + t + i,
+                     of_more[i]);
         }
     }
+    float *lse = h->of[LSE].at;
     for (npy_intp t = 0; t < h->T; t++) {
-        times(y + t * h->y, h->E, 1 / total[t]);
+        times(y + t * E, h->E, 1 / total[t]);
+        write_row(h->of + Y, t, y + t * E);
         lse[t] = top[t] + log_of(total[t]);
     }
 }
@@ -122,63 +180,116 @@ static void of_scores(float *restrict p, float *restrict dp, npy_intp seen, npy_
     for (npy_intp j = seen; j < n; j++) p[j] = dp[j] = 0;
 }
 
-static float dot(const float *x, const float *y, npy_intp n) {
-    float sum[LANES] = {0};
-    EACH_LANE(n, sum[l] += x[i] * y[i]);
-    return sum_of_lanes(sum);
+/* sum(dy y) of each query, with room for two rows. */
+static void dots(const Head *h, float *delta, float *rows) {
+    for (npy_intp t = 0; t < h->T; t++) {
+        const float *x = wide_row(h->of + DY, t, rows);
+        const float *y = wide_row(h->of + Y, t, rows + whole(h->E, STRIP));
+        float sum[LANES] = {0};
+        EACH_LANE(h->E, sum[l] += x[i] * y[i]);
+        delta[t] = sum_of_lanes(sum);
+    }
+}
+
+/* Adds sums to rows of a matrix in float32. */
+static void add_rows(const Matrix *x, npy_intp start, npy_intp rows, const float *sums) {
+    for (npy_intp i = 0; i < rows; i++, sums += whole(x->width, STRIP)) {
+        float *restrict to = row_of(x, start + i);
+        for (npy_intp j = 0; j < x->width; j++) to[j] += sums[j];
+    }
 }
 
 /* Writes dq, and adds to dk and dv. */
-static void backward(const Head *h, const float *q, const float *k, const float *v, const float *y,
-                     const float *lse, const float *dy, float *dq, float *dk, float *dv,
-                     float *room) {
-    for (npy_intp s = 0; s < h->S; s += KEYS, k += KEYS * h->k, v += KEYS * h->v) {
-        npy_intp n = h->S - s < KEYS ? h->S - s : KEYS;
-        float *keys = room, *values = packed(h->D, n, k, 1, h->k, keys); /* turned */
-        float *rows = packed(h->E, n, v, 1, h->v, values);
-        float *p = packed(n, h->D, k, h->k, 1, rows), *dp = p + QUERIES * KEYS;
-        float *queries = dp + QUERIES * KEYS;
-        for (npy_intp t = first_to_see(h, s); t < h->T; t += QUERIES) {
-            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES;
-            npy_intp seen = seen_by(h, t + m - 1, s, n), some = whole(seen, PER_VECTOR);
-            const float *here = q + t * h->q, *g = dy + t * h->dy;
-            product_of(m, some, h->D, here, h->q, 1, keys, h->D, p, KEYS, 0);
-            product_of(m, some, h->E, g, h->dy, 1, values, h->E, dp, KEYS, 0);
+static void backward(const Head *h, float *room) {
+    const Way *way = h->way;
+    npy_intp keys = whole(least(h->S, KEYS), STRIP), D = whole(h->D, STRIP), E = whole(h->E, STRIP);
+    float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * h->E);
+    float *rows = taken(&room, keys * D); /* of keys */
+    float *queries = taken(&room, LONGEST * D), *gradients = taken(&room, LONGEST * E);
+    float *p = taken(&room, sums_of(LONGEST, KEYS)), *ds = taken(&room, sums_of(LONGEST, KEYS));
+    npy_uint16 *of_16_bits = taken(&room, sums_of(LONGEST, KEYS));
+    float *tile = taken(&room, TILE * (KEYS + h->D + h->E)), *delta = taken(&room, h->T);
+    float *dq = taken(&room, sums_of(h->T, h->D)), *lse = h->of[LSE].at;
+    float *dk = taken(&room, sums_of(KEYS, h->D)), *dv = taken(&room, sums_of(KEYS, h->E));
+    dots(h, delta, taken(&room, 2 * E));
+    for (npy_intp s = 0; s < h->S; s += KEYS) {
+        npy_intp n = least(h->S - s, KEYS);
+        way->pack(rows_of(h->of + K, s, n), of_keys);
+        way->pack(rows_of(h->of + V, s, n), of_values);
+        way->pack(turned(rows_of(h->of + K, s, n)), rows);
+        memset(dk, 0, sums_of(n, h->D) * sizeof *dk), memset(dv, 0, sums_of(n, h->E) * sizeof *dv);
+        for (npy_intp t = first_to_see(h, s); t < h->T; t += way->rows) {
+            npy_intp m = least(h->T - t, way->rows), seen = seen_by(h, t + m - 1, s, n);
+            Side q = rows_of(h->of + Q, t, m), dy = rows_of(h->of + DY, t, m);
+            way->multiply(q, seen, of_keys, h->D, p, KEYS, 0, tile);
+            way->multiply(dy, seen, of_values, h->E, ds, KEYS, 0, tile);
             for (npy_intp i = 0; i < m; i++)
-                of_scores(p + i * KEYS, dp + i * KEYS, seen_by(h, t + i, s, n), seen, h->scale,
-                          lse[t + i], dot(g + i * h->dy, y + (t + i) * h->y, h->E));
-            float *gradients = packed(m, h->D, here, h->q, 1, queries);
-            packed(m, h->E, g, h->dy, 1, gradients);
-            product_of(m, h->D, seen, dp, KEYS, 1, rows, n, dq + t * h->dq, h->dq, s > 0);
-            product_of(seen, h->D, m, dp, 1, KEYS, queries, m, dk + s * h->dk, h->dk, 1);
-            product_of(seen, h->E, m, p, 1, KEYS, gradients, m, dv + s * h->dv, h->dv, 1);
+                of_scores(p + i * KEYS, ds + i * KEYS, seen_by(h, t + i, s, n), seen, h->scale,
+                          lse[t + i], delta[t + i]);
+            Side of_p = as_side(way, p, of_16_bits, m, seen);
+            Side of_ds = as_side(way, ds, of_16_bits + LONGEST * KEYS, m, seen);
+            way->pack(turned(q), queries);
+            way->pack(turned(dy), gradients);
+            way->multiply(of_ds, h->D, rows, n, dq + t * D, D, s > 0, tile);
+            way->multiply(turned(of_ds), h->D, queries, m, dk, D, 1, tile);
+            way->multiply(turned(of_p), h->E, gradients, m, dv, E, 1, tile);
         }
+        add_rows(h->of + DK, s, n, dk);
+        add_rows(h->of + DV, s, n, dv);
     }
+    for (npy_intp t = 0; t < h->T; t++) write_row(h->of + DQ, t, dq + t * D);
+}
+
+/* A head of which what is multiplied is widened, if the products do not take its type. */
+static Head widened(const Head *h, int arrays, float **room) {
+    static const int MULTIPLIED[] = {Q, K, V, DY};
+    Head found = *h;
+    for (int k = 0; k < (arrays > DY ? 4 : 3); k++) {
+        Matrix *x = found.of + MULTIPLIED[k], from = *x;
+        if (from.half == h->way->half) continue;
+        *x = (Matrix){taken(room, from.rows * from.width), from.rows, from.width, from.width, 0};
+        for (npy_intp i = 0; i < from.rows; i++)
+            widen(from.half, row_of(&from, i), row_of(x, i), from.width);
+    }
+    return found;
 }
 
 /* All heads; the arrays are those of the arguments in their order. */
-static void heads(const Head *h, const Arguments *a, float *room) {
-    npy_intp K = SIZE(a, 'K'), G = SIZE(a, 'G');
-    for (npy_intp i = 0; i < SIZE(a, 'N') * K * G; i++) {
-        float *of[9];
+static void heads(Head *h, const Arguments *a, float *room) {
+    npy_intp groups = SIZE(a, 'K'), G = SIZE(a, 'G');
+    for (npy_intp i = 0; i < SIZE(a, 'N') * groups * G; i++) {
         for (int j = 0; j < a->arrays; j++) {
-            int is_grouped = j != 1 && j != 2 && j < 7; /* but keys, values and their gradients */
-            of[j] = (float *)a->at[j] + i / G / K * step(a, j, 0) + i / G % K * step(a, j, 1) +
-                    (is_grouped ? i % G * step(a, j, 2) : 0);
+            int is_grouped = j != K && j != V && j != DK && j != DV;
+            h->of[j].at = (char *)a->at[j] + a->array[j].itemsize *
+                (i / G / groups * step(a, j, 0) + i / G % groups * step(a, j, 1) +
+                 (is_grouped ? i % G * step(a, j, 2) : 0));
         }
-        if (a->arrays == 5) forward(h, of[0], of[1], of[2], of[3], of[4], room);
-        else
-            backward(h, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7], of[8], room);
+        float *rest = room;
+        Head one = widened(h, a->arrays, &rest);
+        if (a->arrays == DY) forward(&one, rest);
+        else backward(&one, rest);
     }
 }
 
-static npy_intp row(const Arguments *a, int i) { return step(a, i, a->array[i].axes - 2); }
+/* How products of these types are computed; NULL if they are not. */
+static const Way *way(const Arguments *a) {
+    int half = a->array[Q].half, is_back = a->arrays > DY;
+    if (a->array[K].half != half || a->array[V].half != half || a->array[LSE].half) return NULL;
+    if (is_back && (a->array[DY].half != half || a->array[DK].half || a->array[DV].half))
+        return NULL;
+    return way_of(half);
+}
 
 static int attention(Arguments *a) {
-    Head h = {.T = SIZE(a, 'T'), .S = SIZE(a, 'S'), .D = SIZE(a, 'D'), .E = SIZE(a, 'E'),
-              .q = row(a, 0), .k = row(a, 1), .v = row(a, 2), .y = row(a, 3),
-              .scale = a->number[0], .first = a->number[1]};
-    if (a->arrays > 5) h.dy = row(a, 5), h.dq = row(a, 6), h.dk = row(a, 7), h.dv = row(a, 8);
+    Head h = {.way = way(a), .T = SIZE(a, 'T'), .S = SIZE(a, 'S'), .D = SIZE(a, 'D'),
+              .E = SIZE(a, 'E'), .first = a->number[1], .scale = a->number[0]};
+    if (!h.way) return NOT_MADE_FOR;
+    for (int i = 0; i < a->arrays; i++) {
+        int last = a->array[i].axes - 1;
+        h.of[i] = (Matrix){NULL, size(a, i, last - 1), size(a, i, last), step(a, i, last - 1),
+                           a->array[i].half};
+    }
+    without_gil(a, a->bytes);
     float *room = aligned_alloc(64, whole(room_for(&h) * sizeof *room, 64));
     if (!room) return NO_MEMORY;
     heads(&h, a, room);
@@ -193,8 +304,8 @@ static int attention_gradient_loop(Arguments *a) { return attention(a); }
 
 Kernel attention_kernels[] = {
 #ifdef FUSED
-    PARTS("NK", attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
-    PARTS("NK", attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
+    HALVES(attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
+    HALVES(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
                                     "=f-NKSD =f-NKSE # % 0 0"),
 #endif
     END_OF_KERNELS,

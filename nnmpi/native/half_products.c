@@ -21,14 +21,8 @@
 
 static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
 
-/* How a side of a product lies in memory: A has rows of C, B its columns. */
-typedef struct {
-    const npy_uint16 *at;
-    npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
-} Side;
-
 static Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
-    s.at += line * s.line + term * s.term;
+    s.at = (const npy_uint16 *)s.at + line * s.line + term * s.term;
     s.lines = s.lines - line < lines ? s.lines - line : lines;
     s.terms = s.terms - term < terms ? s.terms - term : terms;
     return s;
@@ -71,13 +65,14 @@ static inline void turn(__m512i *x) {
 static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
     __mmask16 there = (1 << s.lines) - 1, room = width < 16 ? (1 << width) - 1 : 0xffff;
     npy_intp pairs = (s.terms + 1) / 2;
+    const npy_uint16 *at = s.at;
     if (s.term == 1)
         for (npy_intp p = 0; p < pairs; p += 16) {
             npy_intp left = s.terms - 2 * p;
             __mmask32 terms = left < 32 ? (1u << left) - 1 : 0xffffffff;
             __m512i x[16];
             UNROLL for (int i = 0; i < 16; i++)
-                x[i] = i < s.lines ? _mm512_maskz_loadu_epi16(terms, s.at + i * s.line + 2 * p)
+                x[i] = i < s.lines ? _mm512_maskz_loadu_epi16(terms, at + i * s.line + 2 * p)
                                    : _mm512_setzero_si512();
             turn(x);
             for (npy_intp i = 0; i < 16 && p + i < pairs; i++)
@@ -85,7 +80,7 @@ static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
         }
     else if (s.line == 1)
         for (npy_intp p = 0; p < pairs; p++) {
-            const npy_uint16 *x = s.at + 2 * p * s.term;
+            const npy_uint16 *x = at + 2 * p * s.term;
             __mmask16 second = 2 * p + 1 < s.terms ? there : 0;
             __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, x));
             __m512i high = _mm512_cvtepu16_epi32(
@@ -96,7 +91,7 @@ static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
     else
         for (npy_intp p = 0; p < pairs; p++)
             for (npy_intp i = 0; i < (width < 16 ? width : 16); i++) {
-                const npy_uint16 *x = s.at + i * s.line + 2 * p * s.term;
+                const npy_uint16 *x = at + i * s.line + 2 * p * s.term;
                 npy_uint32 high = 2 * p + 1 < s.terms && i < s.lines ? x[s.term] : 0;
                 to[p * width + i] = i < s.lines ? x[0] | high << 16 : 0;
             }
@@ -137,16 +132,17 @@ static const Core PAIRS = {2, TALL, 32, 12 * TALL, 2048, pack_pairs, tile_of_pai
 
 /* The same in float32. */
 static void pack_floats(Side s, int half, void *packed, npy_intp width) {
+    const npy_uint16 *at = s.at;
     float line[DEPTH], *to = packed;
     if (s.lines < width) memset(to, 0, s.terms * width * sizeof *to);
     if (s.line == 1)
-        for (npy_intp t = 0; t < s.terms; t++) widen(half, s.at + t * s.term, to + t * width, s.lines);
+        for (npy_intp t = 0; t < s.terms; t++) widen(half, at + t * s.term, to + t * width, s.lines);
     else
         for (npy_intp i = 0; i < s.lines; i++) {
-            if (s.term == 1) widen(half, s.at + i * s.line, line, s.terms);
+            if (s.term == 1) widen(half, at + i * s.line, line, s.terms);
             else
                 for (npy_intp t = 0; t < s.terms; t++)
-                    widen(half, s.at + i * s.line + t * s.term, line + t, 1);
+                    widen(half, at + i * s.line + t * s.term, line + t, 1);
             for (npy_intp t = 0; t < s.terms; t++) to[t * width + i] = line[t];
         }
 }
@@ -191,6 +187,12 @@ static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, in
     }
 }
 
+/* All lines, `width` of them side by side; `depth` packed numbers are those of a line. */
+static void pack_side(const Core *q, Side s, int half, npy_intp width, npy_intp depth, float *to) {
+    for (npy_intp i = 0; i < s.lines; i += width)
+        q->pack(part_of(s, i, width, 0, s.terms), half, to + i * depth, width);
+}
+
 /* Some columns of C, with room for packed numbers and sums. */
 static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
                        Finish f, float *strips, float *tiles, float *sums) {
@@ -198,13 +200,11 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
         npy_intp terms = b.terms, depth = (terms + q->together - 1) / q->together;
-        for (npy_intp j = 0; j < B.lines; j += q->strip)
-            q->pack(part_of(b, j, q->strip, 0, terms), half, strips + j * depth, q->strip);
+        pack_side(q, b, half, q->strip, depth, strips);
         for (npy_intp i = 0; i < A.lines; i += q->block) {
             Side a = part_of(A, i, q->block, k, q->depth);
             float *here = sums + (is_deep ? i * width : 0);
-            for (npy_intp r = 0; r < a.lines; r += q->tall)
-                q->pack(part_of(a, r, q->tall, 0, terms), half, tiles + r * depth, q->tall);
+            pack_side(q, a, half, q->tall, depth, tiles);
             for (npy_intp j = 0; j < B.lines; j += q->strip)
                 for (npy_intp r = 0; r < a.lines; r += q->tall)
                     q->tile(depth, tiles + r * depth, strips + j * depth, here + r * width + j,
@@ -236,5 +236,46 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
     }
     free(room);
     return 1;
+}
+
+#ifdef __AVX512BF16__
+static void pack_strips(Side B, void *strips) {
+    pack_side(&PAIRS, B, BFLOAT16, PAIRS.strip, (B.terms + 1) / 2, strips);
+}
+
+static void multiply_pairs(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
+                           npy_intp row, int adds, void *room) {
+    npy_intp depth = (A.terms + 1) / 2, whole_depth = (terms + 1) / 2;
+    for (npy_intp i = 0; i < A.lines; i += TALL) {
+        pack_pairs(part_of(A, i, TALL, 0, A.terms), BFLOAT16, room, TALL);
+        for (npy_intp j = 0; j < n; j += PAIRS.strip)
+            tile_of_pairs(depth, room, (const float *)strips + j * whole_depth, C + i * row + j,
+                          row, adds);
+    }
+}
+
+static const Way OF_PAIRS = {BFLOAT16, 4 * TALL, pack_strips, multiply_pairs};
+#endif
+
+static void pack_wide(Side B, void *strips) {
+    Sizes s = {0, B.lines, B.terms, 0, 0, B.term, B.line, 0, 0};
+    pack(&s, B.at, strips);
+}
+
+static void multiply_wide(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
+                          npy_intp row, int adds, void *room) {
+    (void)room;
+    Sizes s = {A.lines, whole(n, PER_VECTOR), A.terms, A.line, A.term, 0, 0, row, 1};
+    packed_product(&s, A.at, strips, terms, C, adds, NULL);
+}
+
+static const Way WIDE = {0, 32, pack_wide, multiply_wide};
+
+const Way *way_of(int half) {
+#ifdef __AVX512BF16__
+    if (half == BFLOAT16) return &OF_PAIRS;
+#endif
+    (void)half;
+    return &WIDE;
 }
 #endif

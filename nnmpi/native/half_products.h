@@ -16,5 +16,27 @@ typedef struct {
    of k, two at a time where the processor does so; 0 where memory is lacking. */
 int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, void *C,
                  Finish finish);
+
+/* How a side of a product lies in memory: A has rows of C, B its columns. */
+typedef struct {
+    const void *at;
+    npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
+} Side;
+
+/* Products of which sides are packed apart, with sums in float32. */
+typedef struct {
+    int half; /* the type of A and B; 0 is float32 */
+    int rows; /* of A that it takes together best */
+    /* B in strips of columns */
+    void (*pack)(Side B, void *strips);
+    /* C (A.lines, n) = A B, or C += A B if it adds, of the first A.terms of the `terms` that strips
+       have. C has room for 11 more rows, and columns up to a multiple of 32, which are written too.
+       `room` is for 12 rows of A. C, its rows, strips and room begin with lines of the cache. */
+    void (*multiply)(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
+                     int adds, void *room);
+} Way;
+
+/* That of numbers of this type; its own is float32 where these have to be widened. */
+const Way *way_of(int half);
 #endif
 #endif

@@ -6,6 +6,7 @@
        16 bits  ─ widened ─►  float32, up to PART numbers  ─ kernel ─►  ─ rounded ─►  16 bits
 
    cast_loop(x, y)                    y = x, rounded if y has 16 bits
+   round_loop(x, y)                   y in 16 bits, rows apart in memory, is the rounding of x
    merge_loop(masters, values)        masters of which values are not the rounding become values
    add_loop(x, y, z), multiply_loop(x, y, z)    z = x + y, x y */
 #include "halves.h"
@@ -187,6 +188,14 @@ static int cast_loop(Arguments *a) {
     return !from || !to || from == to ? DONE : NOT_MADE_FOR;
 }
 
+static int round_loop(Arguments *a) {
+    if (a->array[0].half || !a->array[1].half) return NOT_MADE_FOR;
+    const npy_intp *sizes = a->room + a->array[1].sizes;
+    int axes = a->array[1].axes;
+    copied(a->array[1].half, a->at[1], a->at[0], sizes, sizes + axes, axes, 1);
+    return DONE;
+}
+
 #define SOME 1024 /* numbers that are rounded at a time, on the stack */
 
 static int merge_loop(Arguments *a) {
@@ -207,6 +216,7 @@ static int merge_loop(Arguments *a) {
 
 Kernel half_kernels[] = {
     HALVES(cast_loop, "f@ =f@"),
+    HALVES(round_loop, "f*D =f-*D"),
     PARTS("@", add_loop, "f@ f@ =f@"),
     PARTS("@", multiply_loop, "f@ f@ =f@"),
     HALVES(merge_loop, "=f@ f@"),

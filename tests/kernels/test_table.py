@@ -217,7 +217,12 @@ def test_sets_of_instructions_agree_to_the_bit(name: str, module: ModuleType) ->
 
 TAKE_NO_HALVES = {"meet_loop", "mlp_outputs", "mlp_gradients"}
 """Others write its arrays meanwhile; they call kernels that take 16 bits."""
-SUMS_OF_PAIRS = {"linear_outputs", "linear_gradients", "products_loop"}
+TAKE_SOME_HALVES = {"attention_loop", "attention_gradient_loop", "round_loop"}
+"""Not as statistics or sums; tests/kernels/test_attention_halves.py has what they compute."""
+SUMS_OF_PAIRS = {
+    *("linear_outputs", "linear_gradients", "products_loop"),
+    *("attention_loop", "attention_gradient_loop"),
+}
 """They add products of 16 bits in an order of their own."""
 
 
@@ -235,6 +240,9 @@ def test_it_widens_16_bits_and_rounds_once(name: str, module: ModuleType, dtype:
         before, result = bits(mine), getattr(module, name)(*mine)
         if not halves.found(mine):
             continue
+        if name in TAKE_SOME_HALVES and result is NotImplemented:
+            assert bits(mine) == before, seed
+            continue
         if name in TAKE_NO_HALVES or (name == "merge_loop" and mine[0].dtype != np.float32):
             assert result is NotImplemented, seed
             assert bits(mine) == before, seed
@@ -242,6 +250,8 @@ def test_it_widens_16_bits_and_rounds_once(name: str, module: ModuleType, dtype:
         assert result is None, seed
         if name == "merge_loop":  # it has to know both types
             KERNELS[name].reference(wide[0], mine[1])
+        elif name == "round_loop":  # of float32 NumPy copies
+            KERNELS[name].reference(*wide)
         else:
             assert getattr(module, name)(*wide) is None, seed
         for a, b in zip(arrays_of(mine), arrays_of(wide), strict=True):

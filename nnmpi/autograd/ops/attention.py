@@ -1,8 +1,4 @@
-"""Attention: queries look at keys and take a weighted mean of their values.
-
-Of 16 bits on the host, q, k and v are kept as they are, and are copied to float32 again in the
-backward pass; y is kept in float32, since that of 16 bits would give other gradients.
-"""
+"""Attention: queries look at keys and take a weighted mean of their values."""
 
 from collections.abc import Sequence
 
@@ -11,7 +7,6 @@ from nnmpi.dtypes import wide
 from nnmpi.kernels import Result, picks
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Keep, Scores
-from nnmpi.kernels.halves import computed
 
 
 def attention(
@@ -33,8 +28,6 @@ def attention(
     Query head h looks at key head h // (H / K). The value (N, H, T, E) has memory (N, T, H, E), in
     which the heads of a position lie side by side: the input of the next layer.
     """
-    given, dtype = (q, k, v), q.dtype
-    q, k, v = map(computed, given)
     if mask is not None:
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
         mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
@@ -43,14 +36,13 @@ def attention(
     kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k), lse)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
-        q, k, v = map(computed, given)
         dq, dk, dv = found = [_by_position(a.shape, a) for a in (q, k, v)]
         rows, of_rows = (_grouped(q, k), k, v), (_grouped(dq, k), dk, dv)
-        of_y = _grouped(y, k), lse, _grouped(computed(g), k)
+        of_y = _grouped(y, k), lse, _grouped(g, k)
         kernels.attention_gradients(*rows, how, *of_y, *of_rows)
-        return [d.astype(dtype, copy=False) for d in found]
+        return [*found]
 
-    return Result(y.astype(dtype, copy=False), picks(3), prepare)
+    return Result(y, picks(3), prepare)
 
 
 def self_attention(
@@ -58,21 +50,20 @@ def self_attention(
 ) -> Result:
     """`attention` of qkv (N, T, H, 3, D), the query, key and value of each head of a position: its
     value (N, T, H, D), and one gradient in the shape of qkv. `keep` is of dropout."""
-    (q, k, v), xp = _parts(computed(qkv)), xp_of(qkv)
+    (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, H, _, D = qkv.shape
-    y, how = xp.empty((N, T, H, D), q.dtype), Scores(scale, causal=causal, keep=keep)
+    y, how = xp.empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
     rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q, k)
     kernels.attention(_grouped(q, k), k, v, how, rows, lse)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        q, k, v = _parts(computed(qkv))
-        d = xp.empty(qkv.shape, q.dtype)
+        d = xp.empty(qkv.shape, qkv.dtype)
         dq, dk, dv = _parts(d)
-        of_rows = _grouped(computed(g).transpose(0, 2, 1, 3), k), _grouped(dq, k), dk, dv
+        of_rows = _grouped(g.transpose(0, 2, 1, 3), k), _grouped(dq, k), dk, dv
         kernels.attention_gradients(_grouped(q, k), k, v, how, rows, lse, *of_rows)
-        return d.astype(qkv.dtype, copy=False)
+        return d
 
-    return Result(y.astype(qkv.dtype, copy=False), (vjp,))
+    return Result(y, (vjp,))
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:

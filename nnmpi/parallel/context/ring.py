@@ -22,7 +22,7 @@ from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
 from nnmpi.kernels import Result, progress_hook
 from nnmpi.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
-from nnmpi.kernels.halves import computed
+from nnmpi.kernels.halves import cast
 from nnmpi.parallel.sequence_cut import Seen, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
@@ -94,50 +94,48 @@ def ring_attention(
 ) -> Result:
     """`self_attention` of qkv (N, t, H, 3, D), the part of t positions of sequences that the ranks
     of the ring have together; its value (N, t, H, D)."""
-    given, qkv = qkv, computed(qkv)
-    xp, (N, t, H, _, D), me = xp_of(qkv), qkv.shape, ring.comm.rank
+    xp, dtype, (N, t, H, _, D), me = xp_of(qkv), wide(qkv.dtype), qkv.shape, ring.comm.rank
     q = _by_head(qkv[:, :, :, 0])
-    kv = xp.ascontiguousarray(given[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-    y = xp.zeros((N, t, H, D), qkv.dtype)
-    lse = xp.full((N, H, 1, t), -xp.inf, wide(qkv.dtype))
+    kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+    y = xp.zeros((N, t, H, D), dtype)
+    lse = xp.full((N, H, 1, t), -xp.inf, dtype)
     part = partial(_part, ring.cut, keep_of, scale, causal, me, xp)
     rows = _by_head(y)
     for r, there in ring.travelling(kv):
         seen, scores = part(r)
-        k, v = computed(there[:, :, :, seen.keys])
+        k, v = there[:, :, :, seen.keys]
         here, lse_here = rows[..., seen.queries, :], lse[..., seen.queries]
-        found = xp.empty(here.shape, y.dtype), xp.empty(lse_here.shape, lse.dtype)
+        found = xp.empty(here.shape, dtype), xp.empty(lse_here.shape, dtype)
         attention(q[..., seen.queries, :], k, v, scores, *found)
         join(here, lse_here, *found)
+    value = cast(y, qkv.dtype)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        qkv = computed(given)
-        q, d = _by_head(qkv[:, :, :, 0]), xp.empty(qkv.shape, qkv.dtype)
+        d, rows = xp.empty(qkv.shape, dtype), _by_head(value)
         d[:, :, :, 0] = 0
-        dq, dy = _by_head(d[:, :, :, 0]), _by_head(computed(g))
-        mine = xp.ascontiguousarray(given[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-        total, under_way = xp.empty(mine.shape, qkv.dtype), list[Callable[[], None]]()
-        travels = given.dtype if ring.comm.narrow_sums else qkv.dtype
+        dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
+        mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+        total, under_way = xp.empty(mine.shape, dtype), list[Callable[[], None]]()
+        travels = qkv.dtype if ring.comm.narrow_sums else dtype
         for s, (r, there) in enumerate(ring.travelling(mine)):
             seen, scores = part(r)
-            k, v = computed(there[:, :, :, seen.keys])
+            k, v = there[:, :, :, seen.keys]
             some = seen.queries
-            dkv = xp.empty((2, *k.shape), qkv.dtype) if s else total
+            dkv = xp.empty((2, *k.shape), dtype) if s else total
             of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
-            found = xp.empty(of_rows[0].shape, qkv.dtype)
+            found = xp.empty(of_rows[0].shape, dtype)
             attention_gradients(q[..., some, :], k, v, scores, *of_rows, found, *dkv)
             dq[..., some, :] += found
             if under_way:
                 under_way.pop()()
             if s:
-                sent = dkv.astype(travels, copy=False)
-                under_way.append(ring.exchange(s, sent, total, causal))
+                under_way.append(ring.exchange(s, cast(dkv, travels), total, causal))
         for add in under_way:
             add()
         d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)
-        return d.astype(given.dtype, copy=False)
+        return cast(d, qkv.dtype)
 
-    return Result(y.astype(given.dtype, copy=False), (vjp,))
+    return Result(value, (vjp,))
 
 
 def _part(

@@ -71,9 +71,17 @@ def two(rng: Rng, dtype: Any) -> list[Any]:
     return [numbers(rng, n, dtype), numbers(rng, n, dtype), np.zeros(n, dtype)]
 
 
+def rows(rng: Rng, dtype: Any) -> list[Any]:
+    """The rows of an array and some that lie apart, which get their rounding."""
+    n, m, D = map(int, rng.integers(1, 40, 3))
+    y = np.zeros((m, n, 2, D), one_of(rng, *HALVES))[:, :, 1].transpose(1, 0, 2)
+    return [numbers(rng, (n, m, D), dtype), y]
+
+
 CASES: dict[str, tuple[Callable[[Rng, Any], list[Any]], float, bool]] = {
     "cast_loop": (cast, 0, False),
     "merge_loop": (merge, 0, False),
+    "round_loop": (rows, 0, False),
     "add_loop": (two, 0, False),
     "multiply_loop": (two, 0, False),
 }
