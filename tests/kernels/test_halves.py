@@ -76,7 +76,7 @@ def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: str
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_an_mlp_rounds_each_layer(dtype: str) -> None:
-    """One op for all layers gives the bits of an op each: no ReLU is passed in one of them alone."""
+    """One op for all layers gives the bits of an op each."""
     model = mlp(30, 40, 50, 7).to(dtype)
     x = np.random.default_rng(0).standard_normal((20, 30)).astype(dtype)
     found = []

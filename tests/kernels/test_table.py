@@ -233,9 +233,9 @@ def test_it_widens_16_bits_and_rounds_once(name: str, module: ModuleType, dtype:
     for seed in range(DRAWS):
         rng = np.random.default_rng(seed)
         wide = CASES[name][0](rng, "float32")
-        some = rng.random() < 0.5 and name not in SUMS_OF_PAIRS
+        share = 0.5 if rng.random() < 0.5 and name not in SUMS_OF_PAIRS else 1.0
         with np.errstate(all="ignore"):
-            mine = halves.narrowed(wide, dtype, lambda: bool(some and rng.random() < 0.5))
+            mine = halves.narrowed(wide, dtype, rng, share)
         wide = halves.widened(mine)
         before, result = bits(mine), getattr(module, name)(*mine)
         if not halves.found(mine):

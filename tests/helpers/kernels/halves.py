@@ -13,11 +13,11 @@ UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of one rounding."""
 
 
-def narrowed(value: Any, dtype: str, stays: Callable[[], bool]) -> Any:
-    """Arrays of float32 in 16 bits, in the same order of memory, but for those that stay."""
+def narrowed(value: Any, dtype: str, rng: Rng, share: float) -> Any:
+    """A share of the arrays of float32 in 16 bits, in the same order of memory."""
     if isinstance(value, list | tuple):
-        return type(value)(narrowed(item, dtype, stays) for item in value)
-    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or stays():
+        return type(value)(narrowed(item, dtype, rng, share) for item in value)
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or rng.random() >= share:
         return value
     if not isinstance(value.base, np.ndarray | None):  # windows that overlap, by as_strided
         return value
