@@ -3,10 +3,10 @@
     TapeNode(y, parents, needs, vjps, prepare)   how the tensor y was made
     backward(root, seed, on_leaf, until)         the gradient of every leaf under root
 
-There is no global list of operations: the tape is the nodes that hang from the
-root. They are visited latest first, so that the gradient of a tensor is
-complete when it is visited: whatever used it was made after it. The gradient of
-a leaf is final when as many contributions have arrived as nodes use it.
+There is no global list of operations: the tape is the nodes that hang from the root. They are
+visited latest first, so that the gradient of a tensor is complete when it is visited: whatever used
+it was made after it. The gradient of a leaf is final when as many contributions have arrived as
+nodes use it.
 
 Rules:
 
@@ -29,8 +29,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.autograd.tape_node import AnyTensor, TapeNode
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import progress_hook
-from nnmpi.kernels.halves import added
+from nnmpi.kernels import halves, progress_hook
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
 """(-made, node, which parents to go to); a heap of these gives the latest first."""
@@ -199,7 +198,7 @@ def _pass_on(
         elif parent.vjps is None:
             _refuse_used()
         elif parent in grads:
-            grads[parent] = added(grads[parent], vjps[k](g, None))
+            grads[parent] = halves.added(grads[parent], vjps[k](g, None))
         else:
             grads[parent] = vjps[k](g, None)
             heappush(visits, (-parent.made, parent, parent.needs))

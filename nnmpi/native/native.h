@@ -57,8 +57,9 @@ typedef struct {
 
 typedef struct {
     npy_int16 sizes; /* where in `room` the sizes of its axes are, and then their steps */
-    npy_int8 axes, itemsize, is_written, half; /* half: as halves.h names it, 0 of other types */
-    npy_uint8 argument;
+    npy_int8 axes, itemsize;
+    npy_uint8 is_written : 1, half : 2; /* as halves.h names it, 0 of other types */
+    npy_uint8 argument;                 /* which one of the kernel's it is */
 } Array;
 
 typedef struct {

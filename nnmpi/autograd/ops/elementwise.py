@@ -1,9 +1,9 @@
 """Elementwise ops, with NumPy's broadcasting.
 
-Every op of this folder is a function from arrays to a `Result`: a value, called
-`y` where a formula needs it, and one vjp per argument. An argument may be a
-Python number, which has no gradient. The tape keeps each array that a vjp names,
-and nothing else: a vjp that needs no more than a shape names that.
+Every op of this folder is a function from arrays to a `Result`: a value, called `y` where a formula
+needs it, and one vjp per argument. An argument may be a Python number, which has no gradient. The
+tape keeps each array that a vjp names, and nothing else: a vjp that needs no more than a shape
+names that.
 """
 
 import operator
