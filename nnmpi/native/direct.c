@@ -114,8 +114,8 @@ static int direct_gradients(Arguments *a) {
 
 Kernel direct_kernels[] = {
 #ifdef FUSED
-    KERNEL(direct_outputs, "fnHWC fijCO " OUTPUTS " %"),
-    KERNEL(direct_gradients, "fnHWC " GRADIENT " =fijCO %"),
+    PARTS("n", direct_outputs, "fnHWC fijCO " OUTPUTS " %"),
+    PARTS("n", direct_gradients, "fnHWC " GRADIENT " =fijCO %"),
 #endif
     END_OF_KERNELS,
 };

@@ -177,11 +177,8 @@ static int multiply_loop(Arguments *a) {
 /* Copies from 16 bits or float32 to either. */
 static int cast_loop(Arguments *a) {
     int from = a->array[0].half, to = a->array[1].half;
-    npy_intp n = a->n;
-    if (from == to) memcpy(a->at[1], a->at[0], n * a->array[0].itemsize);
-    else if (!to) widen(from, a->at[0], a->at[1], n);
-    else if (!from) round_to(to, a->at[0], a->at[1], n);
-    else return NOT_MADE_FOR;
+    if (from && to && from != to) return NOT_MADE_FOR;
+    convert(from, to, a->at[0], a->at[1], a->n);
     return DONE;
 }
 

@@ -66,19 +66,18 @@ ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
 #define TILE (SIDE + 2)
 
 /* V from the images: pixel (a, b) of each tile, zero outside of the image. */
-static void OF(tiles)(const Grid *q, const float *images, float *V, const float *zeros) {
-    npy_intp tile = 0;
+static void OF(tiles)(const Grid *q, const Tiles *t, float *images, const float *zeros) {
+    const npy_intp C = t->C, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < q->th; i++)
-            for (npy_intp j = 0; j < q->tw; j++, tile++) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
                 const float *from[TILE * TILE];
-                float *to = V + tile * q->C;
+                float *to = tile(t, n, i, j);
                 for (int a = 0; a < TILE; a++)
                     for (int b = 0; b < TILE; b++) {
-                        const float *at = pixel(q, (float *)images, n, i * SIDE + a, j * SIDE + b);
+                        const float *at = pixel(q, images, n, i * SIDE + a, j * SIDE + b);
                         from[a * TILE + b] = at ? at : zeros;
                     }
-                const npy_intp C = q->C, plane = q->plane;
 #pragma GCC ivdep
                 for (npy_intp c = 0; c < C; c++) {
                     float x[TILE * TILE], y[TILE * TILE];
@@ -90,23 +89,22 @@ static void OF(tiles)(const Grid *q, const float *images, float *V, const float 
 }
 
 /* The transpose of it: each pixel gets the sum over the tiles that have it. */
-static void OF(images)(const Grid *q, const float *V, float *images, float *unused) {
+static void OF(images)(const Grid *q, const Tiles *t, float *images, float *unused) {
+    const npy_intp C = t->C, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
         for (npy_intp h = 0; h < q->H; h++)
             for (npy_intp w = 0; w < q->W; w++)
-                memset(pixel(q, images, n, h + q->pad, w + q->pad), 0, q->C * sizeof(float));
-    npy_intp tile = 0;
+                memset(pixel(q, images, n, h + q->pad, w + q->pad), 0, C * sizeof(float));
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < q->th; i++)
-            for (npy_intp j = 0; j < q->tw; j++, tile++) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
                 float *to[TILE * TILE];
-                const float *from = V + tile * q->C;
+                const float *from = tile(t, n, i, j);
                 for (int a = 0; a < TILE; a++)
                     for (int b = 0; b < TILE; b++) {
                         float *at = pixel(q, images, n, i * SIDE + a, j * SIDE + b);
                         to[a * TILE + b] = at ? at : unused;
                     }
-                const npy_intp C = q->C, plane = q->plane;
 #pragma GCC ivdep
                 for (npy_intp c = 0; c < C; c++) {
                     float x[TILE * TILE], y[TILE * TILE];
@@ -118,12 +116,12 @@ static void OF(images)(const Grid *q, const float *V, float *images, float *unus
 }
 
 /* The outputs of each tile, from its numbers in all planes of M. */
-static void OF(outputs)(const float *M, npy_intp plane, const Outputs *q, npy_intp th, npy_intp tw,
-                        float *room) {
-    const npy_intp O = q->O;
+static void OF(outputs)(const Tiles *t, const Outputs *q, float *room) {
+    const npy_intp O = q->O, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < th; i++)
-            for (npy_intp j = 0; j < tw; j++, M += O) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
+                const float *M = tile(t, n, i, j);
 #pragma GCC ivdep
                 for (npy_intp o = 0; o < O; o++) {
                     float x[TILE * TILE], y[SIDE * SIDE];
@@ -135,12 +133,12 @@ static void OF(outputs)(const float *M, npy_intp plane, const Outputs *q, npy_in
             }
 }
 
-static void OF(gradients)(const Gradient *q, float *M, npy_intp plane, npy_intp th, npy_intp tw,
-                          float *room) {
-    const npy_intp O = q->O;
+static void OF(gradients)(const Gradient *q, const Tiles *t, float *room) {
+    const npy_intp O = q->O, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < th; i++)
-            for (npy_intp j = 0; j < tw; j++, M += O) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
+                float *M = tile(t, n, i, j);
                 take_tile(q, n, i, j, SIDE, room, room + SIDE * SIDE * O);
 #pragma GCC ivdep
                 for (npy_intp o = 0; o < O; o++) {
