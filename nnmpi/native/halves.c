@@ -52,6 +52,11 @@ static int axis_of(const Arguments *a, int i, char letter) {
     return axis;
 }
 
+/* Whether the kernel gets a copy of it. */
+static int is_copied(const Arguments *a, int i) {
+    return a->at[i] && a->array[i].half && a->first[a->array[i].argument].kind != 'h';
+}
+
 /* How many indices an axis has. */
 static npy_intp length_of(const Arguments *a, char letter) {
     if (letter == '@') return a->n;
@@ -138,17 +143,17 @@ int in_float32(const Kernel *kernel, Arguments *a) {
             continue;
         }
         c[i] = cut(a, i, *along, whole);
-        is_windows |= a->array[i].half && a->first[a->array[i].argument].layout == '<';
-        if (a->array[i].half && c[i].axis != -1 && c[i].numbers > most) most = c[i].numbers;
+        is_windows |= is_copied(a, i) && a->first[a->array[i].argument].layout == '<';
+        if (is_copied(a, i) && c[i].axis != -1 && c[i].numbers > most) most = c[i].numbers;
     }
     part = PART / most > LANES_OF_PART ? PART / most / LANES_OF_PART * LANES_OF_PART : PART / most;
     part = part < 1 ? 1 : part > whole ? whole : part;
     for (int i = 0; i < a->arrays; i++) /* each begins with a line of the cache */
-        if (c[i].at && a->array[i].half)
+        if (is_copied(a, i))
             room += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
     float *copies = aligned_alloc(64, room * sizeof *copies), *next = copies;
     for (int i = 0; copies && i < a->arrays; i++)
-        if (c[i].at && a->array[i].half) {
+        if (is_copied(a, i)) {
             c[i].copy = next;
             next += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
         }

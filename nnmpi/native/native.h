@@ -11,6 +11,7 @@
 
        f i u b   an array of float32, int64, uint32, bool       r  of float32 or float64, all alike
                  f and r of float32 may have 16 bits, too: halves.c
+       h         an f whose 16 bits the kernel sees as they are
        =         it is written: nothing else that the kernel gets has a number in common with it
        ?         or None
        NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,

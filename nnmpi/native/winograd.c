@@ -9,19 +9,30 @@
    winograd_outputs(M, y, left, upper, bias, zero)
        y (n, h, w, O) from M (T, n, i, j, O), after pooling, bias and ReLU
    winograd_gradients(g, y, left, upper, db, M)
-       and back: M from the gradient g of y, and the sums of what passes ReLU added to db */
+       and back: M from the gradient g of y, and the sums of what passes ReLU added to db
+
+   Tiles that are written, which are factors of products, may have 16 bits: each is rounded once. */
 #include "epilogue.h"
+#include "halves.h"
 #include <stdlib.h>
 
 /* V or M: each pixel of a tile is a plane of its own. */
 typedef struct {
     npy_intp side, down, across, C;      /* tiles of an image */
     npy_intp plane, image, row, column; /* numbers from one to the next */
-    float *at;
+    int half;
+    char *at;
 } Tiles;
 
-static inline float *tile(const Tiles *t, npy_intp n, npy_intp i, npy_intp j) {
-    return t->at + n * t->image + i * t->row + j * t->column;
+static inline void *tile(const Tiles *t, npy_intp n, npy_intp i, npy_intp j) {
+    npy_intp itemsize = t->half ? sizeof(npy_uint16) : sizeof(float);
+    return t->at + (n * t->image + i * t->row + j * t->column) * itemsize;
+}
+
+/* Pixels of a tile in 16 bits, from float32. */
+static void round_tile(const Tiles *t, npy_intp pixels, const float *from, npy_uint16 *to) {
+    for (npy_intp k = 0; k < pixels; k++, from += t->C, to += t->plane)
+        round_to(t->half, from, to, t->C);
 }
 
 typedef struct {
@@ -86,11 +97,13 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
 #undef SIDE
 #undef OF
 
+#define MOST_PIXELS 36 /* of a tile */
+
 /* The array of this number; whether its tiles have a side that there is code for. */
 static int tiles_of(const Arguments *a, int x, Tiles *t) {
     npy_intp T = SIZE(a, 'T');
     *t = (Tiles){T == 16 ? 2 : 4, SIZE(a, 'i'), SIZE(a, 'j'), size(a, x, 4), step(a, x, 0),
-                 step(a, x, 1), step(a, x, 2), step(a, x, 3), a->at[x]};
+                 step(a, x, 1), step(a, x, 2), step(a, x, 3), a->array[x].half, a->at[x]};
     return T == 16 || T == 36;
 }
 
@@ -100,11 +113,11 @@ static int between(Arguments *a, int images, int planes, int back) {
     Grid q = {SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), a->number[0]};
     q.image = step(a, images, 0), q.row = step(a, images, 1), q.column = step(a, images, 2);
     if (!tiles_of(a, planes, &t) || q.pad < 0) return NOT_MADE_FOR;
-    float *outside = calloc(t.C, sizeof(float));
-    if (!outside) return NO_MEMORY;
-    if (back) (t.side == 2 ? images_2 : images_4)(&q, &t, a->at[images], outside);
-    else (t.side == 2 ? tiles_2 : tiles_4)(&q, &t, a->at[images], outside);
-    free(outside);
+    float *room = calloc((1 + MOST_PIXELS) * t.C, sizeof *room);
+    if (!room) return NO_MEMORY;
+    if (back) (t.side == 2 ? images_2 : images_4)(&q, &t, a->at[images], room);
+    else (t.side == 2 ? tiles_2 : tiles_4)(&q, &t, a->at[images], room, room + t.C);
+    free(room);
     return DONE;
 }
 
@@ -134,7 +147,7 @@ static int winograd_gradients(Arguments *a) {
     Tiles t;
     Gradient q;
     if (!gradient_of(a, 0, &q) || !cover(a, 5, q.left != NULL, &t)) return NOT_MADE_FOR;
-    float *room = malloc(17 * q.O * sizeof *room);
+    float *room = malloc((17 + MOST_PIXELS) * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
     (t.side == 2 ? gradients_2 : gradients_4)(&q, &t, room);
     free(room);
@@ -142,9 +155,9 @@ static int winograd_gradients(Arguments *a) {
 }
 
 Kernel winograd_kernels[] = {
-    PARTS("n", winograd_tiles, "f-nHWC =f-TnijC %"),
+    PARTS("n", winograd_tiles, "f-nHWC =h-TnijC %"),
     PARTS("n", winograd_images, "f-TnijC =f-nHWC %"),
     PARTS("n", winograd_outputs, "f-TnijO " OUTPUTS),
-    PARTS("n", winograd_gradients, GRADIENT " =f-TnijO"),
+    PARTS("n", winograd_gradients, GRADIENT " =h-TnijO"),
     END_OF_KERNELS,
 };

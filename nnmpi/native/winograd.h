@@ -65,14 +65,15 @@ ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
 
 #define TILE (SIDE + 2)
 
-/* V from the images: pixel (a, b) of each tile, zero outside of the image. */
-static void OF(tiles)(const Grid *q, const Tiles *t, float *images, const float *zeros) {
-    const npy_intp C = t->C, plane = t->plane;
+/* V from the images: pixel (a, b) of each tile, zero outside of the image. `room` is for a tile. */
+static void OF(tiles)(const Grid *q, const Tiles *t, float *images, const float *zeros,
+                      float *room) {
+    const npy_intp C = t->C, plane = t->half ? C : t->plane;
     for (npy_intp n = 0; n < q->n; n++)
         for (npy_intp i = 0; i < t->down; i++)
             for (npy_intp j = 0; j < t->across; j++) {
                 const float *from[TILE * TILE];
-                float *to = tile(t, n, i, j);
+                float *to = t->half ? room : tile(t, n, i, j);
                 for (int a = 0; a < TILE; a++)
                     for (int b = 0; b < TILE; b++) {
                         const float *at = pixel(q, images, n, i * SIDE + a, j * SIDE + b);
@@ -85,6 +86,7 @@ static void OF(tiles)(const Grid *q, const Tiles *t, float *images, const float 
                     BOTH_AXES(OF(inputs), TILE, TILE, x, y);
                     UNROLL for (int k = 0; k < TILE * TILE; k++) to[k * plane + c] = y[k];
                 }
+                if (t->half) round_tile(t, TILE * TILE, room, tile(t, n, i, j));
             }
 }
 
@@ -134,12 +136,13 @@ static void OF(outputs)(const Tiles *t, const Outputs *q, float *room) {
 }
 
 static void OF(gradients)(const Gradient *q, const Tiles *t, float *room) {
-    const npy_intp O = q->O, plane = t->plane;
+    const npy_intp O = q->O, plane = t->half ? O : t->plane;
+    float *row = room + SIDE * SIDE * O, *rounded = row + O;
     for (npy_intp n = 0; n < q->n; n++)
         for (npy_intp i = 0; i < t->down; i++)
             for (npy_intp j = 0; j < t->across; j++) {
-                float *M = tile(t, n, i, j);
-                take_tile(q, n, i, j, SIDE, room, room + SIDE * SIDE * O);
+                float *M = t->half ? rounded : tile(t, n, i, j);
+                take_tile(q, n, i, j, SIDE, room, row);
 #pragma GCC ivdep
                 for (npy_intp o = 0; o < O; o++) {
                     float x[SIDE * SIDE], y[TILE * TILE];
@@ -147,6 +150,7 @@ static void OF(gradients)(const Gradient *q, const Tiles *t, float *room) {
                     BOTH_AXES(OF(spread), SIDE, TILE, x, y);
                     UNROLL for (int k = 0; k < TILE * TILE; k++) M[k * plane + o] = y[k];
                 }
+                if (t->half) round_tile(t, TILE * TILE, rounded, tile(t, n, i, j));
             }
 }
 
