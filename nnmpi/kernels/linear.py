@@ -1,6 +1,7 @@
 """Linear layers: x (n, K), w (O, K), b (O) or None, y (n, O)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from nnmpi import blas, native
 from nnmpi.backend import Array, xp_of
@@ -77,7 +78,7 @@ def linear_gradients(
         column_sum(g, db)
 
 
-@kernel
+@partial(kernel, composed=True)
 def mlp_outputs(
     x: Array,
     ws: Sequence[Array],
@@ -91,7 +92,7 @@ def mlp_outputs(
         x = y
 
 
-@kernel
+@partial(kernel, composed=True)
 def mlp_gradients(
     g: Array,
     x: Array,

@@ -1,9 +1,7 @@
 /* The arguments of all kernels, taken apart as native.h describes them. */
 #include "halves.h"
 
-/* Whether its numbers are one stretch of memory, with its axes in any order. */
-static int is_dense(const npy_intp *sizes, int axes, npy_intp whole) {
-    const npy_intp *steps = sizes + axes;
+int is_dense(const npy_intp *sizes, int axes, const npy_intp *steps, npy_intp whole) {
     npy_intp next = 1;
     while (next < whole) {
         int i = 0;
@@ -144,7 +142,7 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     }
     a->used += 2 * axes;
     if (q->layout == '@') a->alike = i, a->n = n;
-    if (q->layout == '@') return is_dense(sizes, axes, n);
+    if (q->layout == '@') return is_dense(sizes, axes, steps, n);
     int has_rows = !axes || sizes[axes - 1] == 1 || steps[axes - 1] == 1;
     int is_plain =
         is_nested || !q->is_written || !overlaps_itself(sizes, axes, q->layout == '<');
@@ -240,8 +238,7 @@ PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (!take(&a, kernel->arguments, args, count)) Py_RETURN_NOTIMPLEMENTED;
     a.thread = NULL;
     without_gil(&a, kernel->decides ? 0 : a.bytes);
-    int is_wide = !a.halves || kernel->decides;
-    int result = is_wide ? kernel->compute(&a) : in_float32(kernel, &a);
+    int result = !a.halves || kernel->decides == 2 ? kernel->compute(&a) : in_float32(kernel, &a);
     if (a.thread) PyEval_RestoreThread(a.thread);
     if (result == NOT_MADE_FOR) Py_RETURN_NOTIMPLEMENTED;
     return result == DONE ? Py_NewRef(Py_None) : PyErr_NoMemory();

@@ -16,7 +16,8 @@
 
 #ifdef FUSED
 #define COLUMNS 1024
-#define LINE 64 /* bytes of a line of the cache */
+#define LINE 64  /* bytes of a line of the cache */
+#define SOME 512 /* numbers that are widened at a time */
 
 static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
 
@@ -165,12 +166,24 @@ static const Core *core_of(int half) {
     return &FLOATS;
 }
 
+/* A row of C is added to sums. */
+static void add_row(npy_intp n, int half, const char *C, int is_wide, float *sums) {
+    float row[SOME];
+    for (npy_intp j = 0; j < n; j += SOME) {
+        npy_intp some = n - j < SOME ? n - j : SOME;
+        const float *c = row;
+        if (is_wide) c = (const float *)C + j;
+        else widen(half, (const npy_uint16 *)C + j, row, some);
+        for (npy_intp k = 0; k < some; k++) sums[j + k] += c[k];
+    }
+}
+
 /* Rows of sums as rows of C. */
 static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, int half, char *C,
                         npy_intp bytes, Finish f) {
     for (npy_intp i = 0; i < rows; i++, sums += row, C += bytes) {
-        if (f.adds) finish_row(n, (float *)C, (float *)C, sums, 0);
-        else if (f.is_wide) finish_row(n, sums, (float *)C, f.bias, f.cuts);
+        if (f.adds) add_row(n, half, C, f.is_wide, sums);
+        if (f.is_wide) finish_row(n, sums, (float *)C, f.bias, f.cuts);
         else {
             if (f.bias || f.cuts) finish_row(n, sums, sums, f.bias, f.cuts);
             round_to(half, sums, (npy_uint16 *)C, n);

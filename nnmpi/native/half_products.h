@@ -6,7 +6,7 @@
 
 #ifdef FUSED
 /* What becomes of a row of sums before it is rounded: + bias, if it is not NULL, and ReLU if it
-   cuts; where C is in float32 (is_wide), it is not rounded, and is added to C if it adds. */
+   cuts; it is added to C if it adds. Where C is in float32 (is_wide), it is not rounded. */
 typedef struct {
     const float *bias;
     int cuts, is_wide, adds;

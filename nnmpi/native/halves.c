@@ -22,6 +22,8 @@ typedef struct {
     npy_intp jump;                  /* bytes from one index to the next one */
     npy_intp numbers;               /* of one index, or of all */
     npy_intp size[10], step[10];    /* in memory */
+    int is_flat;                    /* copied in the order of memory */
+    int half;
 } Copied;
 
 /* Copies numbers in 16 bits, in the order of their axes; returns where they end. */
@@ -47,7 +49,7 @@ static int axis_of(const Arguments *a, int i, char letter) {
         if (q->axis[k].letter == letter - '@' && q->axis[k].factor == 1 && !q->axis[k].other)
             return q->rest >= 0 && k >= q->rest ? k + rests : k;
     int axis = q->rest;
-    if (letter != '*' || axis < 0) return -1;
+    if (letter != '*' || axis < 0 || !rests) return -1;
     while (axis + 1 < q->rest + rests && size(a, i, axis) == 1) axis++;
     return axis;
 }
@@ -70,10 +72,11 @@ static npy_intp length_of(const Arguments *a, char letter) {
 static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
     const Array *x = a->array + i;
     const Argument *q = a->first + x->argument;
-    Copied c = {.at = a->at[i], .axis = -1, .numbers = q->layout == '@' ? a->n : numbers(a, i)};
+    Copied c = {.at = a->at[i], .axis = -1, .half = x->half, .numbers = q->layout == '@' ? a->n : numbers(a, i)};
     for (int k = 0; k < x->axes; k++) c.size[k] = size(a, i, k), c.step[k] = step(a, i, k);
     if (q->layout == '@') c.axis = letter == '@' ? -2 : -1;
     else if (letter) c.axis = axis_of(a, i, letter);
+    c.is_flat = q->layout == '@' || (c.axis == -1 && is_dense(c.size, x->axes, c.step, c.numbers));
     if (c.axis == -1) return c;
     c.jump = (c.axis < 0 ? 1 : c.step[c.axis]) * x->itemsize;
     c.numbers /= whole;
@@ -85,9 +88,9 @@ static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
 static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count,
                  int is_back) {
     npy_uint16 *at = (npy_uint16 *)(c->at + start * c->jump);
-    int half = a->array[i].half, is_flat = a->first[a->array[i].argument].layout == '@';
-    npy_intp n = is_flat ? c->axis == -1 ? c->numbers : count : 0, size[10];
-    if (is_flat) {
+    int half = c->half;
+    npy_intp n = c->axis == -1 ? c->numbers : count, size[10];
+    if (c->is_flat) {
         if (is_back) round_to(half, c->copy, at, n);
         else widen(half, at, c->copy, n);
         return;
@@ -100,8 +103,9 @@ static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy
 /* What the kernel sees of an array: some indices, and its copy. */
 static void show(Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count) {
     npy_intp *sizes = a->room + a->array[i].sizes, *steps = sizes + a->array[i].axes, step = 1;
+    if (c->copy) a->array[i].half = 0, a->array[i].itemsize = sizeof(float);
     a->at[i] = c->copy ? (char *)c->copy : c->at + start * c->jump;
-    if (a->first[a->array[i].argument].layout == '@') return;
+    if (c->is_flat) return;
     if (c->axis >= 0) sizes[c->axis] = count;
     for (int k = a->array[i].axes - 1; c->copy && k >= 0; step *= sizes[k--]) steps[k] = step;
 }
@@ -131,6 +135,7 @@ static int in_parts(const Kernel *kernel, Arguments *a, Copied *c, char letter, 
 }
 
 int in_float32(const Kernel *kernel, Arguments *a) {
+    if (kernel->decides) return NOT_MADE_FOR;
     const char *along = kernel->along;
     while (*along && along[1] && length_of(a, *along) == 1) along++;
     npy_intp whole = *along ? length_of(a, *along) : 1, most = 1, room = 0, part;
@@ -206,9 +211,9 @@ static int merge_loop(Arguments *a) {
 }
 
 Kernel half_kernels[] = {
-    DECIDES(cast_loop, "f@ =f@"),
+    HALVES(cast_loop, "f@ =f@"),
     PARTS("@", add_loop, "f@ f@ =f@"),
     PARTS("@", multiply_loop, "f@ f@ =f@"),
-    DECIDES(merge_loop, "=f@ f@"),
+    HALVES(merge_loop, "=f@ f@"),
     END_OF_KERNELS,
 };

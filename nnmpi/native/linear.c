@@ -147,8 +147,7 @@ static int layers_of(const Arguments *a, int x, int w, int y, Layer *layers) {
 
 static int mlp_outputs(Arguments *a) {
     Layer layers[MAX_NUMBERS];
-    int w = 1, b = w + a->items[0], y = b + a->items[0], many;
-    many = a->halves ? 0 : layers_of(a, 0, w, y, layers);
+    int w = 1, b = w + a->items[0], y = b + a->items[0], many = layers_of(a, 0, w, y, layers);
     for (int i = 0; i < many; i++)
         if (!is_row(a, b + i, layers + i)) return NOT_MADE_FOR;
     for (int i = 0; i < many; i++) {
@@ -161,7 +160,7 @@ static int mlp_outputs(Arguments *a) {
 static int mlp_gradients(Arguments *a) {
     Layer layers[MAX_NUMBERS];
     int w = 2, y = w + a->items[0], dx = y + a->items[0], dw = dx + 1, db = dw + a->items[0];
-    int many = a->halves ? 0 : layers_of(a, 1, w, y, layers);
+    int many = layers_of(a, 1, w, y, layers);
     if (!many || size(a, 0, 1) != layers[many - 1].O) return NOT_MADE_FOR;
     npy_intp widest = 0;
     for (int i = 0; i < many; i++) {
@@ -192,8 +191,8 @@ static int mlp_gradients(Arguments *a) {
 
 Kernel linear_kernels[] = {
 #ifdef FUSED
-    DECIDES(linear_outputs, "fnK fOK ?fO =fnO ! !"),
-    DECIDES(linear_gradients, "fnO fOK ?fnK =?fnK =?fOK =?fO !"),
+    HALVES(linear_outputs, "fnK fOK ?fO =fnO ! !"),
+    HALVES(linear_gradients, "fnO fOK ?fnK =?fnK =?fOK =?fO !"),
     DECIDES(mlp_outputs, "fnK (f__) (?f_) (=fn_) (!)"),
     DECIDES(mlp_gradients, "fn_ fnK (f__) (fn_) (!) =?fnK (=?f__) (=?f_)"),
 #endif

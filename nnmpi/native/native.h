@@ -85,9 +85,10 @@ enum { DONE, NOT_MADE_FOR, NO_MEMORY };
 typedef struct {
     PyMethodDef method;
     int (*compute)(Arguments *);
-    int decides; /* whether it gives the GIL back, and takes 16 bits, itself */
+    int decides; /* 1: it gives the GIL back itself; 2: and takes arrays in 16 bits itself */
     const char *along; /* the axis along which parts are computed alike: the first of these letters
-                          with a size; "@" of arrays @, "*" of *; "" if there is none */
+                          with a size, which is the first axis of arrays that have it, but for axes of size 1;
+                          "@" of arrays @, "*" of *; "" if there is none */
     Argument arguments[MOST_ARGUMENTS + 1];
 } Kernel;
 
@@ -100,7 +101,11 @@ PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count);
 #define KERNEL(name, arguments) ENTRY(name, arguments, 0, "")
 #define PARTS(axis, name, arguments) ENTRY(name, arguments, 0, axis)
 #define DECIDES(name, arguments) ENTRY(name, arguments, 1, "")
+#define HALVES(name, arguments) ENTRY(name, arguments, 2, "")
 #define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, 0, "", {}}
+
+/* Whether these numbers are one stretch of memory, with its axes in any order. */
+int is_dense(const npy_intp *sizes, int axes, const npy_intp *steps, npy_intp whole);
 
 /* Computes a kernel of float32 on arrays of which some have 16 bits. */
 int in_float32(const Kernel *kernel, Arguments *a);

@@ -104,7 +104,7 @@ static int half_products(Arguments *a, const Sizes *s) {
     int half = a->array[0].half, is_wide = !a->array[2].half, done = 1;
     Finish f = {.is_wide = is_wide, .adds = a->number[0] != 0};
     npy_intp itemsize = a->array[2].itemsize;
-    if (!half || a->array[1].half != half || (!is_wide && (f.adds || a->array[2].half != half)))
+    if (!half || a->array[1].half != half || (!is_wide && a->array[2].half != half))
         return NOT_MADE_FOR;
     const npy_uint16 *A = a->at[0], *B = a->at[1];
     for (npy_intp g = 0; g < SIZE(a, 'g') && done; g++)
@@ -130,7 +130,7 @@ static int products_loop(Arguments *a) {
 
 Kernel product_kernels[] = {
 #ifdef FUSED
-    DECIDES(products_loop, "f:gmk f:gkn =f-gmn !"),
+    HALVES(products_loop, "f:gmk f:gkn =f-gmn !"),
 #endif
     END_OF_KERNELS,
 };

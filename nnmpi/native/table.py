@@ -5,7 +5,8 @@
                             and nnmpi.cuda's for CuPy's, if there is one
 
 Callers do not know which of them computes. Of arrays in 16 bits on the host each entry computes in
-float32, by either, and rounds what it has written.
+float32, and rounds what it has written once: compiled kernels a part at a time in cache
+(`native/halves.c`), NumPy on whole copies.
 """
 
 from collections.abc import Callable
@@ -21,15 +22,17 @@ from nnmpi.meta import is_meta
 class Kernel:
     """A loop over arrays that writes into some of them."""
 
-    __slots__ = ("compiled", "cuda", "reference")
+    __slots__ = ("composed", "compiled", "cuda", "reference")
 
     def __init__(
         self,
         reference: Callable[..., None],
         compiled: Callable[..., Any] | None,
         cuda: Callable[..., Any] | None,
+        composed: bool = False,
     ) -> None:
         self.reference, self.compiled, self.cuda = reference, compiled, cuda
+        self.composed = composed
 
     def __call__(self, *args: Any) -> None:
         # compiled first, whatever the arrays are: on the host a microsecond counts
@@ -39,7 +42,7 @@ class Kernel:
             return
         if is_meta(*args):
             return
-        if on_host_in_16_bits(args[0]):
+        if on_host_in_16_bits(args[0]) and not self.composed:
             _in_float32(self, args)
         else:
             self.reference(*args)
@@ -66,8 +69,9 @@ def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
 KERNELS: dict[str, Kernel] = {}
 
 
-def kernel(reference: Callable[..., None]) -> Kernel:
-    """Enters a loop into the table."""
+def kernel(reference: Callable[..., None], composed: bool = False) -> Kernel:
+    """Enters a loop into the table; `composed`: it calls other kernels, which take 16 bits."""
     name = reference.__name__
-    KERNELS[name] = found = Kernel(reference, native.kernel(name), cuda.KERNELS.get(name))
+    compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
+    KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed)
     return found

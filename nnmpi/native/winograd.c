@@ -50,7 +50,7 @@ static inline float *pixel(const Grid *q, float *images, npy_intp n, npy_intp h,
 /* The side x side raw outputs z of tile (i, j) of image n, to their place. */
 static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int side, const float *z) {
     int step = q->left ? 2 : 1, many = side / step;
-    npy_intp O = q->O, S = q->n * q->h * q->w * O;
+    npy_intp O = q->O, S = q->below;
     for (int a = 0; a < many; a++)
         for (int b = 0; b < many; b++) {
             npy_intp h = i * many + a, w = j * many + b;
@@ -70,7 +70,7 @@ static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int s
 static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int side, float *z,
                       float *row) {
     int step = q->left ? 2 : 1, many = side / step;
-    npy_intp O = q->O, S = q->n * q->h * q->w * O;
+    npy_intp O = q->O, S = q->below;
     if ((i + 1) * many > q->h || (j + 1) * many > q->w) memset(z, 0, side * side * O * sizeof *z);
     for (int a = 0; a < many; a++)
         for (int b = 0; b < many; b++) {

@@ -31,7 +31,7 @@ def test_sums_do_not_stop_growing(dtype: str) -> None:
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "mlp": (lambda: mlp(30, 40, 50, 7), (20, 30)),
+    "linear": (lambda: mlp(30, 7), (20, 30)),
     "conv": (lambda: nn.Conv2d(16, 12, 3, padding=1), (5, 16, 8, 8)),
     "strided": (lambda: nn.Conv2d(6, 4, 5, stride=2), (5, 6, 11, 11)),
     "transposed": (lambda: nn.ConvTranspose2d(6, 4, 3, stride=2), (5, 6, 7, 7)),
@@ -72,6 +72,22 @@ def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: str
         scale = np.abs(theirs).max()
         error = np.abs(ours.astype("float32") - theirs).max()
         assert error <= 8 * UNIT[dtype] * scale
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_an_mlp_rounds_each_layer(dtype: str) -> None:
+    """One op for all layers gives the bits of an op each: no ReLU is passed in one of them alone."""
+    model = mlp(30, 40, 50, 7).to(dtype)
+    x = np.random.default_rng(0).standard_normal((20, 30)).astype(dtype)
+    found = []
+    for run in (model, lambda t: [t := layer(t) for layer in model][-1]):
+        model.zero_grad()
+        t = nnmpi.tensor(x, requires_grad=True)
+        y = run(t)
+        y.backward(np.ones(y.shape, dtype))
+        found.append([y.numpy(), t.grad, *(p.grad.copy() for p in model.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours.view("u2") == theirs.view("u2")).all()
 
 
 def test_a_layer_rounds_what_sums_have_left_in_float32() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.kernels import attention, cases, products
+from helpers.kernels import attention, cases, halves, products
 from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
 from nnmpi import native
 from nnmpi.comm.transport import gate  # noqa: F401 - fills the table
 from nnmpi.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
+from nnmpi.dtypes import HALVES, is_half
 from nnmpi.native.table import KERNELS
 
 MODULES = dict(native.modules())
@@ -114,6 +115,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "bias_relu_loop": (bias_relu, 0, False),
     "relu_gradient_loop": (relu_gradient, 0, False),
     **attention.CASES,
+    **halves.CASES,
     **products.CASES,
     **cases.CASES,
 }
@@ -211,6 +213,46 @@ def test_sets_of_instructions_agree_to_the_bit(name: str, module: ModuleType) ->
         assert bits(one) == bits(other), seed
 
 
+TAKE_NO_HALVES = {"meet_loop", "mlp_outputs", "mlp_gradients"}
+"""Others write its arrays meanwhile; they call kernels that take 16 bits."""
+SUMS_OF_PAIRS = {"linear_outputs", "linear_gradients", "products_loop"}
+"""They add products of 16 bits in an order of their own."""
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("name", "module"), COMPILED)
+def test_it_widens_16_bits_and_rounds_once(name: str, module: ModuleType, dtype: str) -> None:
+    """Of some of its arrays, or of all."""
+    for seed in range(DRAWS):
+        rng = np.random.default_rng(seed)
+        wide = CASES[name][0](rng, "float32")
+        some = rng.random() < 0.5 and name not in SUMS_OF_PAIRS
+        with np.errstate(all="ignore"):
+            mine = halves.narrowed(wide, dtype, lambda: bool(some and rng.random() < 0.5))
+        wide = halves.widened(mine)
+        before, result = bits(mine), getattr(module, name)(*mine)
+        if not halves.found(mine):
+            continue
+        if name in TAKE_NO_HALVES or (name == "merge_loop" and mine[0].dtype != np.float32):
+            assert result is NotImplemented, seed
+            assert bits(mine) == before, seed
+            continue
+        assert result is None, seed
+        if name == "merge_loop":  # it has to know both types
+            KERNELS[name].reference(wide[0], mine[1])
+        else:
+            assert getattr(module, name)(*wide) is None, seed
+        for a, b in zip(arrays_of(mine), arrays_of(wide), strict=True):
+            with np.errstate(all="ignore"):
+                rounded = b.astype(a.dtype)
+            if name not in SUMS_OF_PAIRS:
+                assert bits([a]) == bits([rounded]), seed
+                continue
+            largest = np.max(abs(b), where=np.isfinite(b), initial=1e-30)
+            near = halves.UNIT[dtype] + 1e-5 if is_half(a.dtype) else 1e-5
+            np.testing.assert_allclose(a.astype("f8"), b, rtol=0, atol=near * largest)
+
+
 @pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
 def test_a_thread_with_a_short_stack_runs_them() -> None:
     """128 KB are what some programs give a thread."""
@@ -249,7 +291,7 @@ def spoilt(args: list[Any], rng: Rng) -> list[Any]:
     i, how = one_of(rng, *arrays), rng.integers(6)
     a = args[i]
     if how == 0:
-        args[i] = a.astype("float16" if a.dtype.kind == "f" else "int8")
+        args[i] = a.astype("complex64" if a.dtype.kind == "f" else "int8")
     elif how == 1:
         args[i] = a.astype(a.dtype.newbyteorder()) if a.itemsize > 1 else a[..., None][..., [0, 0]]
     elif how == 2 and len(arrays) > 1:  # one alone may have any length

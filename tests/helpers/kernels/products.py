@@ -14,11 +14,19 @@ CLOSE = 1e-6  # relative to the largest number, of what NumPy computes by produc
 Draw = Callable[[Rng, Any], list[Any]]
 
 
+def zeros(q: winograd.Tiling, n: int, channels: int, dtype: Any) -> np.ndarray:
+    """Tiles of n images, with padding between planes."""
+    found = winograd.tiles(q, n, channels, dtype)
+    assert found.base is not None
+    found.base[...] = 0
+    return found
+
+
 def tiles(rng: Rng, dtype: Any, drawn: bool) -> tuple[np.ndarray, np.ndarray, int]:
     """Images (n, H, W, C) and their tiles, of which one is drawn and the other is not, and p."""
     side, pad = one_of(rng, 2, 4), int(rng.integers(3))
     n, H, W, C = (int(rng.integers(1, 4)), *map(int, rng.integers(3, 12, 2)), one_of(rng, 1, 8, 33))
-    V = winograd.tiles(winograd.grid(side, H, W, pad, False), n, C, dtype)
+    V = zeros(winograd.grid(side, H, W, pad, False), n, C, dtype)
     images = np.zeros((n, H, W, C), dtype)
     (V if drawn else images)[...] = rng.standard_normal((V if drawn else images).shape)
     return images, V, pad
@@ -62,7 +70,7 @@ def tiled(rng: Rng, dtype: Any) -> tuple[np.ndarray, tuple[int, ...], bool]:
     n, h, w = (int(x) for x in rng.integers(1, 6, 3))
     many = side // 2 if pool else side
     q = winograd.Tiling(side, 0, 0, 0, -(-h // many), -(-w // many))
-    M = winograd.tiles(q, n, O, dtype)
+    M = zeros(q, n, O, dtype)
     M[...] = whole(rng, M.shape, dtype)
     return M, (n, h, w, O), pool
 
