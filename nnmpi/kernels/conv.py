@@ -53,9 +53,7 @@ class ConvShape(NamedTuple):
 
 def sides_of(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
     """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
-    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype == "float32" else ()
-    import os
-    if f.algorithm == "auto" and dtype != "float32": sides = eval(os.environ.get("NNHALF", "()"))
+    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype != "float64" else ()
     p = f.windows[0].before
     fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
     return sides if fits and channels >= MIN_CHANNELS else ()
@@ -72,7 +70,8 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
         q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
         budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
         budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk
-        chunk = _chunk(N, q.products * (C + O) * x.itemsize, budget)
+        tiles = C * x.itemsize + O * wide(x.dtype).itemsize
+        chunk = _chunk(N, q.products * tiles, budget)
         return Winograd(x, w, q, chunk), chunk
     if f.algorithm != "im2col" and not of(x).is_host:
         found = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)

@@ -72,7 +72,8 @@ static npy_intp length_of(const Arguments *a, char letter) {
 static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
     const Array *x = a->array + i;
     const Argument *q = a->first + x->argument;
-    Copied c = {.at = a->at[i], .axis = -1, .half = x->half, .numbers = q->layout == '@' ? a->n : numbers(a, i)};
+    Copied c = {.at = a->at[i], .axis = -1, .half = x->half};
+    c.numbers = q->layout == '@' ? a->n : numbers(a, i);
     for (int k = 0; k < x->axes; k++) c.size[k] = size(a, i, k), c.step[k] = step(a, i, k);
     if (q->layout == '@') c.axis = letter == '@' ? -2 : -1;
     else if (letter) c.axis = axis_of(a, i, letter);

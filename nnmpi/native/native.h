@@ -87,8 +87,8 @@ typedef struct {
     int (*compute)(Arguments *);
     int decides; /* 1: it gives the GIL back itself; 2: and takes arrays in 16 bits itself */
     const char *along; /* the axis along which parts are computed alike: the first of these letters
-                          with a size, which is the first axis of arrays that have it, but for axes of size 1;
-                          "@" of arrays @, "*" of *; "" if there is none */
+                          with a size; "@" of arrays @, "*" of *; "" if there is none. Of arrays
+                          in which another axis is before it the kernel reads steps, not sizes */
     Argument arguments[MOST_ARGUMENTS + 1];
 } Kernel;
 

@@ -24,7 +24,7 @@ def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[
         return 0.0
     weight = next(graph.variables[v] for v in node.variables if len(graph.variables[v].shape) == 4)
     columns = np.prod(weight.shape[2:]) * np.prod(graph.edges[node.outputs[0]].sample[1:])
-    return float(columns * channels * samples * a.updated_dtype.itemsize)
+    return float(columns * channels * samples * a.dtype.itemsize)
 
 
 def reads_otherwise(a: Arrangement, k: int, at: Mapping[str, int]) -> bool:
@@ -45,4 +45,4 @@ def _algorithm(a: Arrangement, k: int, channels: int) -> tuple[bool, bool]:
     sizes = (options[name] for name in ("kernel_size", "stride", "padding", "dilation"))
     shape = ConvShape(windows(*sizes), options["groups"], algorithm=options["algorithm"])
     outputs = a.graph.edges[node.outputs[0]].sample[1:]
-    return bool(sides_of(shape, channels, outputs, a.updated_dtype)), channels <= NARROW
+    return bool(sides_of(shape, channels, outputs, a.dtype)), channels <= NARROW
