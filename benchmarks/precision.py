@@ -1,8 +1,9 @@
 """The accuracy of convolutions, against float64 by im2col: python benchmarks/precision.py
 
 Of single layers: the largest error over the largest value, of the value and both gradients, in
-float32 and in 16 bits, of arrays that are rounded to these first. Of whole models in float32: the error of the gradient, and how far the losses of some steps are from those of
-float64 (in float32 any two runs drift apart; the question is whether one does so faster).
+float32 and in 16 bits, of arrays that are rounded to these first. Of whole models in float32: the
+error of the gradient, and how far the losses of some steps are from those of float64 (in float32
+any two runs drift apart; the question is whether one does so faster).
 """
 
 import importlib.util

@@ -191,7 +191,7 @@ def winograd_outputs(
     zero: np.ndarray | None,
 ) -> None:
     """y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
-    m = _side(M)
+    m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
     z, covers = _by_window(Y, left is not None)
@@ -209,21 +209,17 @@ def winograd_gradients(
     M: np.ndarray,
 ) -> None:
     """The transpose: M, and what is added to db, from the gradient of y."""
-    m = _side(M)
+    m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     z, covers = _by_window(Y, left is not None)
     epilogue.spread(epilogue.masked(g, y, db), epilogue.Masks(left, upper), z, covers)
     np.matmul(transform(m, M.dtype.name).A.T, matrix(Y), out=matrix(M))
 
 
-def _side(V: np.ndarray) -> int:
-    """The side m of outputs of the tiles V (t*t, n, th, tw, C)."""
-    return isqrt(len(V)) - 2
-
-
 def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
     """How the tiles V cover the images x."""
-    return Tiling(_side(V), *x.shape[1:3], p, *V.shape[2:4])
+    (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
+    return Tiling(isqrt(T) - 2, H, W, p, th, tw)
 
 
 def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
@@ -232,7 +228,7 @@ def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
     (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
     """
     Y = _by_tile(Y)
-    m, _, n, th, tw, _ = Y.shape
+    m, _, _, th, tw, _ = Y.shape
     if not pool:
         return Y.transpose(2, 3, 0, 4, 1, 5), (th * m, tw * m)
     Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
@@ -276,7 +272,8 @@ class Winograd:
     def transformed(self) -> np.ndarray:
         """U; not kept for the backward pass, since it is up to four times as large as w."""
         w = self.w.reshape(9, -1).astype(self.sums, copy=False)
-        return cast((self.f.G @ w).reshape(-1, self.C, self.O), self.w.dtype)
+        U: np.ndarray = cast((self.f.G @ w).reshape(-1, self.C, self.O), self.w.dtype)
+        return U
 
     def begin_backward(self, needs_dx: bool) -> None:
         """Before the first `gradients`: transforms w again, as it is now.
@@ -316,18 +313,18 @@ class Winograd:
         self, s: slice, g: np.ndarray, y: np.ndarray | None, masks: Masks, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
-        dx, progress = shared.dx, progress_hook.get()
+        progress = progress_hook.get()
         tiles = self._tiles(len(g), self.O, g.dtype)
         winograd_gradients(g, y, *masks, shared.db, tiles)
         dM = _rows(tiles)
         if shared.dw is not None:
             progress()
             products_loop(dM.transpose(0, 2, 1), _rows(self.kept[s.start]), shared.dw, True)
-        if dx is not None:
+        if shared.dx is not None:
             dV = self._tiles(len(g), self.C, self.sums)
             progress()
             products_loop(dM, self.U, _rows(dV), False)
-            winograd_images(dV, dx[s], self.q.p)
+            winograd_images(dV, shared.dx[s], self.q.p)
 
 
 def _rows(X: np.ndarray) -> np.ndarray:
