@@ -192,7 +192,7 @@ def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vj
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
         dw = finish_dw(shared.dw)
-        found = dw if dw.dtype == dtype else cast(dw, dtype)
+        found = cast(dw, dtype)
         if out is None:
             return xp_of(dw).ascontiguousarray(found).transpose(3, 2, 0, 1)
         out.transpose(2, 3, 1, 0)[...] = found
