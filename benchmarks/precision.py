@@ -1,8 +1,9 @@
-"""The accuracy of float32 convolutions, against float64 by im2col: python benchmarks/precision.py
+"""The accuracy of convolutions, against float64 by im2col: python benchmarks/precision.py
 
-Of single layers: the largest error over the largest value, of the value and both gradients. Of
-whole models: the error of the gradient, and how far the losses of some steps are from those of
-float64 (in float32 any two runs drift apart; the question is whether one does so faster).
+Of single layers: the largest error over the largest value, of the value and both gradients, in
+float32 and in 16 bits, of arrays that are rounded to these first. Of whole models in float32: the
+error of the gradient, and how far the losses of some steps are from those of float64 (in float32
+any two runs drift apart; the question is whether one does so faster).
 """
 
 import importlib.util
@@ -14,6 +15,7 @@ from lib.timing import Row
 import nnmpi
 from nnmpi import nn, optim
 from nnmpi.autograd.ops import conv
+from nnmpi.dtypes import named
 
 LAYERS = {
     "W1 conv2": (64, 32, 14, 64),
@@ -21,6 +23,8 @@ LAYERS = {
     "W4 conv3": (64, 128, 8, 256),
 }
 """Images, channels in, side, channels out."""
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 ALGORITHMS = ("im2col", "winograd2", "winograd4")
 
@@ -39,7 +43,7 @@ Arrays = Sequence[np.ndarray]
 
 def error(a: np.ndarray, exact: np.ndarray) -> float:
     """The largest difference over the largest value."""
-    return float(np.abs(a - exact).max() / np.abs(exact).max())
+    return float(np.abs(a.astype(np.float64) - exact).max() / np.abs(exact).max())
 
 
 def draw(shape: tuple[int, int, int, int], seed: int = 0) -> list[np.ndarray]:
@@ -74,13 +78,13 @@ def torch_conv(arrays: Arrays, channels_last: bool) -> list[np.ndarray]:
 
 
 def layer_errors(
-    shape: tuple[int, int, int, int], has_torch: bool, seed: int = 0
+    shape: tuple[int, int, int, int], has_torch: bool, seed: int = 0, dtype: str = "float32"
 ) -> dict[str, list[float]]:
     """The errors of y, dx and dw by algorithm."""
-    arrays = draw(shape, seed)
+    arrays = [a.astype(named(dtype)) for a in draw(shape, seed)]
     exact = nnmpi_conv([a.astype(np.float64) for a in arrays], "im2col")
     made = {a: nnmpi_conv(arrays, a) for a in ALGORITHMS}
-    if has_torch:
+    if has_torch and dtype == "float32":
         made |= {"T": torch_conv(arrays, False), "T*": torch_conv(arrays, True)}
     return {
         name: [error(a, e) for a, e in zip(parts, exact, strict=True)]
@@ -144,14 +148,15 @@ def model_rows(about: Row) -> list[Row]:
 def rows(has_torch: bool, about: Row) -> list[Row]:
     """Print and return the errors of all layers."""
     made: list[Row] = []
-    print("\nlargest float32 error of a convolution over its largest value")
-    print(f"{'':<22}" + "".join(f"{part:>10}" for part in PARTS))
-    for layer, shape in LAYERS.items():
-        for algorithm, errors in layer_errors(shape, has_torch).items():
-            print(f"{layer} {algorithm:<13}" + "".join(f"{e:>10.1e}" for e in errors))
-            row = {"benchmark": "precision", "case": layer, "algorithm": algorithm, "ranks": 1}
-            named = dict(zip((f"error {part}" for part in PARTS), errors, strict=True))
-            made.append({**row, **named, **about})
+    for dtype in DTYPES:
+        print(f"\nlargest {dtype} error of a convolution over its largest value")
+        print(f"{'':<22}" + "".join(f"{part:>10}" for part in PARTS))
+        for layer, shape in LAYERS.items():
+            for algorithm, errors in layer_errors(shape, has_torch, dtype=dtype).items():
+                print(f"{layer} {algorithm:<13}" + "".join(f"{e:>10.1e}" for e in errors))
+                row = {"benchmark": "precision", "case": layer, "algorithm": algorithm, "ranks": 1}
+                found = dict(zip((f"error {part}" for part in PARTS), errors, strict=True))
+                made.append({**row, "dtype": dtype, **found, **about})
     return made
 
 

@@ -7,16 +7,16 @@ The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nnmpi import meta
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.dtypes import wide
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.kernels.cudnn import Cudnn
 from nnmpi.kernels.depthwise import Depthwise
-from nnmpi.kernels.halves import in_float32
+from nnmpi.kernels.halves import cast, computed
 from nnmpi.kernels.im2col import Direct, Im2col
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
@@ -55,7 +55,7 @@ class ConvShape(NamedTuple):
 
 def sides_of(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
     """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
-    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype == "float32" else ()
+    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype != "float64" else ()
     p = f.windows[0].before
     fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
     return sides if fits and channels >= MIN_CHANNELS else ()
@@ -72,7 +72,8 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
         q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
         budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
         budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk
-        chunk = _chunk(N, q.products * (C + O) * x.itemsize, budget)
+        tiles = C * x.itemsize + O * wide(x.dtype).itemsize
+        chunk = _chunk(N, q.products * tiles, budget)
         return Winograd(x, w, q, chunk), chunk
     if f.algorithm != "im2col" and not of(x).is_host:
         found = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)
@@ -113,8 +114,6 @@ def scratch(x: Sequence[int], w: Sequence[int], dtype: str, f: ConvShape) -> int
 
 def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
-    if on_host_in_16_bits(x):
-        return in_float32(partial(conv2d, f=f), x, w, b)
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)
@@ -143,7 +142,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
         method.release()
         return shared
 
-    return Result(y.transpose(0, 3, 1, 2), _vjps(method.finish_dw), prepare)
+    return Result(y.transpose(0, 3, 1, 2), _vjps(method.finish_dw, x.dtype), prepare)
 
 
 def conv_transpose2d(
@@ -157,8 +156,6 @@ def conv_transpose2d(
         y <--method.backward-- x        + bias              the gradient of a convolution's input
         dx <--method.forward-- g        dw <--method.backward-- x, g
     """
-    if on_host_in_16_bits(x):
-        return in_float32(partial(conv_transpose2d, f=f, size=size), x, w, b)
     xp, xl = xp_of(x), x.transpose(0, 2, 3, 1)
     wl = xp.ascontiguousarray(w.transpose(2, 3, 1, 0))
     N, O = len(x), w.shape[1] * f.groups
@@ -184,10 +181,10 @@ def conv_transpose2d(
             if dw is not None:
                 inner.backward(s, xp.ascontiguousarray(xl[s]).reshape(-1, xl.shape[3]), None, dw)
             if db is not None:
-                db += column_sum(xp.ascontiguousarray(gl[s]).reshape(-1, O))
+                db += column_sum(computed(xp.ascontiguousarray(gl[s]).reshape(-1, O)))
         return shared
 
-    return Result(y.transpose(0, 3, 1, 2), _vjps(lambda dw: dw), prepare)
+    return Result(y.transpose(0, 3, 1, 2), _vjps(lambda dw: dw, x.dtype), prepare)
 
 
 def _gradients(
@@ -198,24 +195,25 @@ def _gradients(
     return epilogue.Gradients(
         xp.empty(shape, dtype) if needs[0] else None,
         method.new_dw() if needs[1] else None,
-        xp.zeros(O, dtype) if needs[2] else None,
+        xp.zeros(O, wide(dtype)) if needs[2] else None,
     )
 
 
-def _vjps(finish_dw: Callable[[Array], Array]) -> tuple[Vjp, Vjp, Vjp]:
-    """The vjps of x, w and b from `Gradients`."""
+def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vjp]:
+    """The vjps of x, w and b, of this type, from `Gradients`."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
         dw = finish_dw(shared.dw)
+        found = cast(dw, dtype)
         if out is None:
-            return xp_of(dw).ascontiguousarray(dw).transpose(3, 2, 0, 1)
-        out.transpose(2, 3, 1, 0)[...] = dw
+            return xp_of(dw).ascontiguousarray(found).transpose(3, 2, 0, 1)
+        out.transpose(2, 3, 1, 0)[...] = found
         return out
 
     return (
         lambda shared, out: shared.dx.transpose(0, 3, 1, 2),
         vjp_w,
-        lambda shared, out: shared.db,
+        lambda shared, out: cast(shared.db, dtype),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
-from nnmpi.kernels.im2col import Im2col
+from nnmpi.kernels.im2col import Im2col, gather_loop
 from nnmpi.kernels.window import Windows
 from nnmpi.native.table import kernel
 
@@ -109,7 +109,7 @@ class Depthwise(Im2col):
             for m, images, part in self._parts(self._padded(s), dz):
                 depthwise_weights(images, part, sums[m], *self.steps)
         if dx is not None:
-            d, weights = self._zeros(len(dx[s])), self._multiples(self.w)
+            d, weights = self._zeros(len(dx[s]), self.sums), self._multiples(self.w)
             for m, images, part in self._parts(d, dz):
                 depthwise_images(part, weights[m], images, *self.steps)
-            dx[s] = self._cropped(d)
+            gather_loop(self._cropped(d), dx[s])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
+from nnmpi.kernels.halves import cast_loop, computed
 from nnmpi.native.table import kernel
 
 
@@ -108,19 +109,20 @@ def outputs(z: Array, y: Array, masks: Masks, rows: RowConstants, covers: tuple[
     elsewhere. `covers` is the height and width of what it holds, after pooling.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
-    crops = (h, w) != covers
-    whole = xp.empty((n, *covers, O), y.dtype) if crops else y
+    is_whole = (h, w) == covers
+    whole = y if is_whole and y.dtype == z.dtype else xp.empty((n, *covers, O), z.dtype)
     if masks.left is None:
         whole.reshape(z.shape)[...] = z
     else:
-        left, upper = masks_of(whole) if crops else masks
+        left, upper = masks if is_whole else masks_of(whole)
         S = z.shape[2:]
         pool_loop(z, whole.reshape(S), left.reshape(2, *S), upper.reshape(S))
-        if crops:
+        if not is_whole:
             masks.left[...], masks.upper[...] = left[:, :, :h, :w], upper[:, :h, :w]
-    if crops:
-        y[...] = whole[:, :h, :w]
-    bias_relu(y, rows)
+    found = whole if is_whole else xp.ascontiguousarray(whole[:, :h, :w])
+    bias_relu(found, rows)
+    if found is not y:
+        cast_loop(found, y)
 
 
 def masked(g: Array, y: Array | None, db: Array | None) -> Array:
@@ -130,7 +132,7 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
     """
     g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
     if db is not None:
-        db += column_sum(g.reshape(-1, g.shape[-1]))
+        db += column_sum(computed(g.reshape(-1, g.shape[-1])))
     return g
 
 

@@ -11,13 +11,18 @@ wide ones gathered again: that is faster than reading them back from memory.
 Groups are a leading axis of columns, weights and outputs (with C the channels of
 one), and the GEMM one GEMM for each. Its outputs go to their place among those
 of the other groups: memory is (T, O) in any case.
+
+Of images in 16 bits columns have 16 bits too, and sums are in float32.
 """
 
 from math import prod
+from typing import Any
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import on_host_in_16_bits, wide
 from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.kernels.products import products_loop
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.native.table import kernel
 
@@ -26,7 +31,7 @@ NARROW = 4
 
 @kernel
 def gather_loop(places: Array, columns: Array) -> None:
-    """columns = places (..., kh, kw, C), windows of images."""
+    """columns = places (..., kh, kw, C), windows of images; rounded if columns has 16 bits."""
     columns[...] = places
 
 
@@ -50,6 +55,7 @@ class Im2col:
         """x (N, H, W, C) in any strides, w (kh, kw, C / groups, O) contiguous."""
         self.x, self.w, self.xp = x, w, xp_of(x)
         self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
+        self.sums = wide(x.dtype)
         _, H, W, C = x.shape
         rows, columns = windows
         self.covers = (rows.outputs(H) // self.f, columns.outputs(W) // self.f)
@@ -65,35 +71,31 @@ class Im2col:
             and all((window.kernel, window.stride) == (1, 1) for window in windows)
         )
         self.kept = dict[int, Array]()
-        self.padded = self._zeros(0 if self.unpadded else chunk)
+        self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
 
-    def _zeros(self, n: int) -> Array:
+    def _zeros(self, n: int, dtype: Any) -> Array:
         """n images of zeros with padding, (n, Hp, Wp, C): narrow ones as planes in memory."""
         (_, H, W, C), (rows, columns) = self.x.shape, self.windows
         size = (rows.padded(H), columns.padded(W))
         if not self.narrow:
-            return self.xp.zeros((n, *size, C), self.x.dtype)
-        return self.xp.zeros((n, C, *size), self.x.dtype).transpose(0, 2, 3, 1)
+            return self.xp.zeros((n, *size, C), dtype)
+        return self.xp.zeros((n, C, *size), dtype).transpose(0, 2, 3, 1)
 
     def _grouped(self, a: Array) -> Array:
-        """a (K, O) as (groups, K, O / groups), a view; a itself if there is one group."""
-        if self.groups == 1:
-            return a
+        """a (K, O) as (groups, K, O / groups), a view."""
         return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
 
     def _places(self, padded: Array) -> Array:
-        """padded (n, Hp, Wp, C) as (f, f, n, h, w, kh, kw, C), a view; groups come first."""
+        """padded (n, Hp, Wp, C) as (groups, f, f, n, h, w, kh, kw, C / groups), a view."""
         n, _, _, C = padded.shape
         sn, sh, sw, sc = padded.strides
         f, (rows, columns) = self.f, self.windows
         some = C // self.groups
         down, right = rows.stride * sh, columns.stride * sw
         kernel = (rows.dilation * sh, columns.dilation * sw, sc)
-        lead = ((self.groups, some * sc),) if self.groups > 1 else ()
-        shape = (f, f, n, *self.covers, rows.kernel, columns.kernel, some)
-        strides = (down, right, sn, f * down, f * right, *kernel)
-        axes = (*lead, *zip(shape, strides, strict=True))
-        view: Array = self.xp.lib.stride_tricks.as_strided(padded, *zip(*axes, strict=True))
+        shape = (self.groups, f, f, n, *self.covers, rows.kernel, columns.kernel, some)
+        strides = (some * sc, down, right, sn, f * down, f * right, *kernel)
+        view: Array = self.xp.lib.stride_tricks.as_strided(padded, shape, strides)
         return view
 
     def _padded(self, s: slice) -> Array:
@@ -108,21 +110,19 @@ class Im2col:
         return self.padded[:n]
 
     def _columns(self, s: slice) -> Array:
-        """(T, kh*kw*C) for images x[s], groups first; narrow ones lie in memory transposed."""
+        """(groups, T, kh*kw*C) for images x[s]; narrow ones lie in memory transposed."""
         if s.start in self.kept:
             return self.kept[s.start]
         places = self._places(self._padded(s))
-        lead, T, K = places.shape[:-8], prod(places.shape[-8:-3]), prod(places.shape[-3:])
+        groups, T, K = self.groups, prod(places.shape[1:6]), prod(places.shape[6:])
         if not self.narrow:
             columns = places
             if not places.flags.c_contiguous:
                 columns = self.xp.empty(places.shape, places.dtype)
                 gather_loop(places, columns)
-            return columns.reshape(*lead, T, K)
-        axes = range(places.ndim)
-        planes = places.transpose(*axes[:-8], *axes[-3:], *axes[-8:-3])
-        planes = planes.copy()  # never a view of `padded`
-        columns = planes.reshape(*lead, K, T).swapaxes(-1, -2)
+            return columns.reshape(groups, T, K)
+        planes = places.transpose(0, 6, 7, 8, *range(1, 6)).copy()  # never a view of `padded`
+        columns = planes.reshape(groups, K, T).swapaxes(1, 2)
         if self.keeps:
             self.kept[s.start] = columns
         return columns
@@ -135,7 +135,7 @@ class Im2col:
     def forward(self, s: slice, z: Array) -> None:
         """The outputs z (T, O) of images x[s], without bias."""
         w = self.w.reshape(-1, self.w.shape[3])
-        self.xp.matmul(self._columns(s), self._grouped(w), out=self._grouped(z))
+        products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def scratch(self, n: int) -> int:
         """The bytes of gradients of n images: of outputs, before ReLU and before pooling, and of
@@ -152,15 +152,15 @@ class Im2col:
         size = self.groups * int(prod(self.w.shape[:3]))
         return 0 if self.pointwise else size
 
-    def room(self, n: int) -> tuple[Array, Array]:
+    def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
         """A buffer (T, O) for the outputs of n images, and its view by pooling windows."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
-        dz = self.xp.empty((T, self.w.shape[3]), self.x.dtype)
+        dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
 
     def new_dw(self) -> Array:
         """Zeros for `backward` to add to."""
-        return self.xp.zeros_like(self.w)
+        return self.xp.zeros_like(self.w, self.sums)
 
     def finish_dw(self, dw: Array) -> Array:
         """The gradient of w: the sum itself."""
@@ -173,15 +173,15 @@ class Im2col:
         """After the last chunk of a pass: frees images whose columns are kept."""
         if self.kept:
             self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
-            self.padded = self._zeros(0)
+            self.padded = self._zeros(0, self.x.dtype)
 
     def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
-        if self._is_whole(y):
+        if self._is_whole(y) and y.dtype == self.sums:
             self.forward(s, y.reshape(-1, y.shape[3]))
             epilogue.bias_relu(y, rows)
         else:
-            z, view = self.room(len(y))
+            z, view = self.room(len(y), self.sums)
             self.forward(s, z)
             epilogue.outputs(view, y, masks, rows, self.covers)
 
@@ -196,33 +196,35 @@ class Im2col:
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
         if not self._is_whole(g):
-            dz, view = self.room(len(g))
+            dz, view = self.room(len(g), g.dtype)
             epilogue.spread(g, masks, view, self.covers)
         progress_hook.get()()
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
         """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
-        w, dz = self.w.reshape(-1, self.w.shape[3]), self._grouped(dz)
+        w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
-            total = self._grouped(dw.reshape(w.shape))
-            total += self._columns(s).swapaxes(-1, -2) @ dz
+            total = self._grouped(dw.reshape(-1, dw.shape[3]))
+            products_loop(self._columns(s).swapaxes(1, 2), dz, total, True)
         if dx is not None and self.pointwise:
-            self.xp.matmul(dz, w.T, out=dx[s].reshape(dz.shape[0], -1))
+            pixels = dx[s].reshape(dz.shape[0], -1, dx.shape[3])
+            products_loop(dz, w.swapaxes(1, 2), pixels, False)
         elif dx is not None:
-            dx[s] = self._overlap_add(self._grouped(w), dz, len(dx[s]))
+            gather_loop(self._overlap_add(w, dz, len(dx[s])), dx[s])
 
     def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
         """Add the gradient of every column, dz @ w.T, to the pixels it was gathered from."""
-        padded = self._zeros(n)
+        padded = self._zeros(n, self.sums)
         places = self._places(padded)
+        outputs, kernel = places.shape[1:6], places.shape[6:]
         if self.narrow:
-            lead, outputs, kernel = places.shape[:-8], places.shape[-8:-3], places.shape[-3:]
-            dcols = (w @ dz.swapaxes(-1, -2)).reshape(*lead, *kernel, *outputs)
-            axes = range(dcols.ndim)
-            dcols = dcols.transpose(*axes[:-8], *axes[-5:], *axes[-8:-5])
+            dcols = self.xp.empty((self.groups, *kernel, *outputs), self.sums)
+            products_loop(w, dz.swapaxes(1, 2), dcols.reshape(*w.shape[:2], -1), False)
+            dcols = dcols.transpose(0, *range(4, 9), 1, 2, 3)
         else:
-            dcols = (dz @ w.swapaxes(-1, -2)).reshape(places.shape)
+            dcols = self.xp.empty(places.shape, self.sums)
+            products_loop(dz, w.swapaxes(1, 2), dcols.reshape(*dz.shape[:2], -1), False)
         overlap_loop(places, dcols)
         return self._cropped(padded)
 
@@ -282,7 +284,7 @@ class Direct(Im2col):
         """Whether it is compiled for images x (N, H, W, C) and w (kh, kw, C, O)."""
         (rows, columns), (_, _, C, O) = windows, w.shape
         plain = groups == 1 and rows.stride == columns.stride
-        few = C <= NARROW and O % 16 == 0 and x.dtype == "float32"
+        few = C <= NARROW and O % 16 == 0 and (x.dtype == "float32" or on_host_in_16_bits(x))
         undilated = rows.dilation == columns.dilation == 1
         compiled = direct_outputs.compiled is not None and of(x).is_host
         return compiled and plain and few and undilated

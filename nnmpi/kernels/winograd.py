@@ -5,24 +5,29 @@
 
     x ---- phases ---> P (m, m, n, th+1, tw+1, C)     pixel (m*i + a, m*j + b) of padded x
     P ---- tiles ----> D (t, t, T, C)                 pixel (a, b) of every tile
-    V = kron(B', B') @ D                              t*t products instead of 9*m*m
+    V = kron(B', B') @ D  (t*t, n, th, tw, C)         t*t products instead of 9*m*m
     M[k] = V[k] (T, C) @ U[k] (C, O)                  U = kron(G, G) @ w
     Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
 
 and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
 F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
 transforms are GEMMs, and planes are padded by 16 elements because rows that are a power of two
-apart share a cache set.
+apart share a cache set. Of images in 16 bits, V, U and the gradient of M are rounded to 16 bits too,
+and all transforms and sums are in float32.
 """
 
 from functools import lru_cache
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import xp_of
+from nnmpi.dtypes import wide
 from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.kernels.halves import cast
+from nnmpi.kernels.products import products_loop
 from nnmpi.native.table import kernel
 
 _PLANE_PAD = 16
@@ -153,26 +158,24 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 
 @kernel
-def winograd_tiles(x: np.ndarray, V: np.ndarray, m: int, p: int, th: int, tw: int) -> None:
-    """V (t*t, T * C) = kron(B', B') D of x (n, H, W, C)."""
-    n, H, W, C = x.shape
-    q, B = Tiling(m, H, W, p, th, tw), transform(m, x.dtype.name).B
-    P = np.zeros((m, m, n, th + 1, tw + 1, C), x.dtype)
+def winograd_tiles(x: np.ndarray, V: np.ndarray, p: int) -> None:
+    """V (t*t, n, th, tw, C) = kron(B', B') D of x (n, H, W, C), padded by p."""
+    q, n = _tiling(x, V, p), len(x)
+    P = np.zeros((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), x.dtype)
     split_phases(x, P, q)
-    D = padded(len(B), n * th * tw * C, x.dtype)
-    gather_tiles(P, _by_tile(D, q, n), q)
-    np.matmul(B, D, out=V)
+    D = tiles(q, n, V.shape[4], x.dtype)
+    gather_tiles(P, _by_tile(D), q)
+    np.matmul(transform(q.m, x.dtype.name).B, matrix(D), out=matrix(V))
 
 
 @kernel
-def winograd_images(V: np.ndarray, x: np.ndarray, m: int, p: int, th: int, tw: int) -> None:
+def winograd_images(V: np.ndarray, x: np.ndarray, p: int) -> None:
     """The transpose: x is the sum of kron(B', B').T V over tiles."""
-    n, H, W, C = x.shape
-    q, B = Tiling(m, H, W, p, th, tw), transform(m, x.dtype.name).B
-    D = padded(len(B), n * th * tw * C, x.dtype)
-    np.matmul(B.T, V, out=D)
-    P = np.empty((m, m, n, th + 1, tw + 1, C), x.dtype)
-    scatter_tiles(_by_tile(D, q, n), P, q)
+    q, n = _tiling(x, V, p), len(x)
+    D = tiles(q, n, V.shape[4], V.dtype)
+    np.matmul(transform(q.m, V.dtype.name).B.T, matrix(V), out=matrix(D))
+    P = np.empty((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), V.dtype)
+    scatter_tiles(_by_tile(D), P, q)
     merge_phases(P, x, q)
 
 
@@ -184,14 +187,12 @@ def winograd_outputs(
     upper: np.ndarray | None,
     bias: np.ndarray | None,
     zero: np.ndarray | None,
-    m: int,
-    th: int,
-    tw: int,
 ) -> None:
-    """y (n, h, w, O) from M (t*t, T * O): kron(A', A') M, then the epilogue."""
-    Y = padded(m**2, M.shape[1], M.dtype)
-    np.matmul(transform(m, M.dtype.name).A, M, out=Y)
-    z, covers = _by_window(Y, len(y), th, tw, left is not None)
+    """y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
+    m = isqrt(len(M)) - 2
+    Y = np.empty((m * m, *M.shape[1:]), M.dtype)
+    np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
+    z, covers = _by_window(Y, left is not None)
     masks, rows = epilogue.Masks(left, upper), epilogue.RowConstants(bias, zero)
     epilogue.outputs(z, y, masks, rows, covers)
 
@@ -204,49 +205,50 @@ def winograd_gradients(
     upper: np.ndarray | None,
     db: np.ndarray | None,
     M: np.ndarray,
-    m: int,
-    th: int,
-    tw: int,
 ) -> None:
     """The transpose: M, and what is added to db, from the gradient of y."""
-    Y = padded(m**2, M.shape[1], M.dtype)
-    z, covers = _by_window(Y, len(g), th, tw, left is not None)
+    m = isqrt(len(M)) - 2
+    Y = np.empty((m * m, *M.shape[1:]), M.dtype)
+    z, covers = _by_window(Y, left is not None)
     epilogue.spread(epilogue.masked(g, y, db), epilogue.Masks(left, upper), z, covers)
-    np.matmul(transform(m, M.dtype.name).A.T, Y, out=M)
+    np.matmul(transform(m, M.dtype.name).A.T, matrix(Y), out=matrix(M))
 
 
-def _by_window(
-    Y: np.ndarray, n: int, th: int, tw: int, pool: bool
-) -> tuple[np.ndarray, tuple[int, int]]:
-    """Output pixels Y (m*m, T * O) as the epilogue takes them, a view, and what they cover:
-    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O)."""
-    m = int(len(Y) ** 0.5)
-    Y = Y.reshape(m, m, n, th, tw, -1)
+def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
+    """How the tiles V cover the images x."""
+    (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
+    return Tiling(isqrt(T) - 2, H, W, p, th, tw)
+
+
+def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
+    """Output pixels Y (m*m, n, th, tw, O) as the epilogue takes them, a view, and what they cover.
+
+    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
+    """
+    Y = _by_tile(Y)
+    m, _, _, th, tw, _ = Y.shape
     if not pool:
         return Y.transpose(2, 3, 0, 4, 1, 5), (th * m, tw * m)
     Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
     return Y.transpose(1, 3, 4, 5, 0, 6, 2, 7), (th * m // 2, tw * m // 2)
 
 
-@kernel
-def products_loop(A: np.ndarray, B: np.ndarray, C: np.ndarray, adds: bool) -> None:
-    """C[k] = A[k] @ B[k] for each k, or += if it adds."""
-    if adds:
-        C += np.matmul(A, B)
-    else:
-        np.matmul(A, B, out=C)
+def tiles(q: Tiling, n: int, channels: int, dtype: Any, xp: Any = np) -> np.ndarray:
+    """Uninitialised tiles (t*t, n, th, tw, channels) of n images, with padding between planes."""
+    planes, size = (q.m + 2) ** 2, n * q.th * q.tw * channels
+    matrix: np.ndarray = xp.empty((planes, size + _PLANE_PAD), dtype)
+    return matrix[:, :size].reshape(planes, n, q.th, q.tw, channels)
 
 
-def padded(k: int, size: int, dtype: np.dtype, xp: Any = np) -> np.ndarray:
-    """An uninitialised matrix (k, size) with padding between its rows."""
-    matrix: np.ndarray = xp.empty((k, size + _PLANE_PAD), dtype)
-    return matrix[:, :size]
+def matrix(X: np.ndarray) -> np.ndarray:
+    """Planes (k, n, th, tw, C) as a matrix (k, n * th * tw * C), a view."""
+    return X.reshape(len(X), -1)
 
 
-def _by_tile(X: np.ndarray, q: Tiling, n: int) -> np.ndarray:
-    """(k*k, T*c) as (k, k, n, th, tw, c)."""
-    k = int(X.shape[0] ** 0.5)
-    return X.reshape(k, k, n, q.th, q.tw, -1)
+def _by_tile(X: np.ndarray) -> np.ndarray:
+    """Planes (k*k, n, th, tw, C) as (k, k, n, th, tw, C), a view."""
+    k = isqrt(len(X))
+    return X.reshape(k, k, *X.shape[1:])
 
 
 class Winograd:
@@ -256,22 +258,24 @@ class Winograd:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q = x, w, q
         self.C, self.O = w.shape[2:]
+        self.sums = wide(w.dtype)
         self.U = self.transformed()
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
     @property
     def f(self) -> Transform:
         """The matrices of the transforms, which a process has once."""
-        return transform(self.q.m, self.w.dtype.name)
+        return transform(self.q.m, self.sums.name)
 
     def transformed(self) -> np.ndarray:
         """U; not kept for the backward pass, since it is up to four times as large as w."""
-        U: np.ndarray = (self.f.G @ self.w.reshape(9, -1)).reshape(-1, self.C, self.O)
+        w = self.w.reshape(9, -1).astype(self.sums, copy=False)
+        U: np.ndarray = cast((self.f.G @ w).reshape(-1, self.C, self.O), self.w.dtype)
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Before the first `gradients`: transforms w again, as it is now. Each U[k] is transposed
-        in memory: BLAS is slow at transposing short rows."""
+        """Transforms w again, as it is now; each U[k] is transposed in memory, which BLAS does
+        slowly."""
         if needs_dx:
             self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
 
@@ -279,32 +283,29 @@ class Winograd:
         """After the last chunk of a pass: frees U, and the images, whose tiles are kept."""
         self.U, self.x = self.w[:0], np.empty((0, *self.x.shape[1:]), self.x.dtype)
 
-    def _tiles(self, n: int, channels: int) -> np.ndarray:
-        """An uninitialised matrix (t*t, T * channels)."""
-        size = n * self.q.th * self.q.tw * channels
-        return padded(len(self.f.B), size, self.x.dtype, xp_of(self.x))
-
-    def _by_tile(self, X: np.ndarray, channels: int) -> np.ndarray:
-        return X.reshape(len(X), -1, channels)
+    def _tiles(self, n: int, channels: int, dtype: Any) -> np.ndarray:
+        """Uninitialised tiles of n images."""
+        return tiles(self.q, n, channels, dtype, xp_of(self.x))
 
     def scratch(self, n: int) -> int:
         """The bytes of dU, and of U, which is transposed before dM and dV of n images are made."""
         tiles, U = n * self.q.th * self.q.tw, self.C * self.O
-        numbers: int = 2 * U + max(U, tiles * (self.O + self.C))
-        return len(self.f.B) * self.w.itemsize * numbers
+        small, large = self.w.itemsize, self.sums.itemsize
+        work = max(U * small, tiles * (self.O * small + self.C * large))
+        return len(self.f.B) * (U * (small + large) + work)
 
     def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
-        x, q = self.x[s], self.q
-        V = self.kept[s.start] = self._tiles(len(x), self.C)
-        winograd_tiles(x, V, q.m, q.p, q.th, q.tw)
-        M = self._tiles(len(x), self.O)
-        products_loop(self._by_tile(V, self.C), self.U, self._by_tile(M, self.O), False)
-        winograd_outputs(M, y, *masks, *rows, q.m, q.th, q.tw)
+        x = self.x[s]
+        V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
+        winograd_tiles(x, V, self.q.p)
+        M = self._tiles(len(x), self.O, self.sums)
+        products_loop(_rows(V), self.U, _rows(M), False)
+        winograd_outputs(M, y, *masks, *rows)
 
     def new_dw(self) -> np.ndarray:
         """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
-        return np.zeros((len(self.f.B), self.O, self.C), self.w.dtype)
+        return np.zeros((len(self.f.B), self.O, self.C), self.sums)
 
     def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
         """The gradient of w (3, 3, C, O) from that sum, a view."""
@@ -315,16 +316,20 @@ class Winograd:
         self, s: slice, g: np.ndarray, y: np.ndarray | None, masks: Masks, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
-        q, dx = self.q, shared.dx
-        dM2 = self._tiles(len(g), self.O)
-        winograd_gradients(g, y, *masks, shared.db, dM2, q.m, q.th, q.tw)
-        dM, progress = self._by_tile(dM2, self.O), progress_hook.get()
+        progress = progress_hook.get()
+        tiles = self._tiles(len(g), self.O, g.dtype)
+        winograd_gradients(g, y, *masks, shared.db, tiles)
+        dM = _rows(tiles)
         if shared.dw is not None:
-            V = self._by_tile(self.kept[s.start], self.C)
             progress()
-            products_loop(dM.transpose(0, 2, 1), V, shared.dw, True)
-        if dx is not None:
-            dV = self._tiles(len(g), self.C)
+            products_loop(dM.transpose(0, 2, 1), _rows(self.kept[s.start]), shared.dw, True)
+        if shared.dx is not None:
+            dV = self._tiles(len(g), self.C, self.sums)
             progress()
-            products_loop(dM, self.U, self._by_tile(dV, self.C), False)
-            winograd_images(dV, dx[s], q.m, q.p, q.th, q.tw)
+            products_loop(dM, self.U, _rows(dV), False)
+            winograd_images(dV, shared.dx[s], self.q.p)
+
+
+def _rows(X: np.ndarray) -> np.ndarray:
+    """Planes (k, n, th, tw, C) as matrices (k, T, C), a view."""
+    return X.reshape(len(X), -1, X.shape[-1])

@@ -116,7 +116,7 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     int i = a->arrays++, axes = PyArray_NDIM(x), flags = PyArray_FLAGS(x), type = PyArray_TYPE(x);
     if (q->type < 0 && a->type < 0 && (type == NPY_FLOAT || type == NPY_DOUBLE)) a->type = type;
     int half = 0, wanted = q->type < 0 ? a->type : q->type;
-    if (type != wanted && (q->kind == 'f' || q->kind == 'r')) a->halves += (half = half_of(x)) != 0;
+    if (type != wanted && strchr("fhr", q->kind)) a->halves += (half = half_of(x)) != 0;
     if ((type != wanted && !half) || !PyArray_ISNOTSWAPPED(x) ||
         (flags & q->flags) != q->flags || a->used + 2 * axes > ROOM)
         return 0;
@@ -203,7 +203,7 @@ static const char *described(const char *s, Argument *q, npy_uint64 *letters) {
     if ((q->is_written = *s == '=')) s++;
     if ((q->may_be_none = *s == '?')) s++;
     q->kind = *s++;
-    q->type = q->kind == 'f' ? NPY_FLOAT : q->kind == 'i' ? NPY_INT64 : -1;
+    q->type = q->kind == 'f' || q->kind == 'h' ? NPY_FLOAT : q->kind == 'i' ? NPY_INT64 : -1;
     q->type = q->kind == 'u' ? NPY_UINT32 : q->kind == 'b' ? NPY_BOOL : q->type;
     if (*s && strchr("-<:@", *s)) q->layout = *s++;
     q->flags = NPY_ARRAY_ALIGNED | (q->is_written ? NPY_ARRAY_WRITEABLE : 0) |

@@ -1,11 +1,11 @@
-/* The columns of a convolution: each place of its kernel in each output's window, in float32.
+/* The columns of a convolution: each place of its kernel in each output's window.
 
    `places` is a view (..., kw, C) of padded images, in which windows overlap, `columns` an array
    of its shape.
 
-   gather_loop(places, columns)     columns = places
-   overlap_loop(places, columns)    places += columns, window by window */
-#include "native.h"
+   gather_loop(places, columns)     columns = places, of float32 or 16 bits each
+   overlap_loop(places, columns)    places += columns, window by window, in float32 */
+#include "halves.h"
 
 #define MOST_AXES 10
 
@@ -27,21 +27,28 @@ static int runs_of(const Arguments *a, Runs *r) {
     return 1;
 }
 
-static float *next(Runs *r, float *at) {
+/* From one run to the next, in numbers. */
+static npy_intp next(Runs *r) {
+    npy_intp by = 0;
     for (int i = r->axes - 1; i >= 0; i--) {
-        at += r->by[i];
-        if (++r->at[i] < r->size[i]) return at;
-        at -= r->by[i] * r->size[i], r->at[i] = 0;
+        by += r->by[i];
+        if (++r->at[i] < r->size[i]) return by;
+        by -= r->by[i] * r->size[i], r->at[i] = 0;
     }
-    return at;
+    return by;
 }
 
 static int gather_loop(Arguments *a) {
     Runs r;
-    if (!runs_of(a, &r)) return NOT_MADE_FOR;
-    float *places = a->at[0], *columns = a->at[1];
-    for (npy_intp k = 0; k < r.runs; k++, columns += r.run, places = next(&r, places))
-        memcpy(columns, places, r.run * sizeof *columns);
+    const Array *x = a->array, *y = x + 1;
+    if (!runs_of(a, &r) || (x->half && y->half && x->half != y->half)) return NOT_MADE_FOR;
+    without_gil(a, a->bytes);
+    const char *places = a->at[0];
+    char *columns = a->at[1];
+    for (npy_intp k = 0; k < r.runs; k++, columns += r.run * y->itemsize) {
+        convert(x->half, y->half, places, columns, r.run);
+        places += next(&r) * x->itemsize;
+    }
     return DONE;
 }
 
@@ -50,14 +57,14 @@ static int overlap_loop(Arguments *a) {
     if (!runs_of(a, &r)) return NOT_MADE_FOR;
     float *places = a->at[0];
     const float *columns = a->at[1];
-    for (npy_intp k = 0; k < r.runs; k++, columns += r.run, places = next(&r, places))
+    for (npy_intp k = 0; k < r.runs; k++, columns += r.run, places += next(&r))
 #pragma GCC ivdep
         for (npy_intp i = 0; i < r.run; i++) places[i] += columns[i];
     return DONE;
 }
 
 Kernel column_kernels[] = {
-    KERNEL(gather_loop, "f-* =f*"),
+    HALVES(gather_loop, "f-* =f*"),
     KERNEL(overlap_loop, "=f<* f*"),
     END_OF_KERNELS,
 };

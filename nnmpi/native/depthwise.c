@@ -120,8 +120,8 @@ DEPTHWISE(depthwise_images, images, 2, 0)
 DEPTHWISE(depthwise_weights, weights, 0, 1)
 
 Kernel depthwise_kernels[] = {
-    KERNEL(depthwise_outputs, "f-nHWC fijC =f-nhwC % % % %"),
-    KERNEL(depthwise_images, "f-nhwC fijC =f-nHWC % % % %"),
-    KERNEL(depthwise_weights, "f-nHWC f-nhwC =fijC % % % %"),
+    PARTS("n", depthwise_outputs, "f-nHWC fijC =f-nhwC % % % %"),
+    PARTS("n", depthwise_images, "f-nhwC fijC =f-nHWC % % % %"),
+    PARTS("n", depthwise_weights, "f-nHWC f-nhwC =fijC % % % %"),
     END_OF_KERNELS,
 };

@@ -43,7 +43,7 @@ static void weight_gradient(const Images *s, const float *x, const float *dz, np
 }
 
 static void outputs(const Images *s, const Outputs *q, const float *x, const float *w, float *room) {
-    npy_intp width = q->w * q->O, S = q->n * q->h * width;
+    npy_intp width = q->w * q->O, S = q->below;
     float *y = q->y;
     for (npy_intp n = 0; n < q->n; n++, x += s->image)
         for (npy_intp h = 0; h < q->h; h++, y += width) {
@@ -62,7 +62,7 @@ static void outputs(const Images *s, const Outputs *q, const float *x, const flo
 }
 
 static void gradients(const Images *s, const Gradient *q, const float *x, float *dw, float *room) {
-    npy_intp width = q->w * q->O, S = q->n * q->h * width, at = 0;
+    npy_intp width = q->w * q->O, S = q->below, at = 0;
     float *g = room, *z = room + width;
     for (npy_intp n = 0; n < q->n; n++, x += s->image)
         for (npy_intp h = 0; h < q->h; h++, at += width) {
@@ -114,8 +114,8 @@ static int direct_gradients(Arguments *a) {
 
 Kernel direct_kernels[] = {
 #ifdef FUSED
-    KERNEL(direct_outputs, "fnHWC fijCO " OUTPUTS " %"),
-    KERNEL(direct_gradients, "fnHWC " GRADIENT " =fijCO %"),
+    PARTS("n", direct_outputs, "fnHWC fijCO " OUTPUTS " %"),
+    PARTS("n", direct_gradients, "fnHWC " GRADIENT " =fijCO %"),
 #endif
     END_OF_KERNELS,
 };

@@ -36,8 +36,14 @@ static void next(Windows *w) {
     }
 }
 
-static void pool(Windows w, const float *z, float *y, npy_bool *left, npy_bool *upper) {
-    npy_intp S = w.rows * w.width;
+/* Numbers between the halves of `left`, the array of this number; 0 of None. In a part of the arrays
+   they are those of the whole. */
+static npy_intp below_of(const Arguments *a, int left) {
+    return a->at[left] ? step(a, left, 0) : 0;
+}
+
+static void pool(Windows w, const float *z, float *y, npy_bool *left, npy_intp S,
+                 npy_bool *upper) {
     for (npy_intp r = 0; r < w.rows; r++, next(&w)) {
         const float *a = z + w.offset, *b = a + w.right, *c = a + w.down, *d = c + w.right;
         npy_intp s = r * w.width;
@@ -45,8 +51,8 @@ static void pool(Windows w, const float *z, float *y, npy_bool *left, npy_bool *
     }
 }
 
-static void unpool(Windows w, const float *g, const npy_bool *left, const npy_bool *upper, float *dz) {
-    npy_intp S = w.rows * w.width;
+static void unpool(Windows w, const float *g, const npy_bool *left, npy_intp S,
+                   const npy_bool *upper, float *dz) {
     for (npy_intp r = 0; r < w.rows; r++, next(&w)) {
         float *a = dz + w.offset, *b = a + w.right, *c = a + w.down, *d = c + w.right;
         npy_intp s = r * w.width;
@@ -57,14 +63,14 @@ static void unpool(Windows w, const float *g, const npy_bool *left, const npy_bo
 static int pool_loop(Arguments *a) {
     Windows w;
     if (!windows(a, 0, &w)) return NOT_MADE_FOR;
-    pool(w, a->at[0], a->at[1], a->at[2], a->at[3]);
+    pool(w, a->at[0], a->at[1], a->at[2], below_of(a, 2), a->at[3]);
     return DONE;
 }
 
 static int unpool_loop(Arguments *a) {
     Windows w;
     if (!windows(a, 3, &w)) return NOT_MADE_FOR;
-    unpool(w, a->at[0], a->at[1], a->at[2], a->at[3]);
+    unpool(w, a->at[0], a->at[1], below_of(a, 1), a->at[2], a->at[3]);
     return DONE;
 }
 
@@ -82,7 +88,7 @@ static int relu_gradient_loop(Arguments *a) {
 
 int outputs_of(const Arguments *a, int first, Outputs *q) {
     void *const *at = a->at + first;
-    *q = (Outputs){SIZE(a, 'n'), SIZE(a, 'h'), SIZE(a, 'w'), SIZE(a, 'O'),
+    *q = (Outputs){SIZE(a, 'n'), SIZE(a, 'h'), SIZE(a, 'w'), SIZE(a, 'O'), below_of(a, first + 1),
                    at[0],        at[1],        at[2],        at[3],        at[4] != NULL};
     return !at[1] == !at[2];
 }
@@ -90,6 +96,7 @@ int outputs_of(const Arguments *a, int first, Outputs *q) {
 int gradient_of(const Arguments *a, int first, Gradient *q) {
     void *const *at = a->at + first;
     *q = (Gradient){SIZE(a, 'n'),      SIZE(a, 'h'),      SIZE(a, 'w'),      SIZE(a, 'O'),
+                    below_of(a, first + 2),
                     step(a, first, 0), step(a, first, 1), step(a, first, 2), step(a, first, 3),
                     at[0],             at[1],             at[2],             at[3],
                     at[4]};
@@ -97,8 +104,8 @@ int gradient_of(const Arguments *a, int first, Gradient *q) {
 }
 
 Kernel epilogue_kernels[] = {
-    KERNEL(pool_loop, "f-22* =f* =b2* =b*"),
-    KERNEL(unpool_loop, "f* b2* b* =f-22*"),
+    PARTS("*", pool_loop, "f-22* =f* =b2* =b*"),
+    PARTS("*", unpool_loop, "f* b2* b* =f-22*"),
     PARTS("R", bias_relu_loop, "=fRW ?fW ?fW"),
     PARTS("*", relu_gradient_loop, "f* f* =f*"),
     END_OF_KERNELS,

@@ -62,7 +62,7 @@ static inline void relu_gradient_row(npy_intp n, const float *g, const float *y,
 /* The outputs y (n, h, w, O) of a convolution, and what is kept of pooling: which of a window, in
    the order above, was the largest; NULL if it does not pool. */
 typedef struct {
-    npy_intp n, h, w, O;
+    npy_intp n, h, w, O, below; /* numbers from left[0] to left[1] */
     float *y;
     npy_bool *left, *upper; /* (2, n, h, w, O) and (n, h, w, O) */
     const float *bias;      /* (O); NULL if there is none */
@@ -75,7 +75,7 @@ int outputs_of(const Arguments *a, int first, Outputs *out);
 
 /* Its gradient g (n, h, w, O), in any strides, and what it is masked by. */
 typedef struct {
-    npy_intp n, h, w, O, image, row, column, channel;
+    npy_intp n, h, w, O, below, image, row, column, channel;
     const float *g, *y; /* y is NULL if there is no ReLU */
     const npy_bool *left, *upper;
     float *db; /* (O), to which sums of the gradient are added; NULL if it is not needed */

@@ -24,6 +24,7 @@ typedef struct {
     npy_intp numbers;               /* of one index, or of all */
     npy_intp size[10], step[10];    /* in memory */
     int is_flat;                    /* copied in the order of memory */
+    int half;
 } Copied;
 
 /* Copies numbers in 16 bits, in the order of their axes; returns where they end. */
@@ -54,6 +55,11 @@ static int axis_of(const Arguments *a, int i, char letter) {
     return axis;
 }
 
+/* Whether the kernel gets a copy of it. */
+static int is_copied(const Arguments *a, int i) {
+    return a->at[i] && a->array[i].half && a->first[a->array[i].argument].kind != 'h';
+}
+
 /* How many indices an axis has. */
 static npy_intp length_of(const Arguments *a, char letter) {
     if (letter == '@') return a->n;
@@ -67,7 +73,8 @@ static npy_intp length_of(const Arguments *a, char letter) {
 static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
     const Array *x = a->array + i;
     const Argument *q = a->first + x->argument;
-    Copied c = {.at = a->at[i], .axis = -1, .numbers = q->layout == '@' ? a->n : numbers(a, i)};
+    Copied c = {.at = a->at[i], .axis = -1, .half = x->half};
+    c.numbers = q->layout == '@' ? a->n : numbers(a, i);
     for (int k = 0; k < x->axes; k++) c.size[k] = size(a, i, k), c.step[k] = step(a, i, k);
     if (q->layout == '@') c.axis = letter == '@' ? -2 : -1;
     else if (letter) c.axis = axis_of(a, i, letter);
@@ -83,7 +90,7 @@ static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
 static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count,
                  int is_back) {
     npy_uint16 *at = (npy_uint16 *)(c->at + start * c->jump);
-    int half = a->array[i].half;
+    int half = c->half;
     npy_intp n = c->axis == -1 ? c->numbers : count, size[10];
     if (c->is_flat) {
         if (is_back) round_to(half, c->copy, at, n);
@@ -98,6 +105,7 @@ static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy
 /* What the kernel sees of an array: some indices, and its copy. */
 static void show(Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count) {
     npy_intp *sizes = a->room + a->array[i].sizes, *steps = sizes + a->array[i].axes, step = 1;
+    if (c->copy) a->array[i].half = 0, a->array[i].itemsize = sizeof(float);
     a->at[i] = c->copy ? (char *)c->copy : c->at + start * c->jump;
     if (c->is_flat) return;
     if (c->axis >= 0) sizes[c->axis] = count;
@@ -142,17 +150,17 @@ int in_float32(const Kernel *kernel, Arguments *a) {
             continue;
         }
         c[i] = cut(a, i, *along, whole);
-        is_windows |= a->array[i].half && a->first[a->array[i].argument].layout == '<';
-        if (a->array[i].half && c[i].axis != -1 && c[i].numbers > most) most = c[i].numbers;
+        is_windows |= is_copied(a, i) && a->first[a->array[i].argument].layout == '<';
+        if (is_copied(a, i) && c[i].axis != -1 && c[i].numbers > most) most = c[i].numbers;
     }
     part = PART / most > LANES_OF_PART ? PART / most / LANES_OF_PART * LANES_OF_PART : PART / most;
     part = part < 1 ? 1 : part > whole ? whole : part;
     for (int i = 0; i < a->arrays; i++) /* each begins with a line of the cache */
-        if (c[i].at && a->array[i].half)
+        if (is_copied(a, i))
             room += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
     float *copies = aligned_alloc(64, room * sizeof *copies), *next = copies;
     for (int i = 0; copies && i < a->arrays; i++)
-        if (c[i].at && a->array[i].half) {
+        if (is_copied(a, i)) {
             c[i].copy = next;
             next += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
         }
@@ -181,11 +189,9 @@ static int multiply_loop(Arguments *a) {
 /* Copies from 16 bits or float32 to either. */
 static int cast_loop(Arguments *a) {
     int from = a->array[0].half, to = a->array[1].half;
-    npy_intp n = a->n;
-    if (from == to) memcpy(a->at[1], a->at[0], n * a->array[0].itemsize);
-    else if (!to) widen(from, a->at[0], a->at[1], n);
-    else if (!from) round_to(to, a->at[0], a->at[1], n);
-    return !from || !to || from == to ? DONE : NOT_MADE_FOR;
+    if (from && to && from != to) return NOT_MADE_FOR;
+    convert(from, to, a->at[0], a->at[1], a->n);
+    return DONE;
 }
 
 static int round_loop(Arguments *a) {

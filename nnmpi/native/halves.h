@@ -93,4 +93,11 @@ static inline void round_to(int half, const float *x, npy_uint16 *y, npy_intp n)
     else round_float16(x, y, n);
 }
 
+/* n neighbours in memory of these types, 0 for float32, of which one is that or both are alike. */
+static inline void convert(int from, int to, const void *x, void *y, npy_intp n) {
+    if (from == to) memcpy(y, x, n * (from ? sizeof(npy_uint16) : sizeof(float)));
+    else if (to) round_to(to, x, y, n);
+    else widen(from, x, y, n);
+}
+
 #endif

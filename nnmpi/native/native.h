@@ -11,6 +11,7 @@
 
        f i u b   an array of float32, int64, uint32, bool       r  of float32 or float64, all alike
                  f and r of float32 may have 16 bits, too: halves.c
+       h         an f whose 16 bits the kernel sees as they are
        =         it is written: nothing else that the kernel gets has a number in common with it
        ?         or None
        NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
@@ -87,8 +88,8 @@ typedef struct {
     int (*compute)(Arguments *);
     int decides; /* 1: it gives the GIL back itself; 2: and takes arrays in 16 bits itself */
     const char *along; /* the axis along which parts are computed alike: the first of these letters
-                          with a size, which is the first axis of arrays that have it, but for axes of size 1;
-                          "@" of arrays @, "*" of *; "" if there is none */
+                          with a size; "@" of arrays @, "*" of *; "" if there is none. Of arrays
+                          in which another axis is before it the kernel reads steps, not sizes */
     Argument arguments[MOST_ARGUMENTS + 1];
 } Kernel;
 

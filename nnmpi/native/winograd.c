@@ -1,21 +1,43 @@
 /* Winograd's transforms of 3x3 convolutions, in float32, channels last.
 
-   n images of H x W pixels with C channels, padded by `pad`, in th x tw tiles each
+   n images of H x W pixels with C channels, padded by `pad`, in i x j tiles of side x side outputs;
+   T = (side + 2)^2, the pixels of a tile of inputs
 
-   winograd_tiles(x, V, side, pad, th, tw)     V (tile^2, n th tw C) from x (n, H, W, C)
-   winograd_images(V, x, side, pad, th, tw)    and back, added up where tiles overlap
+   winograd_tiles(x, V, pad)     V (T, n, i, j, C) from x (n, H, W, C)
+   winograd_images(V, x, pad)    and back, added up where tiles overlap
 
-   winograd_outputs(M, y, left, upper, bias, zero, side, th, tw)
-       y (n, h, w, O) from M (tile^2, n th tw O), after pooling, bias and ReLU
-   winograd_gradients(g, y, left, upper, db, M, side, th, tw)
-       and back: M from the gradient g of y, and the sums of what passes ReLU added to db */
+   winograd_outputs(M, y, left, upper, bias, zero)
+       y (n, h, w, O) from M (T, n, i, j, O), after pooling, bias and ReLU
+   winograd_gradients(g, y, left, upper, db, M)
+       and back: M from the gradient g of y, and the sums of what passes ReLU added to db
+
+   Tiles that are written, which are factors of products, may have 16 bits: each is rounded once. */
 #include "epilogue.h"
+#include "halves.h"
 #include <stdlib.h>
 
+/* V or M: each pixel of a tile is a plane of its own. */
 typedef struct {
-    npy_intp n, H, W, C, pad, th, tw;
+    npy_intp side, down, across, C;      /* tiles of an image */
+    npy_intp plane, image, row, column; /* numbers from one to the next */
+    int half;
+    char *at;
+} Tiles;
+
+static inline void *tile(const Tiles *t, npy_intp n, npy_intp i, npy_intp j) {
+    npy_intp itemsize = t->half ? sizeof(npy_uint16) : sizeof(float);
+    return t->at + (n * t->image + i * t->row + j * t->column) * itemsize;
+}
+
+/* Pixels of a tile in 16 bits, from float32. */
+static void round_tile(const Tiles *t, npy_intp pixels, const float *from, npy_uint16 *to) {
+    for (npy_intp k = 0; k < pixels; k++, from += t->C, to += t->plane)
+        round_to(t->half, from, to, t->C);
+}
+
+typedef struct {
+    npy_intp n, H, W, pad;
     npy_intp image, row, column; /* numbers from one to the next */
-    npy_intp plane;              /* the same of V */
 } Grid;
 
 /* The channels of a pixel of the padded image; NULL in the padding. */
@@ -28,7 +50,7 @@ static inline float *pixel(const Grid *q, float *images, npy_intp n, npy_intp h,
 /* The side x side raw outputs z of tile (i, j) of image n, to their place. */
 static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int side, const float *z) {
     int step = q->left ? 2 : 1, many = side / step;
-    npy_intp O = q->O, S = q->n * q->h * q->w * O;
+    npy_intp O = q->O, S = q->below;
     for (int a = 0; a < many; a++)
         for (int b = 0; b < many; b++) {
             npy_intp h = i * many + a, w = j * many + b;
@@ -48,7 +70,7 @@ static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int s
 static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int side, float *z,
                       float *row) {
     int step = q->left ? 2 : 1, many = side / step;
-    npy_intp O = q->O, S = q->n * q->h * q->w * O;
+    npy_intp O = q->O, S = q->below;
     if ((i + 1) * many > q->h || (j + 1) * many > q->w) memset(z, 0, side * side * O * sizeof *z);
     for (int a = 0; a < many; a++)
         for (int b = 0; b < many; b++) {
@@ -75,27 +97,27 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
 #undef SIDE
 #undef OF
 
-/* Whether planes (T, M) have the numbers of n th tw tiles, for outputs of this side, of C channels. */
-static int are_tiles(const Arguments *a, npy_intp side, npy_intp th, npy_intp tw, npy_intp C) {
-    npy_intp M = SIZE(a, 'M'), of_tile = SIZE(a, 'n') * C;
-    return (side == 2 || side == 4) && SIZE(a, 'T') == (side + 2) * (side + 2) && th > 0 &&
-           tw > 0 && M % of_tile == 0 && M / of_tile == th * tw;
+#define MOST_PIXELS 36 /* of a tile */
+
+/* The array of this number; whether its tiles have a side that there is code for. */
+static int tiles_of(const Arguments *a, int x, Tiles *t) {
+    npy_intp T = SIZE(a, 'T');
+    *t = (Tiles){T == 16 ? 2 : 4, SIZE(a, 'i'), SIZE(a, 'j'), size(a, x, 4), step(a, x, 0),
+                 step(a, x, 1), step(a, x, 2), step(a, x, 3), a->array[x].half, a->at[x]};
+    return T == 16 || T == 36;
 }
 
 /* Of images and planes V, arrays of these numbers, or back. */
 static int between(Arguments *a, int images, int planes, int back) {
-    const double *c = a->number;
-    npy_intp side = c[0];
-    float *x = a->at[images], *V = a->at[planes];
-    Grid q = {SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), SIZE(a, 'C'), c[1], c[2], c[3]};
+    Tiles t;
+    Grid q = {SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), a->number[0]};
     q.image = step(a, images, 0), q.row = step(a, images, 1), q.column = step(a, images, 2);
-    q.plane = step(a, planes, 0);
-    if (q.pad < 0 || !are_tiles(a, side, q.th, q.tw, q.C)) return NOT_MADE_FOR;
-    float *outside = calloc(q.C, sizeof(float));
-    if (!outside) return NO_MEMORY;
-    if (back) (side == 2 ? images_2 : images_4)(&q, V, x, outside);
-    else (side == 2 ? tiles_2 : tiles_4)(&q, x, V, outside);
-    free(outside);
+    if (!tiles_of(a, planes, &t) || q.pad < 0) return NOT_MADE_FOR;
+    float *room = calloc((1 + MOST_PIXELS) * t.C, sizeof *room);
+    if (!room) return NO_MEMORY;
+    if (back) (t.side == 2 ? images_2 : images_4)(&q, &t, a->at[images], room);
+    else (t.side == 2 ? tiles_2 : tiles_4)(&q, &t, a->at[images], room, room + t.C);
+    free(room);
     return DONE;
 }
 
@@ -103,40 +125,39 @@ static int winograd_tiles(Arguments *a) { return between(a, 0, 1, 0); }
 
 static int winograd_images(Arguments *a) { return between(a, 1, 0, 1); }
 
-/* Whether so many tiles cover the h x w outputs, pooled or not. */
-static int cover(const Arguments *a, int pools, npy_intp *th, npy_intp *tw) {
-    npy_intp side = a->number[0], many = pools ? side / 2 : side;
-    *th = a->number[1], *tw = a->number[2];
-    return are_tiles(a, side, *th, *tw, SIZE(a, 'O')) && SIZE(a, 'h') <= *th * many &&
-           SIZE(a, 'w') <= *tw * many;
+/* Whether the tiles cover the h x w outputs, pooled or not. */
+static int cover(const Arguments *a, int planes, int pools, Tiles *t) {
+    if (!tiles_of(a, planes, t)) return 0;
+    npy_intp many = pools ? t->side / 2 : t->side;
+    return SIZE(a, 'h') <= t->down * many && SIZE(a, 'w') <= t->across * many;
 }
 
 static int winograd_outputs(Arguments *a) {
-    npy_intp th, tw;
+    Tiles t;
     Outputs q;
-    if (!outputs_of(a, 1, &q) || !cover(a, q.left != NULL, &th, &tw)) return NOT_MADE_FOR;
+    if (!outputs_of(a, 1, &q) || !cover(a, 0, q.left != NULL, &t)) return NOT_MADE_FOR;
     float *room = malloc(16 * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
-    (a->number[0] == 2 ? outputs_2 : outputs_4)(a->at[0], step(a, 0, 0), &q, th, tw, room);
+    (t.side == 2 ? outputs_2 : outputs_4)(&t, &q, room);
     free(room);
     return DONE;
 }
 
 static int winograd_gradients(Arguments *a) {
-    npy_intp th, tw;
+    Tiles t;
     Gradient q;
-    if (!gradient_of(a, 0, &q) || !cover(a, q.left != NULL, &th, &tw)) return NOT_MADE_FOR;
-    float *room = malloc(17 * q.O * sizeof *room);
+    if (!gradient_of(a, 0, &q) || !cover(a, 5, q.left != NULL, &t)) return NOT_MADE_FOR;
+    float *room = malloc((17 + MOST_PIXELS) * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
-    (a->number[0] == 2 ? gradients_2 : gradients_4)(&q, a->at[5], step(a, 5, 0), th, tw, room);
+    (t.side == 2 ? gradients_2 : gradients_4)(&q, &t, room);
     free(room);
     return DONE;
 }
 
 Kernel winograd_kernels[] = {
-    KERNEL(winograd_tiles, "f-nHWC =f-TM % % % %"),
-    KERNEL(winograd_images, "f-TM =f-nHWC % % % %"),
-    KERNEL(winograd_outputs, "f-TM " OUTPUTS " % % %"),
-    KERNEL(winograd_gradients, GRADIENT " =f-TM % % %"),
+    PARTS("n", winograd_tiles, "f-nHWC =h-TnijC %"),
+    PARTS("n", winograd_images, "f-TnijC =f-nHWC %"),
+    PARTS("n", winograd_outputs, "f-TnijO " OUTPUTS),
+    PARTS("n", winograd_gradients, GRADIENT " =h-TnijO"),
     END_OF_KERNELS,
 };

@@ -65,20 +65,20 @@ ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
 
 #define TILE (SIDE + 2)
 
-/* V from the images: pixel (a, b) of each tile, zero outside of the image. */
-static void OF(tiles)(const Grid *q, const float *images, float *V, const float *zeros) {
-    npy_intp tile = 0;
+/* V from the images: pixel (a, b) of each tile, zero outside of the image. `room` is for a tile. */
+static void OF(tiles)(const Grid *q, const Tiles *t, float *images, const float *zeros,
+                      float *room) {
+    const npy_intp C = t->C, plane = t->half ? C : t->plane;
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < q->th; i++)
-            for (npy_intp j = 0; j < q->tw; j++, tile++) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
                 const float *from[TILE * TILE];
-                float *to = V + tile * q->C;
+                float *to = t->half ? room : tile(t, n, i, j);
                 for (int a = 0; a < TILE; a++)
                     for (int b = 0; b < TILE; b++) {
-                        const float *at = pixel(q, (float *)images, n, i * SIDE + a, j * SIDE + b);
+                        const float *at = pixel(q, images, n, i * SIDE + a, j * SIDE + b);
                         from[a * TILE + b] = at ? at : zeros;
                     }
-                const npy_intp C = q->C, plane = q->plane;
 #pragma GCC ivdep
                 for (npy_intp c = 0; c < C; c++) {
                     float x[TILE * TILE], y[TILE * TILE];
@@ -86,27 +86,27 @@ static void OF(tiles)(const Grid *q, const float *images, float *V, const float 
                     BOTH_AXES(OF(inputs), TILE, TILE, x, y);
                     UNROLL for (int k = 0; k < TILE * TILE; k++) to[k * plane + c] = y[k];
                 }
+                if (t->half) round_tile(t, TILE * TILE, room, tile(t, n, i, j));
             }
 }
 
 /* The transpose of it: each pixel gets the sum over the tiles that have it. */
-static void OF(images)(const Grid *q, const float *V, float *images, float *unused) {
+static void OF(images)(const Grid *q, const Tiles *t, float *images, float *unused) {
+    const npy_intp C = t->C, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
         for (npy_intp h = 0; h < q->H; h++)
             for (npy_intp w = 0; w < q->W; w++)
-                memset(pixel(q, images, n, h + q->pad, w + q->pad), 0, q->C * sizeof(float));
-    npy_intp tile = 0;
+                memset(pixel(q, images, n, h + q->pad, w + q->pad), 0, C * sizeof(float));
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < q->th; i++)
-            for (npy_intp j = 0; j < q->tw; j++, tile++) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
                 float *to[TILE * TILE];
-                const float *from = V + tile * q->C;
+                const float *from = tile(t, n, i, j);
                 for (int a = 0; a < TILE; a++)
                     for (int b = 0; b < TILE; b++) {
                         float *at = pixel(q, images, n, i * SIDE + a, j * SIDE + b);
                         to[a * TILE + b] = at ? at : unused;
                     }
-                const npy_intp C = q->C, plane = q->plane;
 #pragma GCC ivdep
                 for (npy_intp c = 0; c < C; c++) {
                     float x[TILE * TILE], y[TILE * TILE];
@@ -118,12 +118,12 @@ static void OF(images)(const Grid *q, const float *V, float *images, float *unus
 }
 
 /* The outputs of each tile, from its numbers in all planes of M. */
-static void OF(outputs)(const float *M, npy_intp plane, const Outputs *q, npy_intp th, npy_intp tw,
-                        float *room) {
-    const npy_intp O = q->O;
+static void OF(outputs)(const Tiles *t, const Outputs *q, float *room) {
+    const npy_intp O = q->O, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < th; i++)
-            for (npy_intp j = 0; j < tw; j++, M += O) {
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
+                const float *M = tile(t, n, i, j);
 #pragma GCC ivdep
                 for (npy_intp o = 0; o < O; o++) {
                     float x[TILE * TILE], y[SIDE * SIDE];
@@ -135,13 +135,14 @@ static void OF(outputs)(const float *M, npy_intp plane, const Outputs *q, npy_in
             }
 }
 
-static void OF(gradients)(const Gradient *q, float *M, npy_intp plane, npy_intp th, npy_intp tw,
-                          float *room) {
-    const npy_intp O = q->O;
+static void OF(gradients)(const Gradient *q, const Tiles *t, float *room) {
+    const npy_intp O = q->O, plane = t->half ? O : t->plane;
+    float *row = room + SIDE * SIDE * O, *rounded = row + O;
     for (npy_intp n = 0; n < q->n; n++)
-        for (npy_intp i = 0; i < th; i++)
-            for (npy_intp j = 0; j < tw; j++, M += O) {
-                take_tile(q, n, i, j, SIDE, room, room + SIDE * SIDE * O);
+        for (npy_intp i = 0; i < t->down; i++)
+            for (npy_intp j = 0; j < t->across; j++) {
+                float *M = t->half ? rounded : tile(t, n, i, j);
+                take_tile(q, n, i, j, SIDE, room, row);
 #pragma GCC ivdep
                 for (npy_intp o = 0; o < O; o++) {
                     float x[SIDE * SIDE], y[TILE * TILE];
@@ -149,6 +150,7 @@ static void OF(gradients)(const Gradient *q, float *M, npy_intp plane, npy_intp 
                     BOTH_AXES(OF(spread), SIDE, TILE, x, y);
                     UNROLL for (int k = 0; k < TILE * TILE; k++) M[k * plane + o] = y[k];
                 }
+                if (t->half) round_tile(t, TILE * TILE, rounded, tile(t, n, i, j));
             }
 }
 

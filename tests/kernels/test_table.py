@@ -136,8 +136,6 @@ def copies(args: list[Any]) -> list[Any]:
         if a.ndim == 6 and not a.flags.c_contiguous:  # windows
             n, h, w, C = a.shape[2:]
             found = by_window(np.empty((n, 2 * h, 2 * w, C), a.dtype))
-        elif a.ndim == 2 and not a.flags.forc:
-            found = winograd.padded(*a.shape, a.dtype)
         elif not a.flags.c_contiguous:
             return a.copy("K")
         found[...] = a

@@ -28,7 +28,7 @@ def kept_of_sum(a: Arrangement, k: int, whole: float, samples: int, at: Mapping[
     if channels > NARROW:
         return 0.0
     columns = np.prod(_weight(a, node)[2:]) * np.prod(graph.edges[node.outputs[0]].sample[1:])
-    return float(columns * channels * samples * a.updated_dtype.itemsize)
+    return float(columns * channels * samples * a.dtype.itemsize)
 
 
 def reads_otherwise(a: Arrangement, k: int, at: Mapping[str, int]) -> bool:
@@ -72,7 +72,7 @@ def _channels(a: Arrangement, k: int, at: Mapping[str, int]) -> tuple[int, int]:
 def _algorithm(a: Arrangement, k: int, channels: int) -> tuple[bool, bool]:
     """Whether a convolution of so many input channels is Winograd's, and whether it is narrow."""
     outputs = a.graph.edges[a.graph.nodes[k].outputs[0]].sample[1:]
-    winograd = sides_of(_shape(a.graph.nodes[k]), channels, outputs, a.updated_dtype)
+    winograd = sides_of(_shape(a.graph.nodes[k]), channels, outputs, a.dtype)
     return bool(winograd), channels <= NARROW
 
 
@@ -95,7 +95,7 @@ def scratch_of(a: Arrangement, run: Kept, samples: int, at: Mapping[str, int]) -
     some = C if shape.groups == 1 else _weight(a, node)[1]
     shape = shape._replace(groups=C // some, relu="ReLU" in kinds, pool="MaxPool2d" in kinds)
     weight = (O, some, *_weight(a, node)[2:])
-    return scratch((N, C, H, W), weight, a.updated_dtype.name, shape)
+    return scratch((N, C, H, W), weight, a.dtype.name, shape)
 
 
 def _weight(a: Arrangement, node: Node) -> Sequence[int]:

@@ -14,30 +14,31 @@ CLOSE = 1e-6  # relative to the largest number, of what NumPy computes by produc
 Draw = Callable[[Rng, Any], list[Any]]
 
 
-def tiles(rng: Rng) -> tuple[tuple[int, ...], tuple[int, int], tuple[int, int, int, int]]:
-    """Shapes of images (n, H, W, C) and of their tiles, and side, padding, tiles down, across."""
-    side, pad = one_of(rng, 2, 4), int(rng.integers(3))
-    n, H, W, C = (int(rng.integers(1, 4)), *map(int, rng.integers(3, 12, 2)), one_of(rng, 1, 8, 33))
-    q = winograd.grid(side, H, W, pad, False)
-    return (n, H, W, C), ((side + 2) ** 2, n * q.th * q.tw * C), (side, pad, q.th, q.tw)
-
-
-def rows(rng: Rng, shape: tuple[int, int], dtype: Any, empty: bool) -> np.ndarray:
-    """A matrix with padding between its rows."""
-    found = winograd.padded(*shape, np.dtype(dtype))
+def zeros(q: winograd.Tiling, n: int, channels: int, dtype: Any) -> np.ndarray:
+    """Tiles of n images, with padding between planes."""
+    found = winograd.tiles(q, n, channels, dtype)
+    assert found.base is not None
     found.base[...] = 0
-    found[...] = 0 if empty else rng.standard_normal(shape)
     return found
 
 
+def tiles(rng: Rng, dtype: Any, drawn: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Images (n, H, W, C) and their tiles, of which one is drawn and the other is not, and p."""
+    side, pad = one_of(rng, 2, 4), int(rng.integers(3))
+    n, H, W, C = (int(rng.integers(1, 4)), *map(int, rng.integers(3, 12, 2)), one_of(rng, 1, 8, 33))
+    V = zeros(winograd.grid(side, H, W, pad, False), n, C, dtype)
+    images = np.zeros((n, H, W, C), dtype)
+    (V if drawn else images)[...] = rng.standard_normal((V if drawn else images).shape)
+    return images, V, pad
+
+
 def winograd_tiles(rng: Rng, dtype: Any) -> list[Any]:
-    images, V, numbers_of = tiles(rng)
-    return [rng.standard_normal(images).astype(dtype), rows(rng, V, dtype, True), *numbers_of]
+    return [*tiles(rng, dtype, False)]
 
 
 def winograd_images(rng: Rng, dtype: Any) -> list[Any]:
-    images, V, numbers_of = tiles(rng)
-    return [rows(rng, V, dtype, False), np.zeros(images, dtype), *numbers_of]
+    images, V, pad = tiles(rng, dtype, True)
+    return [V, images, pad]
 
 
 def whole(rng: Rng, shape: Any, dtype: Any) -> np.ndarray:
@@ -63,25 +64,25 @@ def gradient_of(rng: Rng, S: tuple[int, ...], pool: bool, dtype: Any) -> list[An
     return [g, y, *masks, one_of(rng, None, whole(rng, O, dtype))]
 
 
-def tiled(rng: Rng) -> tuple[tuple[int, int], tuple[int, ...], bool, tuple[int, int, int]]:
-    """Shapes of M and of the outputs, whether they are pooled, and side, tiles down and across."""
+def tiled(rng: Rng, dtype: Any) -> tuple[np.ndarray, tuple[int, ...], bool]:
+    """M of whole numbers, the shape of the outputs, and whether they are pooled."""
     side, pool, O = one_of(rng, 2, 4), one_of(rng, False, True), one_of(rng, 1, 16, 33)
     n, h, w = (int(x) for x in rng.integers(1, 6, 3))
     many = side // 2 if pool else side
-    th, tw = -(-h // many), -(-w // many)
-    return ((side + 2) ** 2, n * th * tw * O), (n, h, w, O), pool, (side, th, tw)
+    q = winograd.Tiling(side, 0, 0, 0, -(-h // many), -(-w // many))
+    M = zeros(q, n, O, dtype)
+    M[...] = whole(rng, M.shape, dtype)
+    return M, (n, h, w, O), pool
 
 
 def winograd_outputs(rng: Rng, dtype: Any) -> list[Any]:
-    shape, S, pool, numbers_of = tiled(rng)
-    M = rows(rng, shape, dtype, True)
-    M[...] = whole(rng, shape, dtype)
-    return [M, *outputs_of(rng, S, pool, dtype), *numbers_of]
+    M, S, pool = tiled(rng, dtype)
+    return [M, *outputs_of(rng, S, pool, dtype)]
 
 
 def winograd_gradients(rng: Rng, dtype: Any) -> list[Any]:
-    shape, S, pool, numbers_of = tiled(rng)
-    return [*gradient_of(rng, S, pool, dtype), rows(rng, shape, dtype, True), *numbers_of]
+    M, S, pool = tiled(rng, dtype)
+    return [*gradient_of(rng, S, pool, dtype), M]
 
 
 def images(rng: Rng, dtype: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool, int]:

@@ -1,6 +1,6 @@
 """The arrangement of the rows of the table of conformance, beside what the built runs do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -60,6 +60,12 @@ def plain_cnn() -> nn.Module:
         nn.ReLU(),
     )
     return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(32, 20), nn.ReLU(), nn.Linear(20, 10))
+
+
+def wide_cnn() -> nn.Module:
+    """Its second convolution is Winograd's, of whole channels only."""
+    convolutions = nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 16, 3, padding=1)
+    return nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10))
 
 
 WIDE = {"build": partial(nn.GPT, 2, 5, 80, 17, 6), "given": many_tokens, "sequence_parallel": True}
@@ -146,6 +152,14 @@ def test_stages_keep_what_is_said_for_any_cut(layout: str, name: str) -> None:
     for cut in cuts(options):
         ranks = 2 * options.get("tp", 1)
         threads.run(ranks, keeps_what_is_said, {**options, "cut": cut})
+
+
+@pytest.mark.parametrize("layout", [{"pp": 2, "micro_batches": 3}, {"tp": 2}], ids=["pp", "tp"])
+@pytest.mark.parametrize("build", [plain_cnn, GRAPH_MODELS["residual cnn"], wide_cnn])
+def test_convolutions_in_16_bits_keep_what_is_said(
+    build: Callable[[], nn.Module], layout: Options
+) -> None:
+    threads.run(2, keeps_what_is_said, {"build": build, "dtype": "float16", **layout})
 
 
 def test_stages_of_pipedream_send_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
