@@ -11,9 +11,8 @@
 
 and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
 F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
-transforms are GEMMs, and planes are padded by 16 elements because rows that are a power of two
-apart share a cache set. Of images in 16 bits, V, U and the gradient of M have 16 bits too, and all
-transforms and sums are in float32.
+transforms are GEMMs, and planes are padded by 16 elements: rows that are a power of two apart share
+a cache set. Of images in 16 bits, V, U and the gradient of M have 16 bits, all else is in float32.
 """
 
 from functools import lru_cache
@@ -221,10 +220,8 @@ def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
 
 
 def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
-    """Output pixels Y (m*m, n, th, tw, O) as the epilogue takes them, a view, and what they cover.
-
-    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
-    """
+    """Output pixels Y (m*m, n, th, tw, O) as the epilogue takes them, a view, and what they cover:
+    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O)."""
     Y = _by_tile(Y)
     m, _, _, th, tw, _ = Y.shape
     if not pool:
@@ -247,8 +244,7 @@ def matrix(X: np.ndarray) -> np.ndarray:
 
 def _by_tile(X: np.ndarray) -> np.ndarray:
     """Planes (k*k, n, th, tw, C) as (k, k, n, th, tw, C), a view."""
-    k = isqrt(len(X))
-    return X.reshape(k, k, *X.shape[1:])
+    return X.reshape(isqrt(len(X)), -1, *X.shape[1:])
 
 
 class Winograd:
@@ -274,8 +270,7 @@ class Winograd:
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Transforms w again, as it is now; each U[k] is transposed in memory, which BLAS does
-        slowly."""
+        """Transforms w again, as it is now; U[k] is transposed, which BLAS is slow at."""
         if needs_dx:
             self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
 
@@ -291,7 +286,7 @@ class Winograd:
         """The bytes of dU, and of U, which is transposed before dM and dV of n images are made."""
         tiles, U = n * self.q.th * self.q.tw, self.C * self.O
         small, large = self.w.itemsize, self.sums.itemsize
-        work = max(U * small, tiles * (self.O * small + self.C * large))
+        work: int = max(U * small, tiles * (self.O * small + self.C * large))
         return len(self.f.B) * (U * (small + large) + work)
 
     def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
