@@ -232,9 +232,9 @@ def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
 
 def tiles(q: Tiling, n: int, channels: int, dtype: Any, xp: Any = np) -> np.ndarray:
     """Uninitialised tiles (t*t, n, th, tw, channels) of n images, with padding between planes."""
-    planes, size = (q.m + 2) ** 2, n * q.th * q.tw * channels
-    matrix: np.ndarray = xp.empty((planes, size + _PLANE_PAD), dtype)
-    return matrix[:, :size].reshape(planes, n, q.th, q.tw, channels)
+    size = n * q.th * q.tw * channels
+    matrix: np.ndarray = xp.empty(((q.m + 2) ** 2, size + _PLANE_PAD), dtype)
+    return matrix[:, :size].reshape(-1, n, q.th, q.tw, channels)
 
 
 def matrix(X: np.ndarray) -> np.ndarray:
@@ -283,11 +283,11 @@ class Winograd:
         return tiles(self.q, n, channels, dtype, xp_of(self.x))
 
     def scratch(self, n: int) -> int:
-        """The bytes of dU, and of U, which is transposed before dM and dV of n images are made."""
+        """The bytes of dU, and of U, which is transposed before dM and dV are made."""
         tiles, U = n * self.q.th * self.q.tw, self.C * self.O
         small, large = self.w.itemsize, self.sums.itemsize
-        work: int = max(U * small, tiles * (self.O * small + self.C * large))
-        return len(self.f.B) * (U * (small + large) + work)
+        plane: int = U * (small + large) + max(U * small, tiles * (self.O * small + self.C * large))
+        return len(self.f.B) * plane
 
     def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
