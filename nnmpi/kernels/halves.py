@@ -30,7 +30,7 @@ def round_loop(x: Array, y: Array) -> None:
 def merge_loop(masters: Array, values: Array) -> None:
     """Masters of which these values are not the rounding become the values."""
     xp = xp_of(masters)
-    same = masters.astype(values.dtype) == values
+    same = masters.astype(values.dtype).view(np.uint16) == values.view(np.uint16)
     masters[...] = xp.where(same, masters, values.astype(masters.dtype))
 
 

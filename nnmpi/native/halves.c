@@ -12,6 +12,7 @@
 #include "halves.h"
 #include <stdlib.h>
 
+#define MOST_AXES 10
 #define PART 4096         /* numbers of an array */
 #define LANES_OF_PART 16 /* a part is so many indices, or a multiple, as lanes of sums are */
 
@@ -22,7 +23,7 @@ typedef struct {
     int axis; /* along which it is cut; -1: not at all, -2: as neighbours in memory */
     npy_intp jump;                  /* bytes from one index to the next one */
     npy_intp numbers;               /* of one index, or of all */
-    npy_intp size[10], step[10];    /* in memory */
+    npy_intp size[MOST_AXES], step[MOST_AXES]; /* in memory */
     int is_flat;                    /* copied in the order of memory */
     int half;
 } Copied;
@@ -91,7 +92,7 @@ static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy
                  int is_back) {
     npy_uint16 *at = (npy_uint16 *)(c->at + start * c->jump);
     int half = c->half;
-    npy_intp n = c->axis == -1 ? c->numbers : count, size[10];
+    npy_intp n = c->axis == -1 ? c->numbers : count, size[MOST_AXES];
     if (c->is_flat) {
         if (is_back) round_to(half, c->copy, at, n);
         else widen(half, at, c->copy, n);
@@ -142,6 +143,8 @@ int in_float32(const Kernel *kernel, Arguments *a) {
     while (*along && along[1] && length_of(a, *along) == 1) along++;
     npy_intp whole = *along ? length_of(a, *along) : 1, most = 1, room = 0, part;
     int is_windows = 0; /* whose numbers have several places in a copy */
+    for (int i = 0; i < a->arrays; i++)
+        if (a->at[i] && a->array[i].axes > MOST_AXES) return NOT_MADE_FOR;
     Copied *c = a->type == NPY_FLOAT ? malloc(a->arrays * sizeof *c) : NULL;
     if (!c) return a->type == NPY_FLOAT ? NO_MEMORY : NOT_MADE_FOR;
     for (int i = 0; i < a->arrays; i++) {
@@ -190,12 +193,14 @@ static int multiply_loop(Arguments *a) {
 static int cast_loop(Arguments *a) {
     int from = a->array[0].half, to = a->array[1].half;
     if (from && to && from != to) return NOT_MADE_FOR;
+    without_gil(a, a->bytes);
     convert(from, to, a->at[0], a->at[1], a->n);
     return DONE;
 }
 
 static int round_loop(Arguments *a) {
     if (a->array[0].half || !a->array[1].half) return NOT_MADE_FOR;
+    without_gil(a, a->bytes);
     const npy_intp *sizes = a->room + a->array[1].sizes;
     int axes = a->array[1].axes;
     copied(a->array[1].half, a->at[1], a->at[0], sizes, sizes + axes, axes, 1);
@@ -209,6 +214,7 @@ static int merge_loop(Arguments *a) {
     npy_uint16 *values = a->at[1], rounded[SOME];
     int half = a->array[1].half;
     if (!half || a->array[0].half) return NOT_MADE_FOR;
+    without_gil(a, a->bytes);
     for (npy_intp i = 0; i < a->n; i += SOME, masters += SOME, values += SOME) {
         npy_intp n = a->n - i < SOME ? a->n - i : SOME;
         round_to(half, masters, rounded, n);

@@ -108,11 +108,12 @@ static int linear_outputs(Arguments *a) {
 
 static int linear_gradients(Arguments *a) {
     Layer q = {SIZE(a, 'n'), SIZE(a, 'K'), SIZE(a, 'O'), a->at[2], a->at[1]};
+    if (a->at[4] && !q.x) return NOT_MADE_FOR;
     if (a->halves) {
         without_gil(a, q.n * q.K * q.O);
         return half_of_all(a) ? half_gradients(a, &q, half_of_all(a)) : NOT_MADE_FOR;
     }
-    if ((!a->number[0] && !is_small(&q)) || (a->at[4] && !q.x)) return NOT_MADE_FOR;
+    if (!a->number[0] && !is_small(&q)) return NOT_MADE_FOR;
     without_gil(a, q.n * q.K * q.O);
     return backward(&q, a->at[0], a->at[3], a->at[4], a->at[5]) ? DONE : NO_MEMORY;
 }

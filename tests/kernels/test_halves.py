@@ -10,7 +10,8 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.dtypes import HALVES, is_float, is_half, wide
 from nnmpi.kernels import column_sum
-from nnmpi.kernels.linear import outputs
+from nnmpi.kernels.epilogue import relu_gradient_loop
+from nnmpi.kernels.linear import linear_gradients, outputs
 from nnmpi.nn.models import mlp
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -129,3 +130,19 @@ def test_types() -> None:
     assert not is_float(np.dtype("int16"))
     assert wide(bfloat16) == wide(np.dtype("float16")) == wide(np.dtype("float32")) == "float32"
     assert wide(np.dtype("float64")) == "float64"
+
+
+@pytest.mark.parametrize("axes", [9, 10, 11, 12, 40])
+def test_arrays_have_any_number_of_axes(axes: int) -> None:
+    shape = (1,) * (axes - 5) + (2, 3, 4, 5, 6)
+    g, y = (np.random.default_rng(k).standard_normal(shape).astype("bfloat16") for k in range(2))
+    found = np.empty_like(g)
+    relu_gradient_loop(g, y, found)
+    assert (found == np.where(y > 0, g, 0)).all()
+
+
+def test_a_product_without_inputs_is_left_to_the_twin() -> None:
+    if (compiled := linear_gradients.compiled) is None:
+        pytest.skip("there are no compiled kernels of products")
+    g, w = np.ones((4, 3), "bfloat16"), np.ones((3, 5), "bfloat16")
+    assert compiled(g, w, None, None, np.empty_like(w), None, False) is NotImplemented

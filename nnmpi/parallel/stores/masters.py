@@ -91,7 +91,7 @@ class Masters:
         """Takes over what was written into values since they were rounded."""
         self.factor = 1.0 / self._scaler.now.scale
         if flat is not self.array:  # else who writes values tells the store
-            for shard in self._shards:
+            for shard in self.pieces(self._shards):
                 merge_loop(self.array[shard.packed], flat[shard.start : shard.stop])
 
     def round_to(self, flat: Array) -> None:
