@@ -30,7 +30,8 @@ def round_loop(x: Array, y: Array) -> None:
 def merge_loop(masters: Array, values: Array) -> None:
     """Masters of which these values are not the rounding become the values."""
     xp = xp_of(masters)
-    same = masters.astype(values.dtype).view(np.uint16) == values.view(np.uint16)
+    bits = f"u{values.dtype.itemsize}"
+    same = masters.astype(values.dtype).view(bits) == values.view(bits)
     masters[...] = xp.where(same, masters, values.astype(masters.dtype))
 
 
