@@ -101,7 +101,7 @@ def layout(spec: str) -> LayoutTerms:
     for term in spec.split(","):
         path, equals, how = (word.strip() for word in term.partition("="))
         name, colon, along = (word.strip() for word in term.partition(":"))
-        if path and equals and how.isidentifier() and path not in ways:
+        if path and equals and how.replace("-", "_").isidentifier() and path not in ways:
             ways[path] = how
         elif colon and along in CUTS.get(name, ()):
             cuts.append((name, along))

@@ -67,7 +67,10 @@ def half_step(w: Workload) -> Step:
         return each(scores, labels.reshape(-1) if w.are_words else labels)
 
     data = x, targets.reshape(len(x), -1) if w.are_words else targets
-    build = lambda: nn.Sequential(*w.layers(nn))  # noqa: E731
+
+    def build() -> Any:
+        return nn.Sequential(*w.layers(nn))
+
     trainer = nnmpi.Trainer(config, build, (*data, *data), comm.comm_self(), loss=loss)
     made = endless(trainer)
     return lambda: next(made)

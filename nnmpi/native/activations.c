@@ -1,5 +1,6 @@
-/* Activations and their gradients, as kernels/activations.py describes them, on float32 arrays of
-   one shape and one order in memory. Gradients have NumPy's bits. */
+/* Activations and their gradients, as kernels/activations.py describes them, sums and products, on
+   float32 arrays of one shape and one order in memory. All but values of activations have NumPy's
+   bits. */
 #include "elementary.h"
 
 /* A kernel of arrays a, b, c. */
@@ -36,6 +37,9 @@ ELEMENTWISE(gelu_tanh_loop /* x, slope, y */, {
     c[i] = a[i] * s;
 })
 
+ELEMENTWISE(add_loop /* x, y, x + y */, c[i] = a[i] + b[i])
+ELEMENTWISE(multiply_loop /* x, y, x y */, c[i] = a[i] * b[i])
+
 ELEMENTWISE(tanh_gradient_loop /* g, y, dx */, c[i] = a[i] * (1 - b[i] * b[i]))
 ELEMENTWISE(sigmoid_gradient_loop /* g, y, dx */, c[i] = a[i] * b[i] * (1 - b[i]))
 
@@ -47,5 +51,7 @@ Kernel activation_kernels[] = {
     PARTS("@", silu_loop, "f@ =f@ =f@"),
     PARTS("@", gelu_loop, "f@ =f@ =f@"),
     PARTS("@", gelu_tanh_loop, "f@ =f@ =f@"),
+    PARTS("@", add_loop, "f@ f@ =f@"),
+    PARTS("@", multiply_loop, "f@ f@ =f@"),
     END_OF_KERNELS,
 };

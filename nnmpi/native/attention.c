@@ -18,7 +18,8 @@
 
    Of D and E up to 128 or so all of these are in the second cache. q, k, v and dy have one type, y
    and dq any, lse, dk and dv float32, as sums have. With AVX512-BF16 p and ds are rounded to
-   bfloat16 for products with bfloat16; other heads in 16 bits are widened first. */
+   bfloat16 for products with bfloat16; other heads in 16 bits are widened first. Keys that a query
+   does not see count with 0 where they share a tile with others: infinite ones give NaN. */
 #include "half_products.h"
 #include "lanes.h"
 #include <stdlib.h>
@@ -44,8 +45,6 @@ typedef struct {
     float scale;
     Matrix of[ARRAYS];
 } Head;
-
-static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
 
 static npy_intp least(npy_intp a, npy_intp b) { return a < b ? a : b; }
 
@@ -74,19 +73,20 @@ static void write_row(const Matrix *x, npy_intp i, const float *sums) {
 
 /* The numbers of `rows` rows of sums, and of what is written beside them. */
 static npy_intp sums_of(npy_intp rows, npy_intp width) {
-    return (rows + TILE) * whole(width, STRIP);
+    return (rows + TILE) * whole_of(width, STRIP);
 }
 
 /* The next numbers in a room, from a line of the cache on. */
 static void *taken(float **room, npy_intp numbers) {
     float *at = *room;
-    *room += whole(numbers, 16);
+    *room += whole_of(numbers, 16);
     return at;
 }
 
 /* Room for all that `forward` and `backward` take, and for a head that is widened. */
 static npy_intp room_for(const Head *h) {
-    npy_intp keys = whole(least(h->S, KEYS), STRIP), D = whole(h->D, STRIP), E = whole(h->E, STRIP);
+    npy_intp keys = whole_of(least(h->S, KEYS), STRIP);
+    npy_intp D = whole_of(h->D, STRIP), E = whole_of(h->E, STRIP);
     return (keys + LONGEST) * 2 * (D + E)        /* strips */
            + 2 * sums_of(LONGEST, KEYS) * 2      /* scores, and these rounded */
            + sums_of(h->T, h->D) + sums_of(h->T, h->E) + sums_of(LONGEST, h->E)
@@ -138,7 +138,7 @@ static void exponentials_of(const Head *h, npy_intp t, npy_intp m, npy_intp s, n
 
 static void forward(const Head *h, float *room) {
     const Way *way = h->way;
-    npy_intp keys = whole(least(h->S, KEYS), STRIP), E = whole(h->E, STRIP);
+    npy_intp keys = whole_of(least(h->S, KEYS), STRIP), E = whole_of(h->E, STRIP);
     float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * E);
     float *scores = taken(&room, sums_of(LONGEST, KEYS));
     float *tile = taken(&room, TILE * (KEYS + h->D));
@@ -184,7 +184,7 @@ static void of_scores(float *restrict p, float *restrict dp, npy_intp seen, npy_
 static void dots(const Head *h, float *delta, float *rows) {
     for (npy_intp t = 0; t < h->T; t++) {
         const float *x = wide_row(h->of + DY, t, rows);
-        const float *y = wide_row(h->of + Y, t, rows + whole(h->E, STRIP));
+        const float *y = wide_row(h->of + Y, t, rows + whole_of(h->E, STRIP));
         float sum[LANES] = {0};
         EACH_LANE(h->E, sum[l] += x[i] * y[i]);
         delta[t] = sum_of_lanes(sum);
@@ -193,7 +193,7 @@ static void dots(const Head *h, float *delta, float *rows) {
 
 /* Adds sums to rows of a matrix in float32. */
 static void add_rows(const Matrix *x, npy_intp start, npy_intp rows, const float *sums) {
-    for (npy_intp i = 0; i < rows; i++, sums += whole(x->width, STRIP)) {
+    for (npy_intp i = 0; i < rows; i++, sums += whole_of(x->width, STRIP)) {
         float *restrict to = row_of(x, start + i);
         for (npy_intp j = 0; j < x->width; j++) to[j] += sums[j];
     }
@@ -202,7 +202,8 @@ static void add_rows(const Matrix *x, npy_intp start, npy_intp rows, const float
 /* Writes dq, and adds to dk and dv. */
 static void backward(const Head *h, float *room) {
     const Way *way = h->way;
-    npy_intp keys = whole(least(h->S, KEYS), STRIP), D = whole(h->D, STRIP), E = whole(h->E, STRIP);
+    npy_intp keys = whole_of(least(h->S, KEYS), STRIP);
+    npy_intp D = whole_of(h->D, STRIP), E = whole_of(h->E, STRIP);
     float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * h->E);
     float *rows = taken(&room, keys * D); /* of keys */
     float *queries = taken(&room, LONGEST * D), *gradients = taken(&room, LONGEST * E);
@@ -290,7 +291,7 @@ static int attention(Arguments *a) {
                            a->array[i].half};
     }
     without_gil(a, a->bytes);
-    float *room = aligned_alloc(64, whole(room_for(&h) * sizeof *room, 64));
+    float *room = aligned_alloc(64, whole_of(room_for(&h) * sizeof *room, 64));
     if (!room) return NO_MEMORY;
     heads(&h, a, room);
     free(room);

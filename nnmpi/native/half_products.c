@@ -16,10 +16,8 @@
 
 #ifdef FUSED
 #define COLUMNS 1024
-#define LINE 64  /* bytes of a line of the cache */
+#define DEEP 2304 /* rows of C at a time whose sums wait for further terms */
 #define SOME 512 /* numbers that are widened at a time */
-
-static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
 
 static Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
     s.at = (const npy_uint16 *)s.at + line * s.line + term * s.term;
@@ -196,7 +194,7 @@ static void pack_side(const Core *q, Side s, int half, npy_intp width, npy_intp 
 /* Some columns of C, with room for packed numbers and sums. */
 static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
                        Finish f, float *strips, float *tiles, float *sums) {
-    npy_intp width = whole(B.lines, q->strip), is_deep = A.terms > q->depth;
+    npy_intp width = whole_of(B.lines, q->strip), is_deep = A.terms > q->depth;
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
         npy_intp terms = b.terms, depth = (terms + q->together - 1) / q->together;
@@ -219,20 +217,26 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
                  Finish f) {
     const Core *q = core_of(half);
     npy_intp itemsize = f.is_wide ? sizeof(float) : sizeof(npy_uint16);
-    npy_intp depth = whole(s->k < q->depth ? s->k : q->depth, q->together) / q->together;
-    npy_intp columns = whole(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
-    npy_intp block = whole(s->m < q->block ? s->m : q->block, q->tall);
-    npy_intp strips = whole(columns * depth, LINE), tiles = whole(block * depth, LINE);
-    npy_intp sums = (s->k > q->depth ? whole(s->m, q->tall) : block) * columns;
-    float *room = aligned_alloc(LINE, whole((strips + tiles + sums) * sizeof *room, LINE));
+    npy_intp depth = whole_of(s->k < q->depth ? s->k : q->depth, q->together) / q->together;
+    npy_intp columns = whole_of(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
+    npy_intp block = whole_of(s->m < q->block ? s->m : q->block, q->tall);
+    npy_intp strips = whole_of(columns * depth, CACHE_LINE);
+    npy_intp tiles = whole_of(block * depth, CACHE_LINE);
+    int is_deep = s->k > q->depth;
+    npy_intp rows = is_deep && s->m > DEEP ? DEEP : s->m;
+    npy_intp sums = (is_deep ? whole_of(rows, q->tall) : block) * columns;
+    npy_intp bytes = (strips + tiles + sums) * sizeof(float);
+    float *room = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
     if (!room) return 0;
     Side a = {A, s->m, s->k, s->a_row, s->a_term};
     for (npy_intp j = 0; j < s->n; j += columns) {
         npy_intp n = s->n - j < columns ? s->n - j : columns;
         Side b = {B + j * s->b_column, n, s->k, s->b_column, s->b_term};
         Finish here = {f.bias ? f.bias + j : NULL, f.cuts, f.is_wide, f.adds};
-        columns_of(q, a, b, half, (char *)C + j * itemsize, s->c_row * itemsize, here, room,
-                   room + strips, room + strips + tiles);
+        for (npy_intp i = 0; i < s->m; i += rows)
+            columns_of(q, part_of(a, i, rows, 0, s->k), b, half,
+                       (char *)C + (i * s->c_row + j) * itemsize, s->c_row * itemsize, here, room,
+                       room + strips, room + strips + tiles);
     }
     free(room);
     return 1;
@@ -265,7 +269,7 @@ static void pack_wide(Side B, void *strips) {
 static void multiply_wide(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
                           npy_intp row, int adds, void *room) {
     (void)room;
-    Sizes s = {A.lines, whole(n, PER_VECTOR), A.terms, A.line, A.term, 0, 0, row, 1};
+    Sizes s = {A.lines, whole_of(n, PER_VECTOR), A.terms, A.line, A.term, 0, 0, row, 1};
     packed_product(&s, A.at, strips, terms, C, adds, NULL);
 }
 

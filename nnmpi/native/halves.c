@@ -7,24 +7,24 @@
 
    cast_loop(x, y)                    y = x, rounded if y has 16 bits
    round_loop(x, y)                   y in 16 bits, rows apart in memory, is the rounding of x
-   merge_loop(masters, values)        masters of which values are not the rounding become values
-   add_loop(x, y, z), multiply_loop(x, y, z)    z = x + y, x y */
+   merge_loop(masters, values)        masters of which values are not the rounding become values */
 #include "halves.h"
 #include <stdlib.h>
 
 #define MOST_AXES 10
-#define PART 4096         /* numbers of an array */
+#define PART 4096        /* numbers of an array */
 #define LANES_OF_PART 16 /* a part is so many indices, or a multiple, as lanes of sums are */
 
 /* An array: where it is, what it is copied to, if it has 16 bits, and how it is cut. */
 typedef struct {
     char *at;
     float *copy;
-    int axis; /* along which it is cut; -1: not at all, -2: as neighbours in memory */
-    npy_intp jump;                  /* bytes from one index to the next one */
-    npy_intp numbers;               /* of one index, or of all */
+    int axis;                                  /* along which it is cut; -1: not at all, -2: as
+                                                  neighbours in memory */
+    npy_intp jump;                             /* bytes from one index to the next one */
+    npy_intp numbers;                          /* of one index, or of all */
     npy_intp size[MOST_AXES], step[MOST_AXES]; /* in memory */
-    int is_flat;                    /* copied in the order of memory */
+    int is_flat;                               /* copied in the order of memory */
     int half;
 } Copied;
 
@@ -137,6 +137,11 @@ static int in_parts(const Kernel *kernel, Arguments *a, Copied *c, char letter, 
     return DONE;
 }
 
+/* The numbers of its copy, which begins with a line of the cache. */
+static npy_intp room_of(const Copied *c, npy_intp part) {
+    return whole_of(c->numbers * (c->axis == -1 ? 1 : part), CACHE_LINE / sizeof(float));
+}
+
 int in_float32(const Kernel *kernel, Arguments *a) {
     if (kernel->decides) return NOT_MADE_FOR;
     const char *along = kernel->along;
@@ -158,14 +163,13 @@ int in_float32(const Kernel *kernel, Arguments *a) {
     }
     part = PART / most > LANES_OF_PART ? PART / most / LANES_OF_PART * LANES_OF_PART : PART / most;
     part = part < 1 ? 1 : part > whole ? whole : part;
-    for (int i = 0; i < a->arrays; i++) /* each begins with a line of the cache */
-        if (is_copied(a, i))
-            room += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
-    float *copies = aligned_alloc(64, room * sizeof *copies), *next = copies;
+    for (int i = 0; i < a->arrays; i++)
+        if (is_copied(a, i)) room += room_of(c + i, part);
+    float *copies = aligned_alloc(CACHE_LINE, room * sizeof *copies), *next = copies;
     for (int i = 0; copies && i < a->arrays; i++)
         if (is_copied(a, i)) {
             c[i].copy = next;
-            next += (c[i].numbers * (c[i].axis == -1 ? 1 : part) + 15) / 16 * 16;
+            next += room_of(c + i, part);
         }
     int result = !copies     ? NO_MEMORY
                  : is_windows ? NOT_MADE_FOR
@@ -173,20 +177,6 @@ int in_float32(const Kernel *kernel, Arguments *a) {
     free(copies);
     free(c);
     return result;
-}
-
-static int add_loop(Arguments *a) {
-    const float *x = a->at[0], *y = a->at[1];
-    float *z = a->at[2];
-    for (npy_intp i = 0; i < a->n; i++) z[i] = x[i] + y[i];
-    return DONE;
-}
-
-static int multiply_loop(Arguments *a) {
-    const float *x = a->at[0], *y = a->at[1];
-    float *z = a->at[2];
-    for (npy_intp i = 0; i < a->n; i++) z[i] = x[i] * y[i];
-    return DONE;
 }
 
 /* Copies from 16 bits or float32 to either. */
@@ -229,8 +219,6 @@ static int merge_loop(Arguments *a) {
 Kernel half_kernels[] = {
     HALVES(cast_loop, "f@ =f@"),
     HALVES(round_loop, "f*D =f-*D"),
-    PARTS("@", add_loop, "f@ f@ =f@"),
-    PARTS("@", multiply_loop, "f@ f@ =f@"),
     HALVES(merge_loop, "=f@ f@"),
     END_OF_KERNELS,
 };

@@ -5,6 +5,7 @@ setup.py runs this file by itself, before there is a package.
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -16,8 +17,14 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 """The sets of instructions, the best one first, and the features of a processor that has it."""
 
 
+def _has_bf16() -> bool:
+    """By the system, since NumPy 2.1 does not ask for this feature."""
+    path = Path("/proc/cpuinfo")
+    return path.exists() and "avx512_bf16" in path.read_text(errors="replace").split()
+
+
 def available() -> list[str]:
     """The sets that this processor has, the best one first."""
     umath: Any = import_module("numpy._core._multiarray_umath")
-    features: Mapping[str, bool] = umath.__cpu_features__
+    features: Mapping[str, bool] = {"AVX512BF16": _has_bf16(), **umath.__cpu_features__}
     return [name for name in NEEDS if all(features.get(feature) for feature in NEEDS[name])]

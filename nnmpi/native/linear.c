@@ -63,7 +63,8 @@ static int half_outputs(const Arguments *a, const Layer *q, int half) {
     float *bias = NULL;
     if (q->b && !(bias = malloc(q->O * sizeof *bias))) return NO_MEMORY;
     if (q->b) widen(half, a->at[2], bias, q->O);
-    int done = half_product(&s, half, a->at[0], a->at[1], a->at[3], (Finish){.bias = bias, .cuts = q->cuts});
+    Finish f = {.bias = bias, .cuts = q->cuts};
+    int done = half_product(&s, half, a->at[0], a->at[1], a->at[3], f);
     free(bias);
     return done ? DONE : NO_MEMORY;
 }

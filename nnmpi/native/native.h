@@ -154,10 +154,15 @@ static inline npy_intp index_below(npy_intp end, const npy_int64 *x) {
 #define UNROLL _Pragma("GCC unroll 36")
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+#define CACHE_LINE 64 /* bytes of a line of the cache */
+
+/* The least multiple that is not below n. */
+static inline npy_intp whole_of(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
+
 extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depthwise_kernels[],
     direct_kernels[], epilogue_kernels[], gate_kernels[], half_kernels[], linear_kernels[],
-    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[], softmax_kernels[],
-    winograd_kernels[];
+    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[],
+    softmax_kernels[], winograd_kernels[];
 
 extern PyMethodDef arena_functions[];
 

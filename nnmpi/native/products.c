@@ -18,7 +18,6 @@
 #define PACKED 512     /* such columns stay in the third one */
 #define MANY 256       /* columns for which rows of A are packed too */
 #define SHALLOW 96     /* so many terms of a strip are on the stack, which may be short */
-#define LINE 64        /* bytes of a line of the cache, which loads should not cross */
 
 /* One strip, with n columns of B; the others of WIDTH are zeros. */
 static void pack_one(const Sizes *s, const float *B, npy_intp n, float *strip) {
@@ -83,8 +82,8 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
     npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = (s->n + WIDTH - 1) / WIDTH * WIDTH;
     if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
     npy_intp bytes = deepest * (columns + (apart && once ? ROWS : 0)) * sizeof *A;
-    float small[SHALLOW * WIDTH] __attribute__((aligned(LINE))), *room = small;
-    if (bytes > (npy_intp)sizeof small && !(room = aligned_alloc(LINE, (bytes + 63) / LINE * LINE)))
+    float small[SHALLOW * WIDTH] __attribute__((aligned(CACHE_LINE))), *room = small;
+    if (bytes > (npy_intp)sizeof small && !(room = aligned_alloc(CACHE_LINE, (bytes + 63) / CACHE_LINE * CACHE_LINE)))
         return 0;
     for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
         for (npy_intp j = 0; j < s->n; j += columns) {

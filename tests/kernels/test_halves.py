@@ -146,3 +146,15 @@ def test_a_product_without_inputs_is_left_to_the_twin() -> None:
         pytest.skip("there are no compiled kernels of products")
     g, w = np.ones((4, 3), "bfloat16"), np.ones((3, 5), "bfloat16")
     assert compiled(g, w, None, None, np.empty_like(w), None, False) is NotImplemented
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_products_of_many_rows_and_terms_wait_for_a_part_of_the_sums(dtype: str) -> None:
+    """More rows than are summed at a time, of more terms than are packed at a time."""
+    n, K, O = 2400, 2100, 5
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((n, K), (O, K)))
+    y = np.empty((n, O), dtype)
+    outputs(x, w, None, y, False)
+    exact = x.astype(float) @ w.astype(float).T
+    assert (abs(y.astype(float) - exact) <= UNIT[dtype] * abs(exact) + 1e-3).all()

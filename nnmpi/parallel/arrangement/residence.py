@@ -84,8 +84,9 @@ Choice: TypeAlias = tuple[Residence, ...]
 
 KEEP, SWAP, RECOMPUTE = Residence
 
-STATE, MODEL = -1, -2
-"""Stand for running sums, and for values and gradients, where units are numbered."""
+STATE, MODEL, SUMMED = -1, -2, -3
+"""Stand for running sums, for values and gradients on disk, and for gradients that ranks sum and
+that stay in memory, where units are numbered."""
 
 PIECE = 1 << 17
 """Numbers of a model on disk that are updated at a time: whole blocks of sums of squares."""
@@ -112,7 +113,7 @@ class Residences(NamedTuple):
     memory: float
     disk: Disk
     state: float = 0.0
-    model: "ModelOnDisk | None" = None
+    model: ModelOnDisk | None = None
 
     @property
     def activations(self) -> float:
@@ -120,9 +121,9 @@ class Residences(NamedTuple):
         return sum(unit.nbytes for unit in self.loads)
 
     @property
-    def on_disk(self) -> float:
-        """The bytes that are not activations and lie on disk between steps."""
-        return self.model.nbytes if self.model else self.state
+    def in_file(self) -> float:
+        """The bytes that lie beside activations: gradients that stay in memory, too."""
+        return 2 * self.model.values + self.model.sums if self.model else self.state
 
     @property
     def recomputes(self) -> bool:

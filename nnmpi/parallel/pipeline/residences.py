@@ -77,10 +77,10 @@ def within_memory(
     fixed = max(one.fixed + one.samples for one in of_all)
     nbytes = np.max([one.units for one in of_all], axis=0).tolist()
     state = min(one.state for one in of_all)
-    longest, streamed = max(own for own, _ in nbytes), of_all[0].model
+    longest, model_on_disk = max(own for own, _ in nbytes), of_all[0].model
     least = min(
         max(fixed - state + longest, fixed),
-        fixed - streamed.saved + longest if streamed else math.inf,
+        fixed - model_on_disk.saved + longest if model_on_disk else math.inf,
     )
 
     def check() -> None:
@@ -97,17 +97,11 @@ def within_memory(
     loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
 
     def cut() -> Arrangement:
-        choices = [*_choices(groups, loads, limit - fixed, disk, state)]
-        if streamed:
-            has_gradients = streamed.gradients > 0
-            moving = tuple(
-                load._replace(values=v, gradients=v * has_gradients)
-                for load, v in zip(loads, of_all[0].values, strict=True)
-            )
-            some = _choices(groups, moving, limit - fixed + streamed.saved, disk, 0)
-            choices += (one._replace(model=streamed) for one in some)
-        found = min(choices, key=lambda r: r.seconds)
-        _check_disk(a, file_bytes(found.activations, found.on_disk))
+        room = limit - fixed
+        kept = _choices(groups, loads, room, disk, state)
+        streamed = _with_model(groups, loads, room, disk, of_all[0])
+        found = min((*kept, *streamed), key=lambda r: r.seconds)
+        _check_disk(a, file_bytes(found.activations, found.in_file))
         ends = (*accumulate(map(len, groups)),)[:-1]
         every = [unit for group in groups for unit in group]
         division = divide(a.graph, every, ends, 1)
@@ -131,6 +125,24 @@ def _choices(
         if max(least_memory(loads), swapped) <= room:
             choice = choose(loads, room, disk, swapped)
             yield Residences(names, choice, loads, room, disk, swapped)
+
+
+def _with_model(
+    groups: Sequence[Sequence[Unit]],
+    loads: Sequence[UnitLoad],
+    memory: float,
+    disk: Disk,
+    needs: Needs,
+) -> Iterator[Residences]:
+    """The same with the model on disk, if it can be there."""
+    if (model := needs.model) is None:
+        return
+    moving = tuple(
+        load._replace(values=values, gradients=values * (model.gradients > 0))
+        for load, values in zip(loads, needs.values, strict=True)
+    )
+    for one in _choices(groups, moving, memory + model.saved, disk, 0):
+        yield one._replace(model=model)
 
 
 def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:

@@ -78,7 +78,7 @@ class ModelTimes:
             self._found[way, samples] = self._of(self._shares[way], way, samples)
         return self._found[way, samples]
 
-    def _of(self, parts: Sequence["UnitShare"], way: "CutKey", samples: int) -> list[UnitTimes]:
+    def _of(self, parts: Sequence[UnitShare], way: CutKey, samples: int) -> list[UnitTimes]:
         """Of parts of units: as measured, with fewer samples, or a share of the whole unit."""
         tp, cp, _, layout = way
         whole, few = self.whole(samples), self.whole(ceil(samples / tp))

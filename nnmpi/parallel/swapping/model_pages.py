@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.arrangement.residence import MODEL, PIECE
+from nnmpi.parallel.arrangement.residence import MODEL, PIECE, SUMMED
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.pages import InMemory
 from nnmpi.parallel.swapping.arena import Arena, Blocks
@@ -22,7 +22,7 @@ from nnmpi.parallel.swapping.arena import Arena, Blocks
 class ModelPages(InMemory):
     """The pages of the parameters of each stage.
 
-    has_gradients   whether those are on disk too; else other ranks are adding to them meanwhile
+    has_gradients   whether those are on disk too; else ranks sum them, and they stay in memory
     """
 
     def __init__(
@@ -37,11 +37,15 @@ class ModelPages(InMemory):
         self._values = [arena.places(store.values[p.index] for p in own) for own in self._own]
         self._gradients = [arena.places(store.grad_memories[p.index] for p in s) for s in self._own]
         self._behind: Blocks = []
-        arena.singly(arena.places([store.flat_grad]))
+        if has_gradients:
+            arena.singly(arena.places([store.flat_grad]))
+        else:
+            arena.retag(SUMMED, store.flat_grad)
 
     def begin(self) -> None:
         """A step begins: gradients of the one before, and what was read since, are let go of."""
-        self._arena.forget(self._store.flat_grad[self._store.spans[0][0] :])
+        if self._has_gradients:
+            self._arena.forget(self._store.flat_grad[self._store.spans[0][0] :])
         self.drop()
 
     def drop(self) -> None:

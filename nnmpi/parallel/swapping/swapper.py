@@ -49,7 +49,7 @@ class Swapper:
     def __init__(self, plan: Residences, takes: list[bool]) -> None:
         self._plan = plan
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
-        self._arena = Arena(file_bytes(plan.activations, plan.on_disk))
+        self._arena = Arena(file_bytes(plan.activations, plan.in_file))
         self._pages: ModelPages | None = None
         self.borders = [
             Handover(

@@ -6,9 +6,10 @@ from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
-from nnmpi.parallel.tensor.choices import NodeChoice
+from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
 from nnmpi.parallel.tensor.patterns import Marker
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
+from nnmpi.parallel.tensor.row_graph import is_fused_pooling, made_by
 from nnmpi.parallel.tensor.ways import WHOLE
 
 BATCH, ROWS = "batch", "rows"
@@ -135,3 +136,24 @@ def _names_of_ways(graph: Graph, node: Node) -> list[str]:
     ways = WHOLE, *possible(graph, node, [*Marker])
     names = [*(way.pattern.how for way in ways), *["samples"] * takes_samples(graph, node)]
     return [*dict.fromkeys(names)]
+
+
+def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
+    """Raises ValueError if a layer cannot be cut by rows of images in the way that was asked for:
+    it takes none, or ones of fewer rows than there are ranks, or has no op of its own."""
+    node = graph.nodes[k]
+    what = f"layer {node.name} ({node.kind})"
+    for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):
+        if len(edge.sample) != 3:
+            raise ValueError(f"{what} {does} no images, which could be cut by rows: leave it out")
+        if cut_of_rows(edge, ranks) is None:
+            size = "x".join(map(str, edge.sample[1:]))
+            raise ValueError(
+                f"{what} {does} images of {size}, which cannot be cut by rows among {ranks} ranks: "
+                f"use at most {edge.sample[1]}, or another way"
+            )
+    if is_fused_pooling(graph, k):
+        raise ValueError(
+            f"{what} runs as one op with the layer before it, and is cut as that one is: name that "
+            "one alone"
+        )

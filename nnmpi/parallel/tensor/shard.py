@@ -7,8 +7,8 @@ The states that can be reached are found on the way forward; the least that is s
 each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
 equally much it is the one whose choices are listed first. With sequence parallelism, and where
 images are cut by rows (`rows:tp`), it is the one of which ranks have the fewest activations whole,
-and of these the one that sends least. Ways that
-are given for some layers leave the others to the search, and what lies between them.
+and of these the one that sends least. Ways that are given for some layers leave the others to the
+search, and what lies between them.
 
 A node may have more than `MOST` states, for instance after many parallel branches: then only the
 cheapest ones are looked at, and another plan might send less.
@@ -27,13 +27,11 @@ from nnmpi.parallel.tensor.choices import (
     PlanCost,
     channels,
     choices,
-    cut_of_rows,
 )
-from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, wanted_ways
+from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
-from nnmpi.parallel.tensor.row_graph import made_by
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
 
@@ -296,7 +294,7 @@ class _Search:
         """Raises ValueError for the first layer that is too narrow."""
         for k, node in enumerate(self.graph.nodes):
             if self.wanted.get(node.name) == "spatial":
-                _refuse_few_rows(self.graph, k, self.ranks)
+                refuse_rows(self.graph, k, self.ranks)
             for way in self._possible(node):
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)
@@ -304,18 +302,6 @@ class _Search:
         given = ", ".join(f"{path}={how}" for path, how in self.wanted.items())
         why = f" with {given}: leave some of these out" if given else ""
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks{why}")
-
-
-def _refuse_few_rows(graph: Graph, k: int, ranks: int) -> None:
-    """Raises ValueError if a layer takes or makes images of fewer rows than there are ranks."""
-    node = graph.nodes[k]
-    for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):
-        if cut_of_rows(edge, ranks) is None:
-            size = "x".join(map(str, edge.sample[1:]))
-            raise ValueError(
-                f"layer {node.name} ({node.kind}) {does} images of {size}, which cannot be cut by "
-                f"rows among {ranks} ranks: use at most {edge.sample[1]}, or another way"
-            )
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:

@@ -117,7 +117,7 @@ def test_running_sums_are_on_disk_between_updates(tmp_path: Path) -> None:
     with Trainer(Config(**QUICK, **case, memory=least)) as trainer:
         found = trainer.arrangement.residences
         assert found is not None
-        assert found.on_disk > 0
+        assert found.in_file > 0
 
 
 def test_over_mpi() -> None:

@@ -82,18 +82,36 @@ def test_it_has_the_bits_of_a_run_with_enough_memory(how: dict[str, Any]) -> Non
         assert trained(less) == digest
 
 
-def test_gradients_that_ranks_sum_stay_in_memory() -> None:
+def test_gradients_that_ranks_sum_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else is on disk, although gradients lie in the same file."""
+    all_pages = list[ModelPages]()
+    drop = ModelPages.drop
+
+    def dropped(pages: ModelPages) -> None:
+        before = cached(iter([pages._store.flat_grad]))
+        drop(pages)
+        assert cached(iter([pages._store.flat_grad])) >= before
+        all_pages.append(pages)
+
+    monkeypatch.setattr(ModelPages, "drop", dropped)
+
     def run(comm: Comm) -> tuple[str, str, float]:
         digest, less = within(0.75, comm, allreduce="ring")
         found = less.arrangement.residences
         assert found is not None
         assert found.model is not None
         with less:
-            return digest, trained(less), found.model.gradients
+            after = trained(less)
+            store: Any = less.optimizer.parameters[0].store
+            for numbers in (store.flat, store.flat_grad, *less.optimizer.state.values()):
+                places = store.pages._arena.places([numbers])
+                assert sum(end - start for start, end in places) >= numbers.nbytes
+            return digest, after, found.model.gradients
 
     for wanted, found, gradients in threads.run(2, run):
         assert found == wanted
         assert gradients == 0
+    assert all_pages
 
 
 def cached(arrays: Iterator[np.ndarray]) -> float:

@@ -187,6 +187,25 @@ def test_what_cannot_be_cut_is_refused_with_its_name(
         shard(graph, ranks, constraints=ways)
 
 
+@pytest.mark.parametrize(
+    ("layers", "wanted", "words"),
+    [
+        ((nn.Flatten(), nn.Dropout(0.5)), "2", r"layer 2 \(Dropout\) takes no images"),
+        (
+            (nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(60, 3)),
+            "2",
+            r"layer 2 \(MaxPool2d\) runs as one op with the layer before it",
+        ),
+    ],
+)
+def test_a_layer_that_has_no_rows_of_its_own_is_named(
+    layers: tuple[nn.Module, ...], wanted: str, words: str
+) -> None:
+    graph = traced(nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), *layers), 2, 6, 10)
+    with pytest.raises(ValueError, match=words):
+        shard(graph, 2, constraints=Constraints(ways={wanted: "spatial"}))
+
+
 def test_an_axis_of_rows_that_is_too_short_is_refused() -> None:
     with pytest.raises(ValueError, match=r"rows among 40 ranks; the most is 32, of 0 \(Conv2d\)"):
         shard(traced(cifar_cnn(), 3, 32, 32), 40, constraints=ROWS)

@@ -226,6 +226,13 @@ def test_a_layout_means_nothing_where_its_ranks_are_lost() -> None:
     assert not pointless(Config(layout="length:cp,0=row", tp=2, cp=2), 4)
 
 
+def test_a_way_may_have_a_hyphen() -> None:
+    assert Config(layout="moe=all-to-all", tp=2).layout == "moe=all-to-all"
+    assert terms.layout("moe=all-to-all").ways == {"moe": "all-to-all"}
+    with refused("LAYER=WAY"):
+        terms.layout("moe=all to all")
+
+
 # ---- files
 
 
