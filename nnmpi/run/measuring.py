@@ -7,10 +7,10 @@ least, or a low one, of several: that of a machine that nobody else uses at the 
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ import numpy as np
 from nnmpi import blas
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
-from nnmpi.comm import Comm, OtherRankError, comm_self
-from nnmpi.comm.allreduce.autotune import fits, medians
+from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self
+from nnmpi.comm.allreduce.autotune import fits
+from nnmpi.comm.shared_memory import SharedBuffer
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.planning.exchange_time import curve_name
+from nnmpi.parallel.planning.exchange_time import IN_PLACE, curve_name
 from nnmpi.parallel.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.unit_times import signature
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder, current_recorder
@@ -37,8 +38,9 @@ from nnmpi.run.setup.setup import Setup
 SIZES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
 
-COLD = 1 << 26
-"""Bytes of arrays that are used in turns: more than caches hold."""
+OTHER = 1 << 22
+"""Numbers that are written between two timed calls: more than a core's caches hold, as passes
+write between two sums or updates."""
 
 LONG = 0.1
 """Seconds: where one sum takes longer, larger ones are not timed."""
@@ -53,7 +55,10 @@ ROUNDS = 4
 """How often units and sums are measured, at some distance in time, and the least time counts."""
 
 STEPS = 10
-"""Steps of one rank that are timed, of which the least time counts."""
+"""Steps of one rank, and calls, that are timed at a time."""
+
+QUANTILE = 0.1
+"""Of the seconds of steps that counts."""
 
 
 def processor() -> str:
@@ -152,25 +157,42 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
         (Collective.REDUCE_SCATTER, "ring"): partial(group.reduce_scatter, algorithm="ring"),
         (Collective.ALL_GATHER, "ring"): partial(group.all_gather, algorithm="ring"),
     }
+    window = None
+    with suppress(NoRoomError):  # on all ranks
+        window = group.shared(SIZES[-1] // 4, np.float32)
+        calls[Collective.ALL_REDUCE, IN_PLACE] = partial(_in_place, window)
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
-            one = _on_cold(call, nbytes)
+            one = partial(call, np.zeros(nbytes // 4, np.float32))
             if not all(gather_objects(comm, fits(one))):
                 break
-            seconds = min(medians(comm, [one])[0] for _ in range(ROUNDS))
-            points.append((float(nbytes), seconds))
-            if seconds > LONG:
+            points.append((float(nbytes), _in_a_step(comm, one)))
+            if points[-1][1] > LONG:
                 break
         if points:
             yield curve_name(collective, algorithm, p), Curve(tuple(points))
+    if window is not None:
+        window.free()
     group.free()
 
 
-def _on_cold(call: Callable[[np.ndarray], object], nbytes: int) -> Callable[[], object]:
-    """A call on arrays in turns, so that none is in the caches: nor are gradients in a step."""
-    arrays = cycle(np.zeros((max(COLD // nbytes, 1), nbytes // 4), np.float32))
-    return lambda: call(next(arrays))
+def _in_place(window: SharedBuffer, array: np.ndarray) -> None:
+    """The sum of as many numbers that lie in the window."""
+    window.all_reduce(0, array.size)
+
+
+def _in_a_step(comm: Comm, call: Callable[[], object]) -> float:
+    """The median seconds of a call that finds neither its memory nor its code in the caches, since
+    other work was done before: the mean of the ranks."""
+    other, times = np.zeros(OTHER, np.float32), list[float]()
+    for _ in range(ROUNDS * STEPS):
+        other += 1.0
+        comm.barrier()
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return _mean(comm, float(np.median(times)))
 
 
 # ---- units
@@ -244,13 +266,7 @@ def _update(comm: Comm, one: Session) -> float:
     for p in optimizer.parameters:
         p.has_grad = True
     numbers: int = sum(p.size for p in optimizer.parameters)
-    times = []
-    for _ in range(STEPS):
-        comm.barrier()
-        began = time.perf_counter()
-        optimizer.step(0.0)
-        times.append(time.perf_counter() - began)
-    return _mean(comm, min(times)) / numbers
+    return _in_a_step(comm, partial(optimizer.step, 0.0)) / numbers
 
 
 def _fixed(
@@ -274,17 +290,19 @@ def _fixed(
 
 
 def _step(comm: Comm, session: Session) -> float:
-    """Seconds of a step of one rank, over a whole batch."""
+    """Seconds of a step of one rank over a whole batch, of the slowest of ranks that begin it at
+    one time: those of a layout wait for each other in every step."""
     times, whole = list[float](), _samples(session.setup)
     session.model.train()
     while len(times) < STEPS:
         with closing(session.strategy.steps(session.setup.train, StepState())) as steps:
+            comm.barrier()
             began = time.perf_counter()
             for result in islice(steps, STEPS):
-                now = time.perf_counter()
-                times += [now - began] * (result.samples == whole)
-                began = now
-    return _mean(comm, min(times))
+                times += [time.perf_counter() - began] * (result.samples == whole)
+                comm.barrier()
+                began = time.perf_counter()
+    return float(np.quantile(np.max(gather_objects(comm, times), axis=0), QUANTILE))
 
 
 def _mean(comm: Comm, seconds: float) -> float:

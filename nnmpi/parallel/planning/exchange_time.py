@@ -19,9 +19,13 @@ from nnmpi.collectives.step import Algorithm, Ranks
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
 from nnmpi.parallel.planning.machine import Machine
+from nnmpi.schedules.op import Kind
 
 THROUGH_MEMORY = "shared", "hierarchical"
 """All-reduces that add up on each node first, and then among one rank of each."""
+
+IN_PLACE = "shared in place"
+"""The sum of gradients that lie in memory of a node, as a machine calls it: nothing is copied."""
 
 HALVES = {Collective.ALL_REDUCE: 2, Collective.REDUCE_SCATTER: 1, Collective.ALL_GATHER: 1}
 """How often a ring goes around."""
@@ -78,7 +82,7 @@ class ExchangeTimes:
             return 0.0
         links = self.links(one.group)
         of_links = links.nodes.tobytes(), links.sharing
-        key = one.operation, one.algorithm, *of_links, one.nbytes, one.travelling
+        key = one.operation, _measured_as(one), *of_links, one.nbytes, one.travelling
         if key not in self._found:
             self._found[key] = _seconds(one, links)
         return one.times * self._found[key]
@@ -103,10 +107,16 @@ class ExchangeTimes:
         return self.links(one.group).spans > 1
 
 
+def _measured_as(one: Exchange) -> str:
+    """What a machine calls its algorithm."""
+    of_gradients = one.during is Kind.REDUCE and one.algorithm == "shared"
+    return IN_PLACE if of_gradients else one.algorithm
+
+
 def _seconds(one: Exchange, links: GroupLinks) -> float:
     """Of an exchange, once."""
     p, nbytes, machine = len(links.nodes), one.travelling, links.machine
-    curve = machine.sums.get(curve_name(one.operation, one.algorithm, p))
+    curve = machine.sums.get(curve_name(one.operation, _measured_as(one), p))
     if curve and links.spans == 1:
         return curve.at(one.nbytes if one.algorithm in THROUGH_MEMORY else nbytes)
     if one.operation is Collective.MESSAGE:
