@@ -9,7 +9,7 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.planning.exchange_time import ExchangeTimes, curve_name
+from nnmpi.parallel.planning.exchange_time import IN_PLACE, ExchangeTimes, curve_name
 from nnmpi.parallel.planning.machine import TYPICAL, Curve
 from nnmpi.schedules.op import Kind
 
@@ -96,7 +96,7 @@ def test_a_node_adds_up_before_it_sends() -> None:
 
 
 def test_what_was_measured_on_a_node_counts_there() -> None:
-    name = curve_name(Collective.ALL_REDUCE, "shared", 4)
+    name = curve_name(Collective.ALL_REDUCE, IN_PLACE, 4)
     machine = MACHINE._replace(sums={name: Curve(((400.0, 1.0), (800.0, 2.0)))})
     one = exchange(Collective.ALL_REDUCE, "shared", 0, 1, 2, 3, numbers=150)
     assert ExchangeTimes(machine, Cluster.on_paper(4)).seconds(one) == 1.5

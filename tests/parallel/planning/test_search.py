@@ -14,7 +14,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.memory import activations
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
-from nnmpi.parallel.planning.exchange_time import THROUGH_MEMORY, curve_name
+from nnmpi.parallel.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
 from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES
 from nnmpi.parallel.planning.layer_ways import LayerWays, as_layout
 from nnmpi.parallel.planning.machine import TYPICAL, Curve
@@ -32,7 +32,7 @@ MODELS = {
     "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
 }
 CURVES = TYPICAL._replace(
-    sums={curve_name(Collective.ALL_REDUCE, "shared", p): Curve(((1.0, 1e-3),)) for p in (2, 4)}
+    sums={curve_name(Collective.ALL_REDUCE, IN_PLACE, p): Curve(((1.0, 1e-3),)) for p in (2, 4)}
 )
 CASES = {
     "cnn on three nodes": ("cnn", 6, 3, TYPICAL),
