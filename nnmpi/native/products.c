@@ -79,12 +79,13 @@ void packed_product(const Sizes *s, const float *A, const float *strips, npy_int
 int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
     /* A is read once for many columns if it is large, or if its terms lie apart */
     int apart = s->a_term != 1, once = apart ? s->n >= MANY : s->m * s->k > NEAR;
-    npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = (s->n + WIDTH - 1) / WIDTH * WIDTH;
+    npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = whole_of(s->n, WIDTH);
     if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
     npy_intp bytes = deepest * (columns + (apart && once ? ROWS : 0)) * sizeof *A;
     float small[SHALLOW * WIDTH] __attribute__((aligned(CACHE_LINE))), *room = small;
-    if (bytes > (npy_intp)sizeof small && !(room = aligned_alloc(CACHE_LINE, (bytes + 63) / CACHE_LINE * CACHE_LINE)))
-        return 0;
+    if (bytes > (npy_intp)sizeof small)
+        room = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
+    if (!room) return 0;
     for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
         for (npy_intp j = 0; j < s->n; j += columns) {
             Sizes some = *s;

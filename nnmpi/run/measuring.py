@@ -1,7 +1,8 @@
 """What the ranks of a node take for a model: its units, sums, messages, updates, and all else.
 
-All ranks measure at the same time: caches, memory and clocks that they share count. A time is the
-least, or a low one, of several: that of a machine that nobody else uses at the moment.
+All ranks measure at the same time: caches, memory and clocks that they share count. A time of units
+and steps is the least, or a low one, of several: that of a machine that nobody else uses at the
+moment. One of sums and updates is a median, after other work.
 """
 
 import platform
@@ -52,10 +53,13 @@ NAP = 0.01
 """Seconds for which a rank that waits for the first node sleeps."""
 
 ROUNDS = 4
-"""How often units and sums are measured, at some distance in time, and the least time counts."""
+"""How often units and steps are measured, at some distance in time, and the least time counts."""
 
 STEPS = 10
-"""Steps of one rank, and calls, that are timed at a time."""
+"""Steps of one rank that are timed in a round."""
+
+CALLS = 40
+"""How often a sum or an update is timed."""
 
 QUANTILE = 0.1
 """Of the seconds of steps that counts."""
@@ -186,7 +190,7 @@ def _in_a_step(comm: Comm, call: Callable[[], object]) -> float:
     """The median seconds of a call that finds neither its memory nor its code in the caches, since
     other work was done before: the mean of the ranks."""
     other, times = np.zeros(OTHER, np.float32), list[float]()
-    for _ in range(ROUNDS * STEPS):
+    for _ in range(CALLS):
         other += 1.0
         comm.barrier()
         began = time.perf_counter()

@@ -11,7 +11,7 @@ from nnmpi.collectives.price import Link
 from nnmpi.quoting import shown
 from nnmpi.user_files import content, parsed
 
-FORMAT = 1
+FORMAT = 2
 LONGEST = 100_000_000  # bytes of a file
 
 

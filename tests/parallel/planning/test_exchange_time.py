@@ -96,10 +96,14 @@ def test_a_node_adds_up_before_it_sends() -> None:
 
 
 def test_what_was_measured_on_a_node_counts_there() -> None:
-    name = curve_name(Collective.ALL_REDUCE, IN_PLACE, 4)
-    machine = MACHINE._replace(sums={name: Curve(((400.0, 1.0), (800.0, 2.0)))})
+    """Gradients are summed where they lie, and activations are copied."""
+    in_place, copied = (curve_name(Collective.ALL_REDUCE, name, 4) for name in (IN_PLACE, "shared"))
+    curves = {in_place: Curve(((400.0, 1.0), (800.0, 2.0))), copied: Curve(((1.0, 3.0),))}
+    machine = MACHINE._replace(sums=curves)
     one = exchange(Collective.ALL_REDUCE, "shared", 0, 1, 2, 3, numbers=150)
-    assert ExchangeTimes(machine, Cluster.on_paper(4)).seconds(one) == 1.5
+    times = ExchangeTimes(machine, Cluster.on_paper(4))
+    assert times.seconds(one) == 1.5
+    assert times.seconds(one._replace(during=Kind.F)) == 3.0
     assert ExchangeTimes(machine, Cluster.on_paper(4, 2)).seconds(one) < 1e-3
 
 

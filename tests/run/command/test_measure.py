@@ -53,14 +53,21 @@ def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     assert [*machine.models[0].units] == [15, 60, 120]
 
 
-def test_sums_are_measured_as_far_as_there_is_shared_memory() -> None:
+@pytest.mark.parametrize(
+    ("free", "copied", "in_place"),
+    [(0, None, None), (1 << 16, 3, None), (1 << 30, len(measuring.SIZES), len(measuring.SIZES))],
+)
+def test_sums_are_measured_as_far_as_there_is_shared_memory(
+    free: int, copied: int | None, in_place: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def curves(comm: Comm) -> dict[str, int]:
         return {name: len(curve.points) for name, curve in measuring._sums(comm, 2)}
 
-    for free, sizes in ((0, None), (1 << 16, 3)):
-        found, _ = threads.run(2, curves, free_memory=free)
-        assert found.get("all_reduce shared 2") == sizes
-        assert found["all_reduce ring 2"] == len(measuring.SIZES)
+    monkeypatch.setattr(measuring, "CALLS", 2)
+    found, _ = threads.run(2, curves, free_memory=free)
+    assert found.get("all_reduce shared 2") == copied
+    assert found.get("all_reduce shared in place 2") == in_place
+    assert found["all_reduce ring 2"] == len(measuring.SIZES)
 
 
 def test_links_between_nodes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
