@@ -75,8 +75,8 @@ def measure(setup: Setup, comm: Comm) -> Machine:
     calls it.
 
     Nodes are alike: all measure at the same time, since they may share cores, as containers do, and
-    the first one's figures count. Then they measure the links between them. Ranks on one node do not
-    know these: they are those of a typical machine.
+    the first one's figures count. Then they measure the links between them. Ranks on one node do
+    not know these: they are those of a typical machine.
     """
     here = comm.node()
     node = comm.split(here[0])
