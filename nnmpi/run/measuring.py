@@ -50,7 +50,7 @@ MANY = 8
 """Micro-batches of a step, to tell what each of them takes from what a step takes."""
 
 NAP = 0.01
-"""Seconds for which a rank that waits for other nodes sleeps."""
+"""Seconds for which a rank that waits for the first node sleeps."""
 
 ROUNDS = 4
 """How often units and steps are measured, at some distance in time, and the least time counts."""
@@ -74,9 +74,8 @@ def measure(setup: Setup, comm: Comm) -> Machine:
     """The machine that the ranks of a Comm run on, and the units of a run's model on it; every rank
     calls it.
 
-    Nodes are alike: all measure at the same time, since they may share cores, as containers do, and
-    the first one's figures count. Then they measure the links between them. Ranks on one node do
-    not know these: they are those of a typical machine.
+    Nodes are alike: the first one measures itself, and all measure the links between them. Ranks
+    on one node do not know these: they are those of a typical machine.
     """
     here = comm.node()
     node = comm.split(here[0])
@@ -84,7 +83,7 @@ def measure(setup: Setup, comm: Comm) -> Machine:
 
     def own() -> Machine | None:
         try:
-            return all_or_none(node, lambda: _node(setup, node))
+            return all_or_none(node, lambda: _node(setup, node) if here[0] == 0 else None)
         finally:
             node.free()
             _wait(comm)
@@ -101,7 +100,7 @@ def measure(setup: Setup, comm: Comm) -> Machine:
 
 
 def _wait(comm: Comm) -> None:
-    """Waits for all ranks, asleep most of the time, beside those that still measure."""
+    """Waits for all ranks, asleep most of the time: hosts may share cores, as containers do."""
     met = comm.start(np.zeros(1), "doubling")
     while not met.poll():
         time.sleep(NAP)
