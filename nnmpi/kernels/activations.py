@@ -31,6 +31,13 @@ def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Re
 
 
 @kernel
+def relu_loop(x: Array, y: Array) -> None:
+    """max(x, 0)."""
+    xp = xp_of(x)
+    xp.maximum(x, xp.zeros_like(x[:1] if x.ndim else x), out=y)
+
+
+@kernel
 def tanh_loop(x: Array, y: Array) -> None:
     xp_of(x).tanh(x, out=y)
 

@@ -90,8 +90,8 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> None
 
 
 def relu_gradient(g: Array, y: Array) -> Array:
-    """g where the output y is positive, 0 elsewhere; contiguous like y."""
-    out = xp_of(y).empty(y.shape, y.dtype)
+    """g where the output y is positive, 0 elsewhere; in y's order of memory."""
+    out = xp_of(y).empty_like(y)
     relu_gradient_loop(g, y, out)
     return out
 

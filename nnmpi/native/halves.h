@@ -93,6 +93,41 @@ static inline void round_to(int half, const float *x, npy_uint16 *y, npy_intp n)
     else round_float16(x, y, n);
 }
 
+#define FEW 128 /* numbers that are converted at a time, on the stack */
+
+/* Numbers in one of these types, or in float32 if it is 0. */
+typedef struct {
+    const void *at;
+    int half;
+} Numbers;
+
+/* An array of a kernel that sees 16 bits as they are. */
+static inline Numbers numbers_of(const Arguments *a, int i) {
+    return (Numbers){a->at[i], a->at[i] ? a->array[i].half : 0};
+}
+
+/* n of them from number `first` on, in float32: where they are, or in `room`. */
+static inline const float *floats_of(Numbers x, npy_intp first, npy_intp n, float *room) {
+    if (!x.half) return (const float *)x.at + first;
+    widen(x.half, (const npy_uint16 *)x.at + first, room, n);
+    return room;
+}
+
+/* n of them, `step` apart, to y. */
+static inline void gather(Numbers x, npy_intp first, npy_intp step, float *y, npy_intp n) {
+    npy_uint16 some[FEW];
+    const npy_uint16 *from = (const npy_uint16 *)x.at + first;
+    if (!x.half)
+        for (npy_intp i = 0; i < n; i++) y[i] = ((const float *)x.at)[first + i * step];
+    else if (step == 1) widen(x.half, from, y, n);
+    else
+        for (npy_intp i = 0; i < n; i += FEW, y += FEW) {
+            npy_intp m = n - i < FEW ? n - i : FEW;
+            for (npy_intp k = 0; k < m; k++) some[k] = from[(i + k) * step];
+            widen(x.half, some, y, m);
+        }
+}
+
 /* n neighbours in memory of these types, 0 for float32, of which one is that or both are alike. */
 static inline void convert(int from, int to, const void *x, void *y, npy_intp n) {
     if (from == to) memcpy(y, x, n * (from ? sizeof(npy_uint16) : sizeof(float)));

@@ -15,6 +15,7 @@
    layer_norm_loop(x, w or None, b or None, eps, mean, r, y)    r = 1 / sqrt(var + eps)
    layer_norm_gradient_loop(g, x, w or None, mean, r, dx)
    layer_norm_sums_loop(g, x, mean, r, dw, db) */
+#include "halves.h"
 #include "lanes.h"
 #include <math.h>
 
@@ -27,6 +28,7 @@ typedef struct {
     npy_intp P, C; /* or M, K */
     double eps;
     float *at[MOST_ARRAYS];
+    Numbers from[2]; /* the first arrays, which may have 16 bits */
 } Norm;
 
 /* The lines of a sample: of `per` positions and so `stride` numbers each; `rest` positions are in
@@ -55,20 +57,25 @@ static void join(double n0, double *mean0, double *m20, double n, double mean, d
 }
 
 /* The moments of the numbers w < width of each of so many lines */
-static void line_moments(const float *x, npy_intp lines, npy_intp stride, npy_intp width,
+static void line_moments(Numbers x, npy_intp at, npy_intp lines, npy_intp stride, npy_intp width,
                          double *mean, double *m2) {
+    float room[LINE];
     for (npy_intp w = 0; w < width; w++) mean[w] = m2[w] = 0;
-    for (npy_intp first = 0; first < lines; first += BLOCK, x += BLOCK * stride) {
+    for (npy_intp first = 0; first < lines; first += BLOCK, at += BLOCK * stride) {
         npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
         float sum[LINE] = {0}, off[LINE] = {0}, squares[LINE] = {0}, factor = 1 / (float)n;
-        for (npy_intp i = 0; i < n; i++)
-            for (npy_intp w = 0; w < width; w++) sum[w] += x[i * stride + w];
+        for (npy_intp i = 0; i < n; i++) {
+            const float *line = floats_of(x, at + i * stride, width, room);
+            for (npy_intp w = 0; w < width; w++) sum[w] += line[w];
+        }
         for (npy_intp w = 0; w < width; w++) sum[w] *= factor;
-        for (npy_intp i = 0; i < n; i++)
+        for (npy_intp i = 0; i < n; i++) {
+            const float *line = floats_of(x, at + i * stride, width, room);
             for (npy_intp w = 0; w < width; w++) {
-                float d = x[i * stride + w] - sum[w];
+                float d = line[w] - sum[w];
                 off[w] += d, squares[w] += d * d;
             }
+        }
         for (npy_intp w = 0; w < width; w++)
             join(first, mean + w, m2 + w, n, sum[w] + (double)off[w] * factor,
                  squares[w] - (double)off[w] * off[w] * factor);
@@ -80,28 +87,34 @@ static void moments(const Norm *q) {
     double means[LINE], m2s[LINE];
     for (npy_intp c = 0; c < q->C; c += LINE) {
         npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
-        const float *x = q->at[0] + c, *rest = x + v.lines * v.stride;
-        line_moments(x, v.lines, v.stride, width, means, m2s);
+        npy_intp rest = v.lines * v.stride + c;
+        float last;
+        line_moments(q->from[0], c, v.lines, v.stride, width, means, m2s);
         for (npy_intp k = 0; k < channels; k++) {
             double n = v.lines, m = means[k], s = m2s[k];
             for (npy_intp p = 1; v.lines && p < v.per; p++, n += v.lines)
                 join(n, &m, &s, v.lines, means[p * q->C + k], m2s[p * q->C + k]);
-            for (npy_intp p = 0; p < v.rest; p++, n++) join(n, &m, &s, 1, rest[p * q->C + k], 0);
+            for (npy_intp p = 0; p < v.rest; p++, n++)
+                join(n, &m, &s, 1, *floats_of(q->from[0], rest + p * q->C + k, 1, &last), 0);
             q->at[1][c + k] = m, q->at[2][c + k] = s;
         }
     }
 }
 
 /* Of the numbers w < width of lines, sums of g and of g (x - mean) */
-static void line_sums(const float *g, const float *x, const float *mean, npy_intp lines,
+static void line_sums(const Norm *q, npy_intp at, const float *mean, npy_intp lines,
                       npy_intp stride, npy_intp width, double *total, double *dot) {
+    float room[2][LINE];
     for (npy_intp w = 0; w < width; w++) total[w] = dot[w] = 0;
     for (npy_intp first = 0; first < lines; first += BLOCK) {
         npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
         float sum[LINE] = {0}, products[LINE] = {0};
-        for (npy_intp i = 0; i < n; i++, g += stride, x += stride)
+        for (npy_intp i = 0; i < n; i++, at += stride) {
+            const float *g = floats_of(q->from[0], at, width, room[0]);
+            const float *x = floats_of(q->from[1], at, width, room[1]);
             for (npy_intp w = 0; w < width; w++)
                 sum[w] += g[w], products[w] += g[w] * (x[w] - mean[w]);
+        }
         for (npy_intp w = 0; w < width; w++) total[w] += sum[w], dot[w] += products[w];
     }
 }
@@ -113,14 +126,16 @@ static void norm_sums(const Norm *q) {
     for (npy_intp c = 0; c < q->C; c += LINE) {
         npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
         npy_intp end = v.lines * v.stride;
-        const float *g = q->at[0] + c, *x = q->at[1] + c;
+        float last[2];
         const float *mean = repeated(q->at[2], q, v, line) + c;
-        line_sums(g, x, mean, v.lines, v.stride, width, totals, dots);
+        line_sums(q, c, mean, v.lines, v.stride, width, totals, dots);
         for (npy_intp k = 0; k < channels; k++) {
             double total = 0, dot = 0;
             for (npy_intp w = k; w < width; w += q->C) total += totals[w], dot += dots[w];
-            for (npy_intp i = end + k; i < q->P * q->C - c; i += q->C)
-                total += g[i], dot += g[i] * (x[i] - mean[k]);
+            for (npy_intp i = end + c + k; i < q->P * q->C; i += q->C) {
+                float g = *floats_of(q->from[0], i, 1, last);
+                total += g, dot += g * (*floats_of(q->from[1], i, 1, last + 1) - mean[k]);
+            }
             q->at[3][c + k] = total, q->at[4][c + k] = dot;
         }
     }
@@ -190,11 +205,13 @@ static void layer_norm_sums(const Norm *q) {
     for (npy_intp k = 0; k < K; k += LINE) {
         npy_intp width = K - k < LINE ? K - k : LINE;
         double totals[LINE] = {0}, dots[LINE] = {0};
+        float room[2][LINE];
         for (npy_intp first = 0; first < M; first += BLOCK) {
             npy_intp end = M - first < BLOCK ? M : first + BLOCK;
             float sum[LINE] = {0}, dot[LINE] = {0};
             for (npy_intp j = first; j < end; j++) {
-                const float *g = q->at[0] + j * K + k, *x = q->at[1] + j * K + k;
+                const float *g = floats_of(q->from[0], j * K + k, width, room[0]);
+                const float *x = floats_of(q->from[1], j * K + k, width, room[1]);
                 for (npy_intp i = 0; i < width; i++)
                     sum[i] += g[i], dot[i] += g[i] * ((x[i] - mean[j]) * r[j]);
             }
@@ -209,12 +226,15 @@ static void layer_norm_sums(const Norm *q) {
 static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
     Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C'), .eps = a->numbers ? a->number[0] : 0};
     for (int i = 0; i < a->arrays; i++) q.at[i] = a->at[i];
+    for (int i = 0; i < 2; i++) q.from[i] = numbers_of(a, i);
     npy_intp samples = a->array[0].axes == 3 ? SIZE(a, 'N') : 1;
     for (npy_intp sample = 0; sample < samples; sample++) {
         compute(&q);
         for (int i = 0; i < a->arrays; i++) {
             int axes = a->array[i].axes;
-            if (q.at[i]) q.at[i] += axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
+            npy_intp next = axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
+            if (q.at[i]) q.at[i] += next;
+            if (i < 2) q.from[i].at = (const char *)q.from[i].at + next * a->array[i].itemsize;
         }
     }
     return DONE;
@@ -232,12 +252,12 @@ NORM(layer_norm_gradient_loop, layer_norm_gradient)
 NORM(layer_norm_sums_loop, layer_norm_sums)
 
 Kernel norm_kernels[] = {
-    KERNEL(moments_loop, "fNPC =fNC =fNC"),
-    PARTS("NP", normalise_loop, "fNPC fNC fNC ?fC =fNPC"),
-    KERNEL(norm_sums_loop, "fNPC fNPC fNC =fNC =fNC"),
-    PARTS("NP", norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC =fNPC"),
-    PARTS("P", layer_norm_loop, "fPC ?fC ?fC # =fP =fP =fPC"),
-    PARTS("P", layer_norm_gradient_loop, "fPC fPC ?fC fP fP =fPC"),
-    KERNEL(layer_norm_sums_loop, "fPC fPC fP fP =fC =fC"),
+    KERNEL(moments_loop, "hNPC ~fNC ~fNC"),
+    PARTS("NP", normalise_loop, "fNPC fNC fNC ?fC ~fNPC"),
+    KERNEL(norm_sums_loop, "hNPC hNPC fNC ~fNC ~fNC"),
+    PARTS("NP", norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC ~fNPC"),
+    PARTS("P", layer_norm_loop, "fPC ?fC ?fC # ~fP ~fP ~fPC"),
+    PARTS("P", layer_norm_gradient_loop, "fPC fPC ?fC fP fP ~fPC"),
+    KERNEL(layer_norm_sums_loop, "hPC hPC fP fP ~fC ~fC"),
     END_OF_KERNELS,
 };

@@ -114,6 +114,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "unpool_loop": (unpool, 0, False),
     "bias_relu_loop": (bias_relu, 0, False),
     "relu_gradient_loop": (relu_gradient, 0, False),
+    "relu_loop": (lambda rng, dtype: relu_gradient(rng, dtype)[1:], 0, False),
     **attention.CASES,
     **halves.CASES,
     **products.CASES,
