@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #define MOST_AXES 10
-#define PART 4096        /* numbers of an array */
+#define PART 2048        /* numbers of an array */
 #define LANES_OF_PART 16 /* a part is so many indices, or a multiple, as lanes of sums are */
 
 /* An array: where it is, what it is copied to, if it has 16 bits, and how it is cut. */

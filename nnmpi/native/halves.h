@@ -97,7 +97,7 @@ static inline void round_to(int half, const float *x, npy_uint16 *y, npy_intp n)
 
 /* Numbers in one of these types, or in float32 if it is 0. */
 typedef struct {
-    const void *at;
+    void *at;
     int half;
 } Numbers;
 
@@ -111,6 +111,15 @@ static inline const float *floats_of(Numbers x, npy_intp first, npy_intp n, floa
     if (!x.half) return (const float *)x.at + first;
     widen(x.half, (const npy_uint16 *)x.at + first, room, n);
     return room;
+}
+
+/* Where n of them are written in float32: in place, or in `room`, which is then `stored`. */
+static inline float *floats_for(Numbers x, npy_intp first, float *room) {
+    return x.half ? room : (float *)x.at + first;
+}
+
+static inline void stored(Numbers x, npy_intp first, npy_intp n, const float *room) {
+    if (x.half) round_to(x.half, room, (npy_uint16 *)x.at + first, n);
 }
 
 /* n of them, `step` apart, to y. */

@@ -28,7 +28,7 @@ typedef struct {
     npy_intp P, C; /* or M, K */
     double eps;
     float *at[MOST_ARRAYS];
-    Numbers from[2]; /* the first arrays, which may have 16 bits */
+    Numbers from[2], to; /* the first arrays and the last one, which may have 16 bits */
 } Norm;
 
 /* The lines of a sample: of `per` positions and so `stride` numbers each; `rest` positions are in
@@ -45,7 +45,7 @@ static Lines lines_of(const Norm *q) {
 /* Numbers of channels, repeated for each position of a line. */
 static const float *repeated(const float *x, const Norm *q, Lines v, float *line) {
     if (!x || v.per == 1) return x;
-    for (npy_intp w = 0; w < v.stride; w++) line[w] = x[w % q->C];
+    for (npy_intp p = 0; p < v.per; p++) memcpy(line + p * q->C, x, q->C * sizeof *x);
     return line;
 }
 
@@ -141,29 +141,41 @@ static void norm_sums(const Norm *q) {
     }
 }
 
+/* The next numbers of a line from number w of it on, which is number i of the sample: how many. */
+static npy_intp some_of(const Norm *q, Lines v, npy_intp i, npy_intp w) {
+    npy_intp n = v.stride - w < LINE ? v.stride - w : LINE, rest = q->P * q->C - i;
+    return n < rest ? n : rest;
+}
+
 static void normalise(const Norm *q) {
     Lines v = lines_of(q);
-    float line[3][LINE], *restrict y = q->at[4];
-    const float *x = q->at[0], *m = repeated(q->at[1], q, v, line[0]);
-    const float *s = repeated(q->at[2], q, v, line[1]), *b = repeated(q->at[3], q, v, line[2]);
-    for (npy_intp i = 0, end = q->P * q->C; i < end; i += v.stride) {
-        npy_intp n = end - i < v.stride ? end - i : v.stride;
-        if (b) for (npy_intp w = 0; w < n; w++) y[i + w] = (x[i + w] - m[w]) * s[w] + b[w];
-        else for (npy_intp w = 0; w < n; w++) y[i + w] = (x[i + w] - m[w]) * s[w];
+    float line[3][LINE], room[2][LINE];
+    const float *m = repeated(q->at[1], q, v, line[0]), *s = repeated(q->at[2], q, v, line[1]);
+    const float *b = repeated(q->at[3], q, v, line[2]);
+    for (npy_intp i = 0, n, w = 0; i < q->P * q->C; i += n, w = w + n < v.stride ? w + n : 0) {
+        n = some_of(q, v, i, w);
+        const float *x = floats_of(q->from[0], i, n, room[0]);
+        float *restrict y = floats_for(q->to, i, room[1]);
+        if (b) for (npy_intp k = 0; k < n; k++) y[k] = (x[k] - m[w + k]) * s[w + k] + b[w + k];
+        else for (npy_intp k = 0; k < n; k++) y[k] = (x[k] - m[w + k]) * s[w + k];
+        stored(q->to, i, n, y);
     }
 }
 
 static void norm_gradient(const Norm *q) {
     Lines v = lines_of(q);
-    float line[4][LINE], *restrict dx = q->at[6];
-    const float *g = q->at[0], *x = q->at[1], *m = repeated(q->at[2], q, v, line[0]);
-    const float *a = repeated(q->at[3], q, v, line[1]), *b = repeated(q->at[4], q, v, line[2]);
-    const float *e = repeated(q->at[5], q, v, line[3]);
-    for (npy_intp i = 0, end = q->P * q->C; i < end; i += v.stride) {
-        npy_intp n = end - i < v.stride ? end - i : v.stride;
+    float line[4][LINE], room[3][LINE];
+    const float *m = repeated(q->at[2], q, v, line[0]), *a = repeated(q->at[3], q, v, line[1]);
+    const float *b = repeated(q->at[4], q, v, line[2]), *e = repeated(q->at[5], q, v, line[3]);
+    for (npy_intp i = 0, n, w = 0; i < q->P * q->C; i += n, w = w + n < v.stride ? w + n : 0) {
+        n = some_of(q, v, i, w);
+        const float *g = floats_of(q->from[0], i, n, room[0]);
+        const float *x = floats_of(q->from[1], i, n, room[1]);
+        float *restrict dx = floats_for(q->to, i, room[2]);
 #pragma GCC ivdep
-        for (npy_intp w = 0; w < n; w++)
-            dx[i + w] = g[i + w] * a[w] - (x[i + w] - m[w]) * b[w] - e[w];
+        for (npy_intp k = 0; k < n; k++)
+            dx[k] = g[k] * a[w + k] - (x[k] - m[w + k]) * b[w + k] - e[w + k];
+        stored(q->to, i, n, dx);
     }
 }
 
@@ -226,7 +238,9 @@ static void layer_norm_sums(const Norm *q) {
 static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
     Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C'), .eps = a->numbers ? a->number[0] : 0};
     for (int i = 0; i < a->arrays; i++) q.at[i] = a->at[i];
+    int last = a->arrays - 1;
     for (int i = 0; i < 2; i++) q.from[i] = numbers_of(a, i);
+    q.to = numbers_of(a, last);
     npy_intp samples = a->array[0].axes == 3 ? SIZE(a, 'N') : 1;
     for (npy_intp sample = 0; sample < samples; sample++) {
         compute(&q);
@@ -234,7 +248,8 @@ static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
             int axes = a->array[i].axes;
             npy_intp next = axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
             if (q.at[i]) q.at[i] += next;
-            if (i < 2) q.from[i].at = (const char *)q.from[i].at + next * a->array[i].itemsize;
+            if (i < 2) q.from[i].at = (char *)q.from[i].at + next * a->array[i].itemsize;
+            if (i == last) q.to.at = (char *)q.to.at + next * a->array[i].itemsize;
         }
     }
     return DONE;
@@ -253,9 +268,9 @@ NORM(layer_norm_sums_loop, layer_norm_sums)
 
 Kernel norm_kernels[] = {
     KERNEL(moments_loop, "hNPC ~fNC ~fNC"),
-    PARTS("NP", normalise_loop, "fNPC fNC fNC ?fC ~fNPC"),
+    KERNEL(normalise_loop, "hNPC fNC fNC ?fC ~hNPC"),
     KERNEL(norm_sums_loop, "hNPC hNPC fNC ~fNC ~fNC"),
-    PARTS("NP", norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC ~fNPC"),
+    KERNEL(norm_gradient_loop, "hNPC hNPC fNC fNC fNC fNC ~hNPC"),
     PARTS("P", layer_norm_loop, "fPC ?fC ?fC # ~fP ~fP ~fPC"),
     PARTS("P", layer_norm_gradient_loop, "fPC fPC ?fC fP fP ~fPC"),
     KERNEL(layer_norm_sums_loop, "hPC hPC fP fP ~fC ~fC"),
