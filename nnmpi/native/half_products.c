@@ -35,10 +35,8 @@ typedef struct {
     void (*tile)(npy_intp packed, const void *A, const void *B, float *sums, npy_intp row, int adds);
 } Core;
 
-#ifdef __AVX512BF16__
-#define TALL 12
-
-/* 16 lines of 16 pairs become 16 pairs of 16 lines. */
+#ifdef __AVX512F__
+/* The transpose of 16 x 16 numbers of 4 bytes. */
 static inline void turn(__m512i *x) {
     __m512i y[16];
     UNROLL for (int i = 0; i < 16; i += 2) {
@@ -58,6 +56,10 @@ static inline void turn(__m512i *x) {
         x[8 + i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0xdd);
     }
 }
+#endif
+
+#ifdef __AVX512BF16__
+#define TALL 12
 
 /* Up to 16 lines, in pairs of terms, of which `width` numbers are a row of `to`. */
 static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
@@ -128,21 +130,51 @@ static const Core PAIRS = {2, TALL, 32, 12 * TALL, 2048, pack_pairs, tile_of_pai
 
 #define DEPTH 1024
 
+#ifdef __AVX512F__
+/* Up to 16 lines of neighbours in memory, of which `width` numbers are a row of `to`. */
+static void pack_turned(Side s, int half, float *to, npy_intp width) {
+    __mmask16 room = width < 16 ? (1 << width) - 1 : 0xffff;
+    const npy_uint16 *at = s.at;
+    for (npy_intp t = 0; t < s.terms; t += 16) {
+        npy_intp left = s.terms - t < 16 ? s.terms - t : 16;
+        __m512i x[16];
+        UNROLL for (int i = 0; i < 16; i++) {
+            __mmask16 there = i < s.lines ? (1u << left) - 1 : 0;
+            __m256i line = _mm256_maskz_loadu_epi16(there, there ? at + i * s.line + t : at);
+            x[i] = half == FLOAT16 ? _mm512_castps_si512(_mm512_cvtph_ps(line))
+                                   : _mm512_slli_epi32(_mm512_cvtepu16_epi32(line), 16);
+        }
+        turn(x);
+        for (npy_intp i = 0; i < left; i++)
+            _mm512_mask_storeu_epi32(to + (t + i) * width, room, x[i]);
+    }
+}
+#else
+static void pack_turned(Side s, int half, float *to, npy_intp width) {
+    float line[16];
+    for (npy_intp t = 0; t < s.terms; t += 16) /* of all lines: they are neighbours in `to` */
+        for (npy_intp i = 0; i < (s.lines < 16 ? s.lines : 16); i++) {
+            npy_intp left = s.terms - t < 16 ? s.terms - t : 16;
+            widen(half, (const npy_uint16 *)s.at + i * s.line + t, line, left);
+            for (npy_intp k = 0; k < left; k++) to[(t + k) * width + i] = line[k];
+        }
+}
+#endif
+
 /* The same in float32. */
 static void pack_floats(Side s, int half, void *packed, npy_intp width) {
     const npy_uint16 *at = s.at;
-    float line[DEPTH], *to = packed;
+    float *to = packed;
     if (s.lines < width) memset(to, 0, s.terms * width * sizeof *to);
     if (s.line == 1)
         for (npy_intp t = 0; t < s.terms; t++) widen(half, at + t * s.term, to + t * width, s.lines);
+    else if (s.term == 1)
+        for (npy_intp i = 0; i < s.lines; i += 16)
+            pack_turned(part_of(s, i, s.lines, 0, s.terms), half, to + i, width);
     else
-        for (npy_intp i = 0; i < s.lines; i++) {
-            if (s.term == 1) widen(half, at + i * s.line, line, s.terms);
-            else
-                for (npy_intp t = 0; t < s.terms; t++)
-                    widen(half, at + i * s.line + t * s.term, line + t, 1);
-            for (npy_intp t = 0; t < s.terms; t++) to[t * width + i] = line[t];
-        }
+        for (npy_intp i = 0; i < s.lines; i++)
+            for (npy_intp t = 0; t < s.terms; t++)
+                widen(half, at + i * s.line + t * s.term, to + t * width + i, 1);
 }
 
 static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
