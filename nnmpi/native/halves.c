@@ -220,8 +220,8 @@ static int merge_loop(Arguments *a) {
 }
 
 Kernel half_kernels[] = {
-    HALVES(cast_loop, "f@ =f@"),
-    HALVES(round_loop, "f*D =f-*D"),
+    HALVES(cast_loop, "f@ ~f@"),
+    HALVES(round_loop, "f*D ~f-*D"),
     HALVES(merge_loop, "=f@ f@"),
     END_OF_KERNELS,
 };
