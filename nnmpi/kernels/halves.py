@@ -5,6 +5,7 @@ ml_dtypes adds and multiplies a number of bfloat16 in 8 ns, so on the host kerne
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from nnmpi.kernels import Result, Vjp
 from nnmpi.native.table import InOut, Kernel, Out, kernel
 
 
-@kernel
+@partial(kernel, composed=True)
 def cast_loop(x: Array, y: Out) -> None:
     y[...] = x
 
 
-@kernel
+@partial(kernel, composed=True)
 def round_loop(x: Array, y: Out) -> None:
     """`cast_loop` to 16 bits of rows that lie apart in memory."""
     y[...] = x

@@ -15,6 +15,7 @@ of the other groups: memory is (T, O) in any case.
 Of images in 16 bits columns have 16 bits too, and sums are in float32.
 """
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -29,7 +30,7 @@ from nnmpi.native.table import InOut, Out, kernel
 NARROW = 4
 
 
-@kernel
+@partial(kernel, composed=True)
 def gather_loop(places: Array, columns: Out) -> None:
     """columns = places (..., kh, kw, C), windows of images; rounded if columns has 16 bits."""
     columns[...] = places

@@ -66,6 +66,14 @@ class Kernel:
             self.reference(*args)
 
 
+_cast = native.kernel("cast_loop")
+
+
+def _copy(x: np.ndarray, y: np.ndarray) -> None:
+    if _cast is None or _cast(x, y) is NotImplemented:
+        y[...] = x
+
+
 def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
     """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it writes."""
     copies: list[tuple[np.ndarray, np.ndarray]] = []
@@ -75,21 +83,23 @@ def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
             return tuple(widened(item, mark) for item in value)
         if not on_host_in_16_bits(value):
             return value
-        copy = np.empty_like(value, np.float32) if mark is Out else value.astype(np.float32)
+        copy = np.empty_like(value, np.float32)
+        if mark is not Out:
+            _copy(value, copy)
         if mark is not None:
             copies.append((value, copy))
         return copy
 
     loop(*map(widened, args, chain(loop.marks, repeat(loop.marks[-1]))))
     for array, copy in copies:
-        array[...] = copy
+        _copy(copy, array)
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False) -> Kernel:
-    """Enters a loop into the table; `composed`: it calls other kernels, which take 16 bits."""
+    """Enters a loop into the table; `composed`: it takes 16 bits itself, as kernels do that it calls."""
     name = reference.__name__
     compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
     KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed)
