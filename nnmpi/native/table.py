@@ -99,7 +99,7 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False) -> Kernel:
-    """Enters a loop into the table; `composed`: it takes 16 bits itself, as kernels do that it calls."""
+    """Enters a loop into the table; `composed`: it, or kernels that it calls, take 16 bits."""
     name = reference.__name__
     compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
     KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed)
