@@ -162,8 +162,8 @@ static inline npy_intp whole_of(npy_intp n, npy_intp of) { return (n + of - 1) /
 
 extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depthwise_kernels[],
     direct_kernels[], epilogue_kernels[], gate_kernels[], half_kernels[], linear_kernels[],
-    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[],
-    softmax_kernels[], winograd_kernels[];
+    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], row_norm_kernels[],
+    shared_kernels[], softmax_kernels[], winograd_kernels[];
 
 extern PyMethodDef arena_functions[];
 

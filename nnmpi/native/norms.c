@@ -8,25 +8,16 @@
    norm_gradient_loop(g, x, mean, a, b, e, dx)         dx = g a - (x - mean) b - e
 
    Sums over positions: lines of several positions, together up to 128 numbers, are added number by
-   number, 64 at a time in float32, these blocks in float64.
-
-   M rows of K numbers; w, b, dw, db (K), mean, r (M): LayerNorm
-
-   layer_norm_loop(x, w or None, b or None, eps, mean, r, y)    r = 1 / sqrt(var + eps)
-   layer_norm_gradient_loop(g, x, w or None, mean, r, dx)
-   layer_norm_sums_loop(g, x, mean, r, dw, db) */
+   number, 64 at a time in float32, these blocks in float64. */
 #include "halves.h"
-#include "lanes.h"
-#include <math.h>
 
 #define MOST_ARRAYS 7
 #define LINE 128
 #define BLOCK 64
 
-/* The sizes of one sample, or of M rows of K numbers, and where its arrays lie. */
+/* The sizes of one sample, and where its arrays lie. */
 typedef struct {
-    npy_intp P, C; /* or M, K */
-    double eps;
+    npy_intp P, C;
     float *at[MOST_ARRAYS];
     Numbers from[2], to; /* the first arrays and the last one, which may have 16 bits */
 } Norm;
@@ -179,70 +170,14 @@ static void norm_gradient(const Norm *q) {
     }
 }
 
-static void layer_norm(const Norm *q) {
-    const float *w = q->at[1], *b = q->at[2];
-    npy_intp K = q->C;
-    for (npy_intp j = 0; j < q->P; j++) {
-        const float *x = q->at[0] + j * K;
-        float sum[LANES] = {0}, squares[LANES] = {0}, *restrict y = q->at[5] + j * K;
-        EACH_LANE(K, sum[l] += x[i])
-        float m = q->at[3][j] = sum_of_lanes(sum) / K;
-        EACH_LANE(K, squares[l] += (x[i] - m) * (x[i] - m))
-        float r = q->at[4][j] = 1 / sqrtf(sum_of_lanes(squares) / K + (float)q->eps);
-#pragma GCC ivdep
-        for (npy_intp i = 0; i < K; i++)
-            y[i] = (x[i] - m) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
-    }
-}
-
-static void layer_norm_gradient(const Norm *q) {
-    const float *w = q->at[2];
-    npy_intp K = q->C;
-    for (npy_intp j = 0; j < q->P; j++) {
-        const float *g = q->at[0] + j * K, *x = q->at[1] + j * K;
-        const float m = q->at[3][j], r = q->at[4][j];
-        float sum[LANES] = {0}, dot[LANES] = {0}, *restrict dx = q->at[5] + j * K;
-        if (w) EACH_LANE(K, sum[l] += g[i] * w[i]; dot[l] += g[i] * w[i] * ((x[i] - m) * r))
-        else EACH_LANE(K, sum[l] += g[i]; dot[l] += g[i] * ((x[i] - m) * r))
-        float e = sum_of_lanes(sum) / K, d = sum_of_lanes(dot) / K;
-#pragma GCC ivdep
-        for (npy_intp i = 0; i < K; i++)
-            dx[i] = ((w ? g[i] * w[i] : g[i]) - e - (x[i] - m) * r * d) * r;
-    }
-}
-
-static void layer_norm_sums(const Norm *q) {
-    npy_intp M = q->P, K = q->C;
-    const float *mean = q->at[2], *r = q->at[3];
-    for (npy_intp k = 0; k < K; k += LINE) {
-        npy_intp width = K - k < LINE ? K - k : LINE;
-        double totals[LINE] = {0}, dots[LINE] = {0};
-        float room[2][LINE];
-        for (npy_intp first = 0; first < M; first += BLOCK) {
-            npy_intp end = M - first < BLOCK ? M : first + BLOCK;
-            float sum[LINE] = {0}, dot[LINE] = {0};
-            for (npy_intp j = first; j < end; j++) {
-                const float *g = floats_of(q->from[0], j * K + k, width, room[0]);
-                const float *x = floats_of(q->from[1], j * K + k, width, room[1]);
-                for (npy_intp i = 0; i < width; i++)
-                    sum[i] += g[i], dot[i] += g[i] * ((x[i] - mean[j]) * r[j]);
-            }
-            for (npy_intp i = 0; i < width; i++) totals[i] += sum[i], dots[i] += dot[i];
-        }
-        for (npy_intp i = 0; i < width; i++)
-            q->at[4][k + i] = dots[i], q->at[5][k + i] = totals[i];
-    }
-}
-
 /* Sample by sample: the arrays go on by what is of one sample. */
 static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
-    Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C'), .eps = a->numbers ? a->number[0] : 0};
+    Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C')};
     for (int i = 0; i < a->arrays; i++) q.at[i] = a->at[i];
     int last = a->arrays - 1;
     for (int i = 0; i < 2; i++) q.from[i] = numbers_of(a, i);
     q.to = numbers_of(a, last);
-    npy_intp samples = a->array[0].axes == 3 ? SIZE(a, 'N') : 1;
-    for (npy_intp sample = 0; sample < samples; sample++) {
+    for (npy_intp sample = 0; sample < SIZE(a, 'N'); sample++) {
         compute(&q);
         for (int i = 0; i < a->arrays; i++) {
             int axes = a->array[i].axes;
@@ -262,17 +197,11 @@ NORM(moments_loop, moments)
 NORM(normalise_loop, normalise)
 NORM(norm_sums_loop, norm_sums)
 NORM(norm_gradient_loop, norm_gradient)
-NORM(layer_norm_loop, layer_norm)
-NORM(layer_norm_gradient_loop, layer_norm_gradient)
-NORM(layer_norm_sums_loop, layer_norm_sums)
 
 Kernel norm_kernels[] = {
     KERNEL(moments_loop, "hNPC ~fNC ~fNC"),
     KERNEL(normalise_loop, "hNPC fNC fNC ?fC ~hNPC"),
     KERNEL(norm_sums_loop, "hNPC hNPC fNC ~fNC ~fNC"),
     KERNEL(norm_gradient_loop, "hNPC hNPC fNC fNC fNC fNC ~hNPC"),
-    PARTS("P", layer_norm_loop, "fPC ?fC ?fC # ~fP ~fP ~fPC"),
-    PARTS("P", layer_norm_gradient_loop, "fPC fPC ?fC fP fP ~fPC"),
-    KERNEL(layer_norm_sums_loop, "hPC hPC fP fP ~fC ~fC"),
     END_OF_KERNELS,
 };
