@@ -5,6 +5,7 @@ ml_dtypes adds and multiplies a number of bfloat16 in 8 ns, so on the host kerne
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,22 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
-from nnmpi.native.table import Kernel, kernel
+from nnmpi.native.table import InOut, Kernel, Out, kernel
 
 
-@kernel
-def cast_loop(x: Array, y: Array) -> None:
+@partial(kernel, composed=True)
+def cast_loop(x: Array, y: Out) -> None:
     y[...] = x
 
 
-@kernel
-def round_loop(x: Array, y: Array) -> None:
+@partial(kernel, composed=True)
+def round_loop(x: Array, y: Out) -> None:
     """`cast_loop` to 16 bits of rows that lie apart in memory."""
     y[...] = x
 
 
 @kernel
-def merge_loop(masters: Array, values: Array) -> None:
+def merge_loop(masters: InOut, values: Array) -> None:
     """Masters of which these values are not the rounding become the values."""
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
@@ -36,12 +37,12 @@ def merge_loop(masters: Array, values: Array) -> None:
 
 
 @kernel
-def add_loop(a: Array, b: Array, y: Array) -> None:
+def add_loop(a: Array, b: Array, y: Out) -> None:
     xp_of(a).add(a, b, out=y)
 
 
 @kernel
-def multiply_loop(a: Array, b: Array, y: Array) -> None:
+def multiply_loop(a: Array, b: Array, y: Out) -> None:
     xp_of(a).multiply(a, b, out=y)
 
 

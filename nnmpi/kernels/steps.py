@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels.undo import blocks
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
 
@@ -81,7 +81,7 @@ def _chunks(
 
 
 @kernel
-def scale_loop(p: Array, factor: float, *undo: Array) -> None:
+def scale_loop(p: InOut, factor: float, *undo: InOut) -> None:
     """p is multiplied by a factor."""
     for (P,) in _chunks(p, scratches=0, undo=undo):
         P *= factor
@@ -109,18 +109,18 @@ def adam(
 
 @kernel
 def adam_loop(
-    p: Array,
+    p: InOut,
     g: Array,
-    M: Array,
-    V: Array,
-    largest: Array | None,
+    M: InOut,
+    V: InOut,
+    largest: InOut | None,
     beta1: float,
     beta2: float,
     a: float,
     e: float,
     decay: float,
     shrink: float,
-    *undo: Array,
+    *undo: InOut,
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
     xp = xp_of(p)
@@ -155,15 +155,15 @@ def sgd(
 
 @kernel
 def sgd_loop(
-    p: Array,
+    p: InOut,
     g: Array,
-    velocity: Array | None,
+    velocity: InOut | None,
     momentum: float,
     decay: float,
     lr: float,
     rate: float,
     direct: bool,
-    *undo: Array,
+    *undo: InOut,
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp = xp_of(p)
@@ -201,18 +201,18 @@ def rmsprop(
 
 @kernel
 def rmsprop_loop(
-    p: Array,
+    p: InOut,
     g: Array,
-    squares: Array,
-    velocity: Array | None,
-    mean: Array | None,
+    squares: InOut,
+    velocity: InOut | None,
+    mean: InOut | None,
     lr: float,
     alpha: float,
     rest: float,
     eps: float,
     decay: float,
     momentum: float,
-    *undo: Array,
+    *undo: InOut,
 ) -> None:
     """`rest`: 1 - alpha."""
     xp = xp_of(p)

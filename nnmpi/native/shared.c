@@ -86,7 +86,7 @@ static int meet_loop(Arguments *a) {
 }
 
 Kernel shared_kernels[] = {
-    PARTS("@", sum_loop, "=r@ +r@"),
+    PARTS("@", sum_loop, "~r@ +r@"),
     DECIDES(meet_loop, "=i1 =i1 & % % o (i1) +=r@"),
     END_OF_KERNELS,
 };

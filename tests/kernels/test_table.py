@@ -14,7 +14,7 @@ from nnmpi import native
 from nnmpi.comm.transport import gate  # noqa: F401 - fills the table
 from nnmpi.dtypes import HALVES, is_half
 from nnmpi.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
-from nnmpi.native.table import KERNELS
+from nnmpi.native.table import KERNELS, InOut, Out
 
 MODULES = dict(native.modules())
 DRAWS = 30
@@ -24,8 +24,6 @@ FUSED = {
     *("attention_loop", "attention_gradient_loop"),
 }
 """They add products that are not rounded, for which the baseline has no instruction."""
-NOT_COMPILED = {"rms_norm_loop", "rms_norm_gradient_loop", "rms_norm_sum_loop"}
-"""Ops test these."""
 
 Draw = Callable[[Rng, Any], list[Any]]
 
@@ -114,6 +112,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "unpool_loop": (unpool, 0, False),
     "bias_relu_loop": (bias_relu, 0, False),
     "relu_gradient_loop": (relu_gradient, 0, False),
+    "relu_loop": (lambda rng, dtype: relu_gradient(rng, dtype)[1:], 0, False),
     **attention.CASES,
     **halves.CASES,
     **products.CASES,
@@ -158,7 +157,7 @@ def bits(args: list[Any]) -> list[bytes]:
 
 
 def test_every_kernel_has_a_case() -> None:
-    assert CASES.keys() == KERNELS.keys() - NOT_COMPILED
+    assert CASES.keys() == KERNELS.keys()
 
 
 OF_ARENAS = {
@@ -171,9 +170,21 @@ OF_ARENAS = {
 @pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
 def test_every_kernel_is_compiled() -> None:
     for kind, module in MODULES.items():
-        missing = NOT_COMPILED | (FUSED if kind == "baseline" else set())
+        missing = FUSED if kind == "baseline" else set()
         found = {name for name in vars(module) if not name.startswith("_")}
         assert found - OF_ARENAS == KERNELS.keys() - missing
+
+
+@pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
+def test_twins_write_what_compiled_kernels_write() -> None:
+    """The marks = and ~ of types in C are InOut and Out of the twin's annotations."""
+    marks = {"=": InOut, "~": Out}
+    for module in MODULES.values():
+        for name in KERNELS.keys() & vars(module).keys():
+            types = getattr(module, name).__doc__.split()
+            in_c = [marks.get(words.lstrip("+(")[0]) for words in types]
+            in_c += [in_c[-1]] * (len(KERNELS[name].marks) - len(types))
+            assert KERNELS[name].marks == in_c, name
 
 
 COMPILED = [

@@ -15,6 +15,7 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
+from nnmpi.kernels.epilogue import relu_gradient
 from nnmpi.kernels.halves import added, multiplied, summed
 
 Gradient = Callable[[Array], Array]
@@ -177,9 +178,9 @@ def sigmoid(a: Array) -> Result:
 
 def relu(a: Array) -> Result:
     """max(a, 0); the gradient at 0 is 0."""
-    xp = xp_of(a)
-    y = xp.maximum(a, xp.zeros_like(a[:1] if a.ndim else a))
-    return Result(y, (lambda g, out: g * (y > 0),))
+    y = xp_of(a).empty_like(a)
+    kernels.relu_loop(a, y)
+    return Result(y, (lambda g, out: relu_gradient(g, y),))
 
 
 def _bound(bound: Any, a: Array) -> Any:

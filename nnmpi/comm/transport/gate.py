@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[Any]
@@ -23,7 +23,7 @@ LOOKS = 1000  # at the counts of others, before the MPI library may move its mes
 
 
 @kernel
-def sum_loop(out: Numbers, *parts: Numbers) -> None:
+def sum_loop(out: Out, *parts: Numbers) -> None:
     """out = parts[0] + parts[1] + ..., from left to right, in the type of `out`."""
     first, *rest = parts
     step = BLOCK // out.itemsize
@@ -39,15 +39,15 @@ def sum_loop(out: Numbers, *parts: Numbers) -> None:
 
 @kernel
 def meet_loop(
-    own: Counts,
-    here: Counts,
+    own: InOut,
+    here: InOut,
     count: int,
     looks: int,
     rank: int,
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
-    array: Numbers | None = None,
-    *parts: Numbers,
+    array: InOut | None = None,
+    *parts: InOut,
 ) -> None:
     """Writes a count, and looks so many times whether all others are there: `here` tells.
 
