@@ -164,6 +164,6 @@ extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depth
     norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[],
     softmax_kernels[], winograd_kernels[];
 
-extern PyMethodDef arena_functions[];
+extern PyMethodDef arena_functions[], shared_functions[];
 
 #endif
