@@ -33,5 +33,6 @@ PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
         for (Kernel *k = tables[i]; module && k->compute; k++)
             if (add(module, k) < 0) Py_CLEAR(module);
     if (module && PyModule_AddFunctions(module, arena_functions) < 0) Py_CLEAR(module);
+    if (module && PyModule_AddFunctions(module, shared_functions) < 0) Py_CLEAR(module);
     return module;
 }

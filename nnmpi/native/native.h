@@ -39,7 +39,7 @@
 #endif
 #include <numpy/arrayobject.h>
 
-#define MAX_ARRAYS 514 /* of 256 ranks: counts, parts of an array, and their sum */
+#define MAX_ARRAYS 257 /* parts of an array of 256 ranks, and their sum */
 #define MAX_NUMBERS 16
 #define MOST_ARGUMENTS 13
 #define ROOM 520 /* for the counts of 256 ranks too */
@@ -165,6 +165,6 @@ extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depth
     norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], row_norm_kernels[],
     shared_kernels[], softmax_kernels[], winograd_kernels[];
 
-extern PyMethodDef arena_functions[];
+extern PyMethodDef arena_functions[], shared_functions[];
 
 #endif
