@@ -630,7 +630,8 @@ def of_device(family: str) -> list[Row]:
     where gradients are near the largest float16, one of the two skips a step. CuPy's add.at, which
     an embedding needs, has no bfloat16.
     """
-    others = ("residual in float16", "dtype=bfloat16 gpt")
+    of_tokens = (f"{name} in bfloat16" for name in laws_language.MODELS)
+    others = ("residual in float16", "sgd in float16", "dtype=bfloat16 gpt", *of_tokens)
     return [row for row in rows(family) if not row.name.endswith(others)]
 
 
