@@ -96,7 +96,8 @@ def computed(a: Array) -> Array:
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """An op on copies in float32, which are kept for the backward pass where it reads them.
+    """An op on copies in float32, which are kept for the backward pass where it reads them. Python
+    numbers stay as they are.
 
     Its value and the gradients have the type of the first array that has 16 bits.
     """

@@ -8,17 +8,44 @@ names that.
 
 import operator
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import added, multiplied, summed
+from nnmpi.kernels.halves import added, in_float32, multiplied, summed
 
 Gradient = Callable[[Array], Array]
+Binary = Callable[[Array, Array], Result]
+
+
+def _is_number(value: Any) -> bool:
+    return not hasattr(value, "dtype")
+
+
+def _with_numbers(op: Binary) -> Binary:
+    """An op that computes 16 bits beside a Python number in float32, and rounds once: ml_dtypes
+    would take bfloat16 beside a number for float32."""
+
+    @wraps(op)
+    def taken(a: Array, b: Array) -> Result:
+        if (_is_number(a) or _is_number(b)) and (on_host_in_16_bits(a) or on_host_in_16_bits(b)):
+            return in_float32(op, a, b)
+        return op(a, b)
+
+    return taken
+
+
+def _of_type(value: Any, like: Any) -> Any:
+    """A Python number beside an array in 16 bits as an array of that type."""
+    if _is_number(value) and on_host_in_16_bits(like):
+        return np.asarray(value, like.dtype)
+    return value
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
@@ -61,28 +88,33 @@ def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
     return lambda g, out: unbroadcast(da(g), of_a), lambda g, out: unbroadcast(db(g), of_b)
 
 
+@_with_numbers
 def add(a: Array, b: Array) -> Result:
     """a + b."""
     return Result(_checked("add", added, a, b), _vjps(a, b, lambda g: g, lambda g: g))
 
 
+@_with_numbers
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
     return Result(broadcasting("subtract", a, b), _vjps(a, b, lambda g: g, lambda g: -g))
 
 
+@_with_numbers
 def multiply(a: Array, b: Array) -> Result:
     """a * b."""
     y = _checked("multiply", multiplied, a, b)
     return Result(y, _vjps(a, b, lambda g: multiplied(g, b), lambda g: multiplied(g, a)))
 
 
+@_with_numbers
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
     y = broadcasting("divide", a, b)
     return Result(y, _vjps(a, b, lambda g: g / b, lambda g: -g * y / b))
 
 
+@_with_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
     y = broadcasting("power", a, b)
@@ -97,12 +129,13 @@ def power(a: Array, b: Array) -> Result:
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
+    a, b = _of_type(a, b), _of_type(b, a)
     y = broadcasting(name, a, b)
     dtype = y.dtype
 
     def share(u: Array, v: Array) -> Array:
         """1 where u is taken, 1/2 where both are equal, 0 elsewhere."""
-        return wins(u, v).astype(dtype) + (a == b).astype(dtype) * 0.5
+        return wins(u, v).astype(dtype) + (a == b).astype(dtype) / 2
 
     return Result(y, _vjps(a, b, lambda g: g * share(a, b), lambda g: g * share(b, a)))
 
@@ -119,7 +152,7 @@ def minimum(a: Array, b: Array) -> Result:
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
     """a where `chosen` is true, b elsewhere; `chosen` has no gradient."""
-    xp = xp_of(chosen)
+    xp, a, b = xp_of(chosen), _of_type(a, b), _of_type(b, a)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
     vjps = _vjps(a, b, lambda g: g * (chosen != 0), lambda g: g * (chosen == 0))
@@ -189,7 +222,7 @@ def _bound(bound: Any, a: Array) -> Any:
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)
         return min(max(bound, limits.min), limits.max)
-    return bound
+    return _of_type(bound, a)
 
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
