@@ -6,7 +6,7 @@ from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import multiplied
+from nnmpi.kernels.halves import by_float32, multiplied
 from nnmpi.native.table import Kernel
 
 
@@ -24,10 +24,14 @@ def silu(a: Array) -> Result:
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where it is positive, slope * a elsewhere; the gradient at 0 is the slope."""
-    # products keep channels-last memory, which xp.where does not
-    positive = (a > 0).astype(a.dtype)
-    factor = positive + (1 - positive) * slope
-    return Result(a * factor, (lambda g, out: g * factor,))
+
+    def slopes(a: Array) -> Array:
+        # products keep channels-last memory, which xp.where does not
+        positive = (a > 0).astype(a.dtype)
+        return positive + (1 - positive) * slope
+
+    factor = by_float32(slopes, a)
+    return Result(multiplied(a, factor), (lambda g, out: multiplied(g, factor),))
 
 
 def prelu(a: Array, w: Array) -> Result:
@@ -54,10 +58,14 @@ def prelu(a: Array, w: Array) -> Result:
 def elu(a: Array, *, alpha: float) -> Result:
     """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
     xp = xp_of(a)
+
+    def slope(g: Array, low: Array, positive: Array) -> Array:
+        return g * (positive + (1 - positive) * (alpha * xp.exp(low)))
+
     low, positive = xp.minimum(a, 0), (a > 0).astype(a.dtype)
     return Result(
-        xp.maximum(a, 0) + alpha * xp.expm1(low),
-        (lambda g, out: g * (positive + (1 - positive) * (alpha * xp.exp(low))),),
+        by_float32(lambda a, low: xp.maximum(a, 0) + alpha * xp.expm1(low), a, low),
+        (lambda g, out: by_float32(slope, g, low, positive),),
     )
 
 

@@ -8,6 +8,7 @@ names that.
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import added, multiplied, summed
+from nnmpi.kernels.halves import added, by_float32, multiplied, summed
 
 Gradient = Callable[[Array], Array]
 
@@ -43,7 +44,7 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 def broadcasting(name: str, a: Array, b: Array) -> Array:
     """xp.name(a, b), with a clear error for shapes that do not broadcast."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
-    return _checked(name, getattr(xp, name), a, b)
+    return _checked(name, partial(by_float32, getattr(xp, name)), a, b)
 
 
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
@@ -80,7 +81,11 @@ def multiply(a: Array, b: Array) -> Result:
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
     y = broadcasting("divide", a, b)
-    return Result(y, _vjps(a, b, lambda g: g / b, lambda g: -g * y / b))
+
+    def da(g: Array) -> Array:
+        return by_float32(operator.truediv, g, b)
+
+    return Result(y, _vjps(a, b, da, lambda g: da(-multiplied(g, y))))
 
 
 def power(a: Array, b: Array) -> Result:
@@ -93,7 +98,10 @@ def power(a: Array, b: Array) -> Result:
         flat = (base == 0) & (b >= 0)
         return g * y * xp.log(base + flat)
 
-    return Result(y, _vjps(a, b, lambda g: g * b * a ** (b - (b != 0)), db))
+    def da(g: Array) -> Array:
+        return by_float32(lambda g, a, b: g * b * a ** (b - (b != 0)), g, a, b)
+
+    return Result(y, _vjps(a, b, da, db))
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
@@ -133,19 +141,20 @@ def negative(a: Array) -> Result:
 
 def exp(a: Array) -> Result:
     """e ** a."""
-    y = xp_of(a).exp(a)
-    return Result(y, (lambda g, out: g * y,))
+    y = by_float32(xp_of(a).exp, a)
+    return Result(y, (lambda g, out: multiplied(g, y),))
 
 
 def log(a: Array) -> Result:
     """The natural logarithm."""
-    return Result(xp_of(a).log(a), (lambda g, out: g / a,))
+    y = by_float32(xp_of(a).log, a)
+    return Result(y, (lambda g, out: by_float32(operator.truediv, g, a),))
 
 
 def sqrt(a: Array) -> Result:
     """The square root."""
-    y = xp_of(a).sqrt(a)
-    return Result(y, (lambda g, out: g / (2 * y),))
+    y = by_float32(xp_of(a).sqrt, a)
+    return Result(y, (lambda g, out: by_float32(lambda g, y: g / (2 * y), g, y),))
 
 
 def absolute(a: Array) -> Result:

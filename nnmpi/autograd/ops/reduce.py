@@ -1,13 +1,14 @@
 """Reductions, and sums along an axis."""
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod as product
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import averaged, summed
+from nnmpi.kernels.halves import averaged, by_float32, summed
 
 Dims = int | tuple[int, ...] | None
 
@@ -126,13 +127,14 @@ def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
     """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
-    y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
+    kept = _kept(a, axis)
+    y = by_float32(partial(getattr(xp, name), axis=axis, keepdims=keepdims), a)
 
-    def vjp(g: Array, out: Array | None) -> Array:
-        hit = (a == y.reshape(_kept(a, axis))).astype(a.dtype)
-        return hit * (g.reshape(_kept(a, axis)) / hit.sum(axis=axis, keepdims=True))
+    def share(g: Array, a: Array, y: Array) -> Array:
+        hit = (a == y.reshape(kept)).astype(a.dtype)
+        return hit * (g.reshape(kept) / hit.sum(axis=axis, keepdims=True))
 
-    return Result(y, (vjp,))
+    return Result(y, (lambda g, out: by_float32(share, g, a, y),))
 
 
 def check_not_empty(name: str, a: Array, axis: Dims) -> None:
