@@ -42,6 +42,11 @@ def add_loop(a: Array, b: Array, y: Out) -> None:
 
 
 @kernel
+def subtract_loop(a: Array, b: Array, y: Out) -> None:
+    xp_of(a).subtract(a, b, out=y)
+
+
+@kernel
 def multiply_loop(a: Array, b: Array, y: Out) -> None:
     xp_of(a).multiply(a, b, out=y)
 
@@ -58,6 +63,11 @@ def cast(a: Array, dtype: Any) -> Array:
 def added(a: Array, b: Array) -> Array:
     """a + b."""
     return _of_two(add_loop, operator.add, a, b)
+
+
+def subtracted(a: Array, b: Array) -> Array:
+    """a - b."""
+    return _of_two(subtract_loop, operator.sub, a, b)
 
 
 def multiplied(a: Array, b: Array) -> Array:
@@ -90,10 +100,15 @@ def add_to(target: Array, new: Array) -> None:
         target += new
 
 
+def _summable(a: Array) -> Array:
+    """float16 as a copy in float32: NumPy's sums widen it at 1 ns a number."""
+    return computed(a) if a.dtype == np.float16 else a
+
+
 def summed(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum over `axis`; of 16 bits it is added up in float32, and rounded once."""
     if is_half(a.dtype):
-        total = computed(a).sum(axis=axis, keepdims=keepdims, dtype=np.float32)
+        total = _summable(a).sum(axis=axis, keepdims=keepdims, dtype=np.float32)
         return total.astype(a.dtype)
     return a.sum(axis=axis, keepdims=keepdims)
 
@@ -101,7 +116,7 @@ def summed(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
 def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The mean over `axis`; of 16 bits it is added up in float32, and rounded once."""
     if is_half(a.dtype):
-        mean = computed(a).mean(axis=axis, keepdims=keepdims, dtype=np.float32)
+        mean = _summable(a).mean(axis=axis, keepdims=keepdims, dtype=np.float32)
         return mean.astype(a.dtype)
     return a.mean(axis=axis, keepdims=keepdims)
 

@@ -163,6 +163,13 @@ def test_a_kernel_writes_what_it_changes_only() -> None:
     assert (y == 4).all()
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_comparisons_are_of_truth_values(dtype: str) -> None:
+    t = nnmpi.tensor(np.arange(4).astype(dtype))
+    assert (t > 1).numpy().tolist() == [False, False, True, True]
+    assert (t == t).dtype == np.dtype(bool)
+
+
 def test_types() -> None:
     bfloat16 = np.dtype(ml_dtypes.bfloat16)
     assert [is_half(np.dtype(t)) for t in ("float16", "int16", "float32")] == [True, False, False]

@@ -17,7 +17,7 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import added, by_float32, multiplied, summed
+from nnmpi.kernels.halves import added, by_float32, multiplied, subtracted, summed
 
 Gradient = Callable[[Array], Array]
 
@@ -44,7 +44,12 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 def broadcasting(name: str, a: Array, b: Array) -> Array:
     """xp.name(a, b), with a clear error for shapes that do not broadcast."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
-    return _checked(name, partial(by_float32, getattr(xp, name)), a, b)
+    return _checked(name, getattr(xp, name), a, b)
+
+
+def _numbers(name: str, a: Array, b: Array) -> Array:
+    """`broadcasting` to numbers, which in 16 bits are computed in float32."""
+    return by_float32(partial(broadcasting, name), a, b)
 
 
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
@@ -69,7 +74,7 @@ def add(a: Array, b: Array) -> Result:
 
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
-    return Result(broadcasting("subtract", a, b), _vjps(a, b, lambda g: g, lambda g: -g))
+    return Result(_checked("subtract", subtracted, a, b), _vjps(a, b, lambda g: g, lambda g: -g))
 
 
 def multiply(a: Array, b: Array) -> Result:
@@ -80,7 +85,7 @@ def multiply(a: Array, b: Array) -> Result:
 
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
-    y = broadcasting("divide", a, b)
+    y = _numbers("divide", a, b)
 
     def da(g: Array) -> Array:
         return by_float32(operator.truediv, g, b)
@@ -90,7 +95,7 @@ def divide(a: Array, b: Array) -> Result:
 
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
-    y = broadcasting("power", a, b)
+    y = _numbers("power", a, b)
 
     def db(g: Array) -> Array:
         xp = xp_of(y)
@@ -105,7 +110,7 @@ def power(a: Array, b: Array) -> Result:
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
-    y = broadcasting(name, a, b)
+    y = _numbers(name, a, b)
     dtype = y.dtype
 
     def share(u: Array, v: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import averaged, by_float32, summed
+from nnmpi.kernels.halves import averaged, by_float32, multiplied, summed
 
 Dims = int | tuple[int, ...] | None
 
@@ -49,7 +49,7 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
     share, kept, before = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
-    return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(kept) * share, before),))
+    return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), before),))
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
