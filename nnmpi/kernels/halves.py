@@ -42,6 +42,11 @@ def add_loop(a: Array, b: Array, y: Out) -> None:
 
 
 @kernel
+def subtract_loop(a: Array, b: Array, y: Out) -> None:
+    xp_of(a).subtract(a, b, out=y)
+
+
+@kernel
 def multiply_loop(a: Array, b: Array, y: Out) -> None:
     xp_of(a).multiply(a, b, out=y)
 
@@ -60,6 +65,11 @@ def added(a: Array, b: Array) -> Array:
     return _of_two(add_loop, operator.add, a, b)
 
 
+def subtracted(a: Array, b: Array) -> Array:
+    """a - b."""
+    return _of_two(subtract_loop, operator.sub, a, b)
+
+
 def multiplied(a: Array, b: Array) -> Array:
     """a * b."""
     return _of_two(multiply_loop, operator.mul, a, b)
@@ -67,26 +77,47 @@ def multiplied(a: Array, b: Array) -> Array:
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
     """op(a, b), by a loop if both have the same type of 16 bits, on the host, and one shape."""
-    if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype:
-        return op(a, b)
-    if a.shape != b.shape:
-        return cast(op(computed(a), computed(b)), a.dtype)
+    if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
+        return by_float32(op, a, b)
     y = np.empty_like(a)
     loop(a, b, y)
     return y
 
 
+def by_float32(op: Callable[..., Array], *args: Any) -> Array:
+    """op(*args), an array of 16 bits where all arrays have them, on the host, in one type."""
+    dtype = next((a.dtype for a in args if on_host_in_16_bits(a)), None)
+    if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
+        return op(*args)
+    return cast(op(*map(computed, args)), dtype)
+
+
+def add_to(target: Array, new: Array) -> None:
+    """target += new."""
+    if on_host_in_16_bits(target):
+        target[...] = added(target, new)
+    else:
+        target += new
+
+
+def _summable(a: Array) -> Array:
+    """float16 as a copy in float32: NumPy's sums widen it at 1 ns a number."""
+    return computed(a) if a.dtype == np.float16 else a
+
+
 def summed(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum over `axis`; of 16 bits it is added up in float32, and rounded once."""
     if is_half(a.dtype):
-        return a.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(a.dtype)
+        total = _summable(a).sum(axis=axis, keepdims=keepdims, dtype=np.float32)
+        return total.astype(a.dtype)
     return a.sum(axis=axis, keepdims=keepdims)
 
 
 def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The mean over `axis`; of 16 bits it is added up in float32, and rounded once."""
     if is_half(a.dtype):
-        return a.mean(axis=axis, keepdims=keepdims, dtype=np.float32).astype(a.dtype)
+        mean = _summable(a).mean(axis=axis, keepdims=keepdims, dtype=np.float32)
+        return mean.astype(a.dtype)
     return a.mean(axis=axis, keepdims=keepdims)
 
 

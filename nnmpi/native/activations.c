@@ -40,6 +40,7 @@ ELEMENTWISE(gelu_tanh_loop /* x, slope, y */, {
 
 ELEMENTWISE(relu_loop /* x, y */, b[i] = larger(a[i], 0))
 ELEMENTWISE(add_loop /* x, y, x + y */, c[i] = a[i] + b[i])
+ELEMENTWISE(subtract_loop /* x, y, x - y */, c[i] = a[i] - b[i])
 ELEMENTWISE(multiply_loop /* x, y, x y */, c[i] = a[i] * b[i])
 
 ELEMENTWISE(tanh_gradient_loop /* g, y, dx */, c[i] = a[i] * (1 - b[i] * b[i]))
@@ -55,6 +56,7 @@ Kernel activation_kernels[] = {
     PARTS("@", gelu_tanh_loop, "f@ ~f@ ~f@"),
     PARTS("@", relu_loop, "f@ ~f@"),
     PARTS("@", add_loop, "f@ f@ ~f@"),
+    PARTS("@", subtract_loop, "f@ f@ ~f@"),
     PARTS("@", multiply_loop, "f@ f@ ~f@"),
     END_OF_KERNELS,
 };

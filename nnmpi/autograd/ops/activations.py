@@ -8,7 +8,7 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import cast, in_float32, multiplied
+from nnmpi.kernels.halves import by_float32, in_float32, multiplied
 from nnmpi.native.table import Kernel
 
 
@@ -26,9 +26,13 @@ def silu(a: Array) -> Result:
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where it is positive, slope * a elsewhere; the gradient at 0 is the slope."""
-    # products keep channels-last memory, which xp.where does not
-    positive = (a > 0).astype(a.dtype)
-    factor = cast(positive + (1 - positive) * slope, a.dtype)
+
+    def slopes(a: Array) -> Array:
+        # products keep channels-last memory, which xp.where does not
+        positive = (a > 0).astype(a.dtype)
+        return positive + (1 - positive) * slope
+
+    factor = by_float32(slopes, a)
     return Result(multiplied(a, factor), (lambda g, out: multiplied(g, factor),))
 
 

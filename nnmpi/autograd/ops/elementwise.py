@@ -8,7 +8,7 @@ names that.
 
 import operator
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,24 @@ from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import added, in_float32, multiplied, summed
+from nnmpi.kernels.halves import (
+    added,
+    by_float32,
+    in_float32,
+    multiplied,
+    subtracted,
+    summed,
+)
 
 Gradient = Callable[[Array], Array]
-Binary = Callable[[Array, Array], Result]
 
 
 def _is_number(value: Any) -> bool:
     return not hasattr(value, "dtype")
 
 
-def _with_numbers(op: Binary) -> Binary:
-    """An op that computes 16 bits beside a Python number in float32, and rounds once: ml_dtypes
-    would take bfloat16 beside a number for float32."""
+def _with_numbers(op: Callable[[Array, Array], Result]) -> Callable[[Array, Array], Result]:
+    """An op that computes 16 bits beside a Python number in float32, and rounds once."""
 
     @wraps(op)
     def taken(a: Array, b: Array) -> Result:
@@ -73,6 +78,11 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
     return _checked(name, getattr(xp, name), a, b)
 
 
+def _numbers(name: str, a: Array, b: Array) -> Array:
+    """`broadcasting` to numbers, which in 16 bits are computed in float32."""
+    return by_float32(partial(broadcasting, name), a, b)
+
+
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
     """op(a, b), with a clear error for shapes that do not broadcast."""
     try:
@@ -88,19 +98,16 @@ def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
     return lambda g, out: unbroadcast(da(g), of_a), lambda g, out: unbroadcast(db(g), of_b)
 
 
-@_with_numbers
 def add(a: Array, b: Array) -> Result:
     """a + b."""
     return Result(_checked("add", added, a, b), _vjps(a, b, lambda g: g, lambda g: g))
 
 
-@_with_numbers
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
-    return Result(broadcasting("subtract", a, b), _vjps(a, b, lambda g: g, lambda g: -g))
+    return Result(_checked("subtract", subtracted, a, b), _vjps(a, b, lambda g: g, lambda g: -g))
 
 
-@_with_numbers
 def multiply(a: Array, b: Array) -> Result:
     """a * b."""
     y = _checked("multiply", multiplied, a, b)
@@ -110,14 +117,18 @@ def multiply(a: Array, b: Array) -> Result:
 @_with_numbers
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
-    y = broadcasting("divide", a, b)
-    return Result(y, _vjps(a, b, lambda g: g / b, lambda g: -g * y / b))
+    y = _numbers("divide", a, b)
+
+    def da(g: Array) -> Array:
+        return by_float32(operator.truediv, g, b)
+
+    return Result(y, _vjps(a, b, da, lambda g: da(-multiplied(g, y))))
 
 
 @_with_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
-    y = broadcasting("power", a, b)
+    y = _numbers("power", a, b)
 
     def db(g: Array) -> Array:
         xp = xp_of(y)
@@ -125,12 +136,15 @@ def power(a: Array, b: Array) -> Result:
         flat = (base == 0) & (b >= 0)
         return g * y * xp.log(base + flat)
 
-    return Result(y, _vjps(a, b, lambda g: g * b * a ** (b - (b != 0)), db))
+    def da(g: Array) -> Array:
+        return by_float32(lambda g, a, b: g * b * a ** (b - (b != 0)), g, a, b)
+
+    return Result(y, _vjps(a, b, da, db))
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
     a, b = _of_type(a, b), _of_type(b, a)
-    y = broadcasting(name, a, b)
+    y = _numbers(name, a, b)
     dtype = y.dtype
 
     def share(u: Array, v: Array) -> Array:
@@ -166,19 +180,20 @@ def negative(a: Array) -> Result:
 
 def exp(a: Array) -> Result:
     """e ** a."""
-    y = xp_of(a).exp(a)
-    return Result(y, (lambda g, out: g * y,))
+    y = by_float32(xp_of(a).exp, a)
+    return Result(y, (lambda g, out: multiplied(g, y),))
 
 
 def log(a: Array) -> Result:
     """The natural logarithm."""
-    return Result(xp_of(a).log(a), (lambda g, out: g / a,))
+    y = by_float32(xp_of(a).log, a)
+    return Result(y, (lambda g, out: by_float32(operator.truediv, g, a),))
 
 
 def sqrt(a: Array) -> Result:
     """The square root."""
-    y = xp_of(a).sqrt(a)
-    return Result(y, (lambda g, out: g / (2 * y),))
+    y = by_float32(xp_of(a).sqrt, a)
+    return Result(y, (lambda g, out: by_float32(lambda g, y: g / (2 * y), g, y),))
 
 
 def absolute(a: Array) -> Result:
