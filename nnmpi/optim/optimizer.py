@@ -13,7 +13,7 @@ Rules:
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,10 +22,12 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd.tape_node import tick
 from nnmpi.backend import Array
+from nnmpi.kernels.halves import cast, cast_loop, merge_loop
+from nnmpi.kernels.steps import Narrow
 from nnmpi.kernels.undo import blocks
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place
-from nnmpi.nn.store import FlatStore, flatten
+from nnmpi.nn.store import FlatStore, UpdateArrays, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
 from nnmpi.optim.running_sums import RunningSums
@@ -53,13 +55,15 @@ class FlatRange(NamedTuple):
 
 class Operands(NamedTuple):
     """What one update reads and writes: values, gradients, running sums, the number of the step,
-    and the memory in which it keeps what it changes, if others may have to finish it."""
+    the memory in which it keeps what it changes, if others may have to finish it, and what it has
+    beside masters."""
 
     values: Array
     grads: Array
     sums: dict[str, Array]
     t: int
     undo: tuple[Array, ...] = ()
+    narrow: Narrow = Narrow()
 
     def sum_for(self, option: str, group: Group, name: str) -> Array | None:
         """The running sum that an option needs; None where the group does not use the option."""
@@ -88,10 +92,14 @@ class Optimizer:
     keeps_undo = False
     """Whether `_update` keeps in `undo` what it changes: said by the class that defines it. Else it
     gets a block at a time, which was kept before."""
+    takes_narrow = False
+    """Whether `_update` takes gradients of 16 bits and `narrow`, beside masters on the host. Else
+    it gets a piece at a time, with gradients in float32."""
 
     def __init_subclass__(cls) -> None:
         if "_update" in vars(cls):
             cls.keeps_undo = vars(cls).get("keeps_undo", False)
+            cls.takes_narrow = vars(cls).get("takes_narrow", False)
 
     def __init__(self, parameters: Parameters, **options: Any) -> None:
         self.defaults = options
@@ -181,8 +189,8 @@ class Optimizer:
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + steps, self._running.starts[i]
-            for values, grads, sums in store.updates(start, end, self.state, at):
-                for x in self._in_blocks(Operands(values, grads, sums, t, store.undo)):
+            for own in store.updates(start, end, self.state, at):
+                for x in self._in_blocks(own, t, store.undo):
                     self._update(x, groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
@@ -286,14 +294,21 @@ class Optimizer:
         """One step in one stretch of memory, of any length; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
 
-    def _in_blocks(self, x: Operands) -> Iterator[Operands]:
+    def _in_blocks(self, x: UpdateArrays, t: int, undo: tuple[Array, ...]) -> Iterator[Operands]:
         """What `_update` gets: all of it, or a block at a time, which is kept here."""
-        if self.keeps_undo or not x.undo:
-            yield x
+        is_wide = x.grads.dtype == x.values.dtype and x.narrow.is_empty
+        takes = is_wide or (self.takes_narrow and backend.of(x.values).is_host)
+        if takes and (self.keeps_undo or not undo):
+            yield Operands(x.values, x.grads, x.sums, t, undo, x.narrow)
             return
-        for part in blocks([x.values, *x.sums.values()], len(x.values), *x.undo):
-            sums = {name: array[part] for name, array in x.sums.items()}
-            yield Operands(x.values[part], x.grads[part], sums, x.t)
+        values, n = x.narrow.values, len(x.values)
+        most = n if is_wide else min(n, backend.of(x.values).chunk_bytes // 64)
+        parts: Iterable[slice] = (slice(i, min(i + most, n)) for i in range(0, n, most))
+        for memory in undo:
+            beside = [] if values is None else [values]
+            parts = blocks([x.values, *x.sums.values(), *beside], most, memory)
+        for part in parts:
+            yield from _widened(x.part(part), t)
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
         """What the ranges depend on."""
@@ -313,6 +328,19 @@ class Optimizer:
             else:
                 found.append(one)
         return found
+
+
+def _widened(x: UpdateArrays, t: int) -> Iterator[Operands]:
+    """The update of masters as one of float32 alone; its values are merged before, and rounded
+    when the next one is asked for."""
+    grads, values = cast(x.grads, x.values.dtype), x.narrow.values
+    if x.narrow.factor != 1:
+        grads = grads * x.narrow.factor
+    if values is not None:
+        merge_loop(x.values, values)
+    yield Operands(x.values, grads, x.sums, t)
+    if values is not None:
+        cast_loop(x.values, values)
 
 
 def non_negative(name: str, value: float) -> float:

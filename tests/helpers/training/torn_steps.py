@@ -45,7 +45,7 @@ def build() -> nn.Module:
 
 def torn_within(*args: Any, compiled: Callable[..., Any]) -> Any:
     """A compiled kernel that is killed between any two blocks, and within the one in the middle."""
-    arrays, numbers, kept = args[:5], args[5:11], args[11:]
+    arrays, numbers, kept = args[:6], args[6:13], args[13:]
     n = len(arrays[0])
     last, stop = n // 2, n // 2 + min(n // 2, 16)
     if not kept or stop == last or undo.note(*kept)[0] % (1 << undo.LENGTH_BITS):
