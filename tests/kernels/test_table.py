@@ -77,7 +77,7 @@ def rmsprop(rng: Rng, dtype: Any) -> list[Any]:
 
 
 def squares(rng: Rng, dtype: Any) -> list[Any]:
-    n = length(rng)
+    n = int(rng.integers(4097, 30_000))
     sums = np.zeros(-(-n // steps.BLOCK_OF_SQUARES), dtype)
     return [rng.standard_normal(n).astype(dtype), one_of(rng, 1.0, 0.3), sums]
 
