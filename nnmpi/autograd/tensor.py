@@ -21,7 +21,7 @@ from nnmpi.autograd.tape import OnLeaf, Rest
 from nnmpi.autograd.tape_node import Storage, TapeNode, tick
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
-from nnmpi.kernels import Result, Vjp
+from nnmpi.kernels import Result, Vjp, halves
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
@@ -148,7 +148,7 @@ class Tensor(TensorBase):
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Add `vjp(g, out)` to this leaf's gradient."""
         new = vjp(g, None)
-        total = new if self.grad is None else self.grad + new
+        total = new if self.grad is None else halves.added(self.grad, new)
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
     def refresh(self, made: int) -> None:

@@ -4,8 +4,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, NoReturn
+from types import CodeType
+from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
+from numpy import ndarray
+
+from nnmpi.comm.allreduce.dispatch import PreparedSum
+from nnmpi.comm.arguments import Array
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Work
@@ -13,6 +19,9 @@ from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import Transport
 
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
+
+PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
+"""By algorithm, length and type."""
 
 
 class Calls:
@@ -22,6 +31,7 @@ class Calls:
         self.comm, self.transport, self.progress = comm, transport, progress
         self._log = log = progress.log
         self._counter = log.counter(comm, transport.members)
+        self._caller: CodeType | None = None
         self.comparison = CallComparison(transport) if log.settings.compare else None
 
     def log(
@@ -49,6 +59,26 @@ class Calls:
         if self.comparison is None:
             return steps
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
+
+    def add_up(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
+        """Carries out a sum in one call, if it is such a one; called two frames up."""
+        if type(array) is not ndarray or not array.flags.carray or not self.progress.is_free():
+            return False
+        found = prepared.get((algorithm, array.size, array.dtype))
+        if found is None or found.short is None or self.comparison is not None:
+            return False
+        frame = sys._getframe(2)
+        if frame.f_code is self._caller:  # as last time: it is outside of PACKAGE
+            self._counter.calls = number = self._counter.calls + 1
+            call = found.what, number, frame.f_code, frame.f_lasti
+            self._log.records.append(call)
+        else:
+            call = self.record(found.what)
+            self._caller = call[2]
+        if not found.short.call(array):
+            with self._log.during(call):
+                found.short.wait(array.reshape(-1))
+        return True
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
         """Carries out a whole collective."""

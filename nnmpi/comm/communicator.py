@@ -12,8 +12,8 @@ from nnmpi import user_code
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
-from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
-from nnmpi.comm.allreduce.interpreter import MOST_PLANS, AllReduce, Interpreter
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch, PreparedSum
+from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
 from nnmpi.comm.arguments import (
     Array,
     Parts,
@@ -29,7 +29,7 @@ from nnmpi.comm.arguments import (
     unknown,
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
-from nnmpi.comm.calls import Calls, Freed, record_of
+from nnmpi.comm.calls import Calls, Freed, PreparedSums, record_of
 from nnmpi.comm.planned import planned_steps
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
@@ -67,7 +67,7 @@ class Comm:
         self._interpreter = Interpreter(self._transport, narrow_sums)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Fastest | None = None
-        self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[CallSignature, AllReduce]] = {}
+        self._prepared: PreparedSums = {}
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
         self._steps = partial(planned_steps, self._calls, self._interpreter)
@@ -80,14 +80,15 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._transport)
+        if not self._calls.add_up(array, algorithm, self._prepared):
+            steps = self._all_reduce(array, algorithm, starts=False)
+            self._progress.finish(*steps, self._transport)
 
     def start(self, array: Array, algorithm: str = "auto", copies: Copies = None) -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
 
-        The first `auto` and the first `mpi` of a Comm, and the first `shared` of a size, wait for
-        all ranks. With `copies`, here as in other methods, the work begins when their array is
-        filled.
+        The first `auto` or `mpi` of a Comm, and the first `shared` of a size, wait for all ranks.
+        With `copies`, as in other methods, the work begins when their array is filled.
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True), copies)
 
@@ -170,10 +171,8 @@ class Comm:
         return Work(steps, self._transport, self._progress, record_of(what, -1, 1))
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
-        """Starts to receive into the array.
-
-        Where the array that is sent has more or fewer bytes, the work raises MessageLengthError.
-        """
+        """Starts to receive into the array. Where more or fewer bytes are sent, the work raises
+        MessageLengthError."""
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
         what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
@@ -289,15 +288,15 @@ class Comm:
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, CallRecord]:
         row, calls = row_of(array, "all_reduce"), self._calls
         key = algorithm, row.size, row.dtype
-        what, steps_of = self._prepared.get(key) or self._prepare(*key)
+        what, steps_of, _ = self._prepared.get(key) or self._prepare(*key)
         call = calls.record(what)
         blocks = not starts and not self._progress.works
         steps = steps_of(row, call[1] % TAGS, starts, blocks)
-        if calls.comparison is not None and not starts:  # `Calls.start` has it compared too
+        if not starts:  # `Calls.start` has it compared too
             steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call
 
-    def _prepare(self, algorithm: str, n: int, dtype: Any) -> tuple[CallSignature, AllReduce]:
+    def _prepare(self, algorithm: str, n: int, dtype: Any) -> PreparedSum:
         """What is done once for a length and a type; a set-up is a call of its own in the log."""
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
@@ -316,7 +315,7 @@ class Comm:
                 return self._prepare(algorithm, n, dtype)
         if len(self._prepared) == MOST_PLANS:
             self._prepared.clear()
-        self._prepared[algorithm, n, dtype] = found = what, self._dispatch.prepare(name, n, dtype)
+        self._prepared[algorithm, n, dtype] = found = self._dispatch.prepare(what)
         return found
 
     def fastest(self, nbytes: int) -> str:

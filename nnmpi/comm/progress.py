@@ -43,6 +43,10 @@ class Progress:
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread
 
+    def is_free(self) -> bool:
+        """Whether nothing is under way, and no helper thread has failed."""
+        return not self.works and self._error is None
+
     @property
     def idle(self) -> bool:
         return not self.works

@@ -9,7 +9,7 @@ from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, float_type
-from nnmpi.native.table import Kernel, kernel
+from nnmpi.native.table import Kernel, Out, kernel
 
 
 def floats_like(x: Array) -> Array:
@@ -31,12 +31,19 @@ def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Re
 
 
 @kernel
-def tanh_loop(x: Array, y: Array) -> None:
+def relu_loop(x: Array, y: Out) -> None:
+    """max(x, 0)."""
+    xp = xp_of(x)
+    xp.maximum(x, xp.zeros_like(x[:1] if x.ndim else x), out=y)
+
+
+@kernel
+def tanh_loop(x: Array, y: Out) -> None:
     xp_of(x).tanh(x, out=y)
 
 
 @kernel
-def tanh_gradient_loop(g: Array, y: Array, dx: Array) -> None:
+def tanh_gradient_loop(g: Array, y: Array, dx: Out) -> None:
     xp = xp_of(y)
     xp.multiply(y, y, out=dx)
     xp.subtract(1, dx, out=dx)
@@ -44,7 +51,7 @@ def tanh_gradient_loop(g: Array, y: Array, dx: Array) -> None:
 
 
 @kernel
-def sigmoid_loop(x: Array, y: Array) -> None:
+def sigmoid_loop(x: Array, y: Out) -> None:
     """1 / (1 + e**-x), from e**-|x|: no overflow, and small values keep their digits."""
     xp = xp_of(x)
     e = xp.exp(-xp.absolute(x))
@@ -54,7 +61,7 @@ def sigmoid_loop(x: Array, y: Array) -> None:
 
 
 @kernel
-def sigmoid_gradient_loop(g: Array, y: Array, dx: Array) -> None:
+def sigmoid_gradient_loop(g: Array, y: Array, dx: Out) -> None:
     xp = xp_of(y)
     rest = 1 - y
     xp.multiply(g, y, out=dx)
@@ -62,7 +69,7 @@ def sigmoid_gradient_loop(g: Array, y: Array, dx: Array) -> None:
 
 
 @kernel
-def silu_loop(x: Array, slope: Array, y: Array) -> None:
+def silu_loop(x: Array, slope: Out, y: Out) -> None:
     """y = x s, slope = s (1 + x (1 - s)) with s = sigmoid(x)."""
     xp, s = xp_of(x), floats_like(x)
     sigmoid_loop.reference(x, s)
@@ -121,7 +128,7 @@ def erfc(x: Array) -> Array:
 
 
 @kernel
-def gelu_loop(x: Array, slope: Array, y: Array) -> None:
+def gelu_loop(x: Array, slope: Out, y: Out) -> None:
     """y = x phi, slope = phi + x phi' with phi the distribution function of the standard normal."""
     xp, phi = xp_of(x), floats_like(x)
     xp.multiply(erfc(x * -math.sqrt(0.5)), 0.5, out=phi)
@@ -136,7 +143,7 @@ _SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
 @kernel
-def gelu_tanh_loop(x: Array, slope: Array, y: Array) -> None:
+def gelu_tanh_loop(x: Array, slope: Out, y: Out) -> None:
     """y = x s, slope = s + 2 x s (1 - s) du/dx with u = sqrt(2 / pi) (x + 0.044715 x^3) and
     s = (1 + tanh(u)) / 2 = sigmoid(2 u)."""
     xp, s = xp_of(x), floats_like(x)

@@ -27,7 +27,7 @@ from nnmpi.kernels import progress_hook
 from nnmpi.kernels.halves import round_loop
 from nnmpi.kernels.softmax import softmax_loop
 from nnmpi.meta import is_meta
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 FEWEST_ROWS = 64
 """Queries whose scores are computed at once, if there are so many: fewer make slow products."""
@@ -155,8 +155,8 @@ def attention_loop(
     q: Array,
     k: Array,
     v: Array,
-    y: Array,
-    lse: Array,
+    y: Out,
+    lse: Out,
     scale: float,
     first: int,
     mask: Array | None,
@@ -186,9 +186,9 @@ def attention_gradient_loop(
     y: Array,
     lse: Array,
     dy: Array,
-    dq: Array,
-    dk: Array,
-    dv: Array,
+    dq: Out,
+    dk: InOut,
+    dv: InOut,
     scale: float,
     first: int,
     mask: Array | None,

@@ -11,7 +11,7 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.im2col import Im2col, gather_loop
 from nnmpi.kernels.window import Windows
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 
 def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[tuple[tuple[int, int], Array]]:
@@ -32,9 +32,7 @@ def _rows(w: Array, z: Array) -> Array:
 
 
 @kernel
-def depthwise_outputs(
-    x: Array, w: Array, z: Array, down: int, right: int, dh: int, dw: int
-) -> None:
+def depthwise_outputs(x: Array, w: Array, z: Out, down: int, right: int, dh: int, dw: int) -> None:
     """z (n, h, w, C) of padded images x (n, H, W, C) and w (kh, kw, C)."""
     z.fill(0)
     rows = _rows(w, z)
@@ -43,7 +41,7 @@ def depthwise_outputs(
 
 
 @kernel
-def depthwise_images(z: Array, w: Array, x: Array, down: int, right: int, dh: int, dw: int) -> None:
+def depthwise_images(z: Array, w: Array, x: InOut, down: int, right: int, dh: int, dw: int) -> None:
     """The gradient of the images, which is added to x."""
     rows = _rows(w, z)
     for k, pixels in _terms(x, w, z, down, right, dh, dw):
@@ -52,7 +50,7 @@ def depthwise_images(z: Array, w: Array, x: Array, down: int, right: int, dh: in
 
 @kernel
 def depthwise_weights(
-    x: Array, z: Array, w: Array, down: int, right: int, dh: int, dw: int
+    x: Array, z: Array, w: InOut, down: int, right: int, dh: int, dw: int
 ) -> None:
     """The gradient of the weights, which is added to w."""
     for k, pixels in _terms(x, w, z, down, right, dh, dw):

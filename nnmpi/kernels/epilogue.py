@@ -14,7 +14,7 @@ from typing import NamedTuple
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.halves import cast_loop, computed
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 
 class Masks(NamedTuple):
@@ -34,7 +34,7 @@ def masks_of(y: Array) -> Masks:
 
 
 @kernel
-def pool_loop(z: Array, y: Array, left: Array, upper: Array) -> None:
+def pool_loop(z: Array, y: Out, left: Out, upper: Out) -> None:
     """y (S) = the maximum of z (2, 2, S), and the masks, which `unpool_loop` needs."""
     xp = xp_of(z)
     xp.greater_equal(z[:, 0], z[:, 1], out=left)
@@ -44,7 +44,7 @@ def pool_loop(z: Array, y: Array, left: Array, upper: Array) -> None:
 
 
 @kernel
-def unpool_loop(g: Array, left: Array, upper: Array, dz: Array) -> None:
+def unpool_loop(g: Array, left: Array, upper: Array, dz: Out) -> None:
     """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
     xp = xp_of(g)
     gr = xp.empty(left.shape, g.dtype)
@@ -82,7 +82,7 @@ def bias_relu(y: Array, r: RowConstants) -> None:
 
 
 @kernel
-def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> None:
+def bias_relu_loop(lines: InOut, bias: Array | None, zero: Array | None) -> None:
     if bias is not None:
         lines += bias
     if zero is not None:
@@ -90,14 +90,14 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> None
 
 
 def relu_gradient(g: Array, y: Array) -> Array:
-    """g where the output y is positive, 0 elsewhere; contiguous like y."""
-    out = xp_of(y).empty(y.shape, y.dtype)
+    """g where the output y is positive, 0 elsewhere; in y's order of memory."""
+    out = xp_of(y).empty_like(y)
     relu_gradient_loop(g, y, out)
     return out
 
 
 @kernel
-def relu_gradient_loop(g: Array, y: Array, out: Array) -> None:
+def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
     xp = xp_of(y)
     xp.multiply(g, xp.greater(y, 0), out=out)
 

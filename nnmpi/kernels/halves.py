@@ -5,6 +5,7 @@ ml_dtypes adds and multiplies a number of bfloat16 in 8 ns, so on the host kerne
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,22 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
-from nnmpi.native.table import Kernel, kernel
+from nnmpi.native.table import InOut, Kernel, Out, kernel
 
 
-@kernel
-def cast_loop(x: Array, y: Array) -> None:
+@partial(kernel, composed=True)
+def cast_loop(x: Array, y: Out) -> None:
     y[...] = x
 
 
-@kernel
-def round_loop(x: Array, y: Array) -> None:
+@partial(kernel, composed=True)
+def round_loop(x: Array, y: Out) -> None:
     """`cast_loop` to 16 bits of rows that lie apart in memory."""
     y[...] = x
 
 
 @kernel
-def merge_loop(masters: Array, values: Array) -> None:
+def merge_loop(masters: InOut, values: Array) -> None:
     """Masters of which these values are not the rounding become the values."""
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
@@ -36,12 +37,17 @@ def merge_loop(masters: Array, values: Array) -> None:
 
 
 @kernel
-def add_loop(a: Array, b: Array, y: Array) -> None:
+def add_loop(a: Array, b: Array, y: Out) -> None:
     xp_of(a).add(a, b, out=y)
 
 
 @kernel
-def multiply_loop(a: Array, b: Array, y: Array) -> None:
+def subtract_loop(a: Array, b: Array, y: Out) -> None:
+    xp_of(a).subtract(a, b, out=y)
+
+
+@kernel
+def multiply_loop(a: Array, b: Array, y: Out) -> None:
     xp_of(a).multiply(a, b, out=y)
 
 
@@ -59,6 +65,11 @@ def added(a: Array, b: Array) -> Array:
     return _of_two(add_loop, operator.add, a, b)
 
 
+def subtracted(a: Array, b: Array) -> Array:
+    """a - b."""
+    return _of_two(subtract_loop, operator.sub, a, b)
+
+
 def multiplied(a: Array, b: Array) -> Array:
     """a * b."""
     return _of_two(multiply_loop, operator.mul, a, b)
@@ -66,26 +77,47 @@ def multiplied(a: Array, b: Array) -> Array:
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
     """op(a, b), by a loop if both have the same type of 16 bits, on the host, and one shape."""
-    if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype:
-        return op(a, b)
-    if a.shape != b.shape:
-        return cast(op(computed(a), computed(b)), a.dtype)
+    if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
+        return by_float32(op, a, b)
     y = np.empty_like(a)
     loop(a, b, y)
     return y
 
 
+def by_float32(op: Callable[..., Array], *args: Any) -> Array:
+    """op(*args), an array of 16 bits where all arrays have them, on the host, in one type."""
+    dtype = next((a.dtype for a in args if on_host_in_16_bits(a)), None)
+    if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
+        return op(*args)
+    return cast(op(*map(computed, args)), dtype)
+
+
+def add_to(target: Array, new: Array) -> None:
+    """target += new."""
+    if on_host_in_16_bits(target):
+        target[...] = added(target, new)
+    else:
+        target += new
+
+
+def _summable(a: Array) -> Array:
+    """float16 as a copy in float32: NumPy's sums widen it at 1 ns a number."""
+    return computed(a) if a.dtype == np.float16 else a
+
+
 def summed(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum over `axis`; of 16 bits it is added up in float32, and rounded once."""
     if is_half(a.dtype):
-        return a.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(a.dtype)
+        total = _summable(a).sum(axis=axis, keepdims=keepdims, dtype=np.float32)
+        return total.astype(a.dtype)
     return a.sum(axis=axis, keepdims=keepdims)
 
 
 def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The mean over `axis`; of 16 bits it is added up in float32, and rounded once."""
     if is_half(a.dtype):
-        return a.mean(axis=axis, keepdims=keepdims, dtype=np.float32).astype(a.dtype)
+        mean = _summable(a).mean(axis=axis, keepdims=keepdims, dtype=np.float32)
+        return mean.astype(a.dtype)
     return a.mean(axis=axis, keepdims=keepdims)
 
 
@@ -95,7 +127,8 @@ def computed(a: Array) -> Array:
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """An op on copies in float32, which are kept for the backward pass where it reads them.
+    """An op on copies in float32, which are kept for the backward pass where it reads them. Python
+    numbers stay as they are.
 
     Its value and the gradients have the type of the first array that has 16 bits.
     """

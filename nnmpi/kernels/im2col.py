@@ -15,6 +15,7 @@ of the other groups: memory is (T, O) in any case.
 Of images in 16 bits columns have 16 bits too, and sums are in float32.
 """
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -24,19 +25,19 @@ from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
 from nnmpi.kernels.products import products_loop
 from nnmpi.kernels.window import Window, Windows
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 NARROW = 4
 
 
-@kernel
-def gather_loop(places: Array, columns: Array) -> None:
+@partial(kernel, composed=True)
+def gather_loop(places: Array, columns: Out) -> None:
     """columns = places (..., kh, kw, C), windows of images; rounded if columns has 16 bits."""
     columns[...] = places
 
 
 @kernel
-def overlap_loop(places: Array, columns: Array) -> None:
+def overlap_loop(places: InOut, columns: Array) -> None:
     """And back: adds to the images what is in the windows of columns."""
     for i in range(places.shape[-3]):
         for j in range(places.shape[-2]):
@@ -241,9 +242,9 @@ class Im2col:
 def direct_outputs(
     x: Array,
     w: Array,
-    y: Array,
-    left: Array | None,
-    upper: Array | None,
+    y: Out,
+    left: Out | None,
+    upper: Out | None,
     bias: Array | None,
     zero: Array | None,
     stride: int,
@@ -260,8 +261,8 @@ def direct_gradients(
     y: Array | None,
     left: Array | None,
     upper: Array | None,
-    db: Array | None,
-    dw: Array,
+    db: InOut | None,
+    dw: InOut,
     stride: int,
 ) -> None:
     """What is added to dw and db, from the gradient g of y."""

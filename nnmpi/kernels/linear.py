@@ -7,7 +7,7 @@ from nnmpi import blas, native
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.epilogue import bias_relu_loop, relu_gradient
-from nnmpi.native.table import kernel
+from nnmpi.native.table import Out, kernel
 
 LARGEST = 1 << 18
 """Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
@@ -51,7 +51,7 @@ def takes_large(n: int, K: int, O: int) -> bool:
 
 
 @kernel
-def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool, large: bool) -> None:
+def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
     """`outputs`; large: whether compiled loops compute products of any size."""
     xp = xp_of(x)
     xp.dot(x, w.T, out=y)
@@ -63,9 +63,9 @@ def linear_gradients(
     g: Array,
     w: Array,
     x: Array | None,
-    dx: Array | None,
-    dw: Array | None,
-    db: Array | None,
+    dx: Out | None,
+    dw: Out | None,
+    db: Out | None,
     large: bool,
 ) -> None:
     """`gradients`; large: as of `linear_outputs`."""
@@ -83,7 +83,7 @@ def mlp_outputs(
     x: Array,
     ws: Sequence[Array],
     bs: Sequence[Array | None],
-    ys: Sequence[Array],
+    ys: Sequence[Out],
     relus: Sequence[bool],
 ) -> None:
     """The outputs of each layer, which are the next one's inputs."""
@@ -99,9 +99,9 @@ def mlp_gradients(
     ws: Sequence[Array],
     ys: Sequence[Array],
     relus: Sequence[bool],
-    dx: Array | None,
-    dws: Sequence[Array | None],
-    dbs: Sequence[Array | None],
+    dx: Out | None,
+    dws: Sequence[Out | None],
+    dbs: Sequence[Out | None],
 ) -> None:
     """The gradients that are not None, from that of the last outputs, g."""
     for i in reversed(range(len(ws))):

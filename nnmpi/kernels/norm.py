@@ -8,7 +8,7 @@ LayerNorm and RMSNorm.
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half
 from nnmpi.kernels import column_sum
-from nnmpi.native.table import kernel
+from nnmpi.native.table import Out, kernel
 
 
 def _sum(x: Array) -> Array:
@@ -23,7 +23,7 @@ def _sum(x: Array) -> Array:
 
 
 @kernel
-def moments_loop(x: Array, mean: Array, m2: Array) -> None:
+def moments_loop(x: Array, mean: Out, m2: Out) -> None:
     """The mean and the sum of squares about it; in two passes, since E[x^2] - E[x]^2 cancels.
 
     The second pass also corrects the rounding of the first mean. Squares that overflow make the sum
@@ -41,7 +41,7 @@ def moments_loop(x: Array, mean: Array, m2: Array) -> None:
 
 
 @kernel
-def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> None:
+def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
     """(x - mean) * scale + shift (C)."""
     xp_of(x).subtract(x, mean[:, None], out=y)
     y *= scale[:, None]
@@ -50,7 +50,7 @@ def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: 
 
 
 @kernel
-def norm_sums_loop(g: Array, x: Array, mean: Array, total: Array, dot: Array) -> None:
+def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> None:
     """The sums of g and of g (x - mean)."""
     total[...] = _sum(g)
     d = x - mean[:, None]
@@ -60,7 +60,7 @@ def norm_sums_loop(g: Array, x: Array, mean: Array, total: Array, dot: Array) ->
 
 @kernel
 def norm_gradient_loop(
-    g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Array
+    g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Out
 ) -> None:
     """g a - (x - mean) b - e."""
     d = x - mean[:, None]
@@ -72,7 +72,7 @@ def norm_gradient_loop(
 
 @kernel
 def layer_norm_loop(
-    x: Array, w: Array | None, b: Array | None, eps: float, mean: Array, r: Array, y: Array
+    x: Array, w: Array | None, b: Array | None, eps: float, mean: Out, r: Out, y: Out
 ) -> None:
     """y = (x - mean) r w + b, with r = 1 / sqrt(var + eps)."""
     xp = xp_of(x)
@@ -97,7 +97,7 @@ def _normalised(x: Array, mean: Array, r: Array) -> Array:
 
 @kernel
 def layer_norm_gradient_loop(
-    g: Array, x: Array, w: Array | None, mean: Array, r: Array, dx: Array
+    g: Array, x: Array, w: Array | None, mean: Array, r: Array, dx: Out
 ) -> None:
     """(e - mean(e) - xhat mean(e xhat)) r, with e = g w and xhat = (x - mean) r."""
     xp, xhat = xp_of(x), _normalised(x, mean, r)
@@ -109,7 +109,7 @@ def layer_norm_gradient_loop(
 
 
 @kernel
-def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Array, db: Array) -> None:
+def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db: Out) -> None:
     """The gradients of w and b."""
     xhat = _normalised(x, mean, r)
     xhat *= g
@@ -118,7 +118,7 @@ def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Array, d
 
 
 @kernel
-def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Array, y: Array) -> None:
+def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Out, y: Out) -> None:
     """y = x r w, with r = 1 / sqrt(mean(x^2) + eps)."""
     xp = xp_of(x)
     d = y if y.dtype == r.dtype else xp.empty(y.shape, r.dtype)
@@ -132,7 +132,7 @@ def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Array, y: Array) -> 
 
 
 @kernel
-def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Array) -> None:
+def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Out) -> None:
     """e r - x r^3 mean(e x), with e = g w."""
     xp = xp_of(x)
     e = g if w is None else g * w
@@ -142,6 +142,6 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ar
 
 
 @kernel
-def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Array) -> None:
+def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Out) -> None:
     """The gradient of w."""
     dw[...] = xp_of(x).dot(r, xp_of(x).multiply(g, x, dtype=r.dtype))

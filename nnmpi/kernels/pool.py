@@ -1,6 +1,6 @@
 """Pooling with any window, as the running maximum or sum of shifted views, channels last."""
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import is_float, on_host_in_16_bits
 from nnmpi.kernels import Result, epilogue
-from nnmpi.kernels.halves import in_float32
+from nnmpi.kernels.halves import by_float32, in_float32
 from nnmpi.kernels.window import Window, Windows
 
 _2X2 = (Window(2, 2), Window(2, 2))
@@ -38,22 +38,30 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     if windows == _2X2:
         return _max_pool_2x2(xl)
-    shape = xl.shape
     lowest = -xp.inf if is_float(x.dtype) else xp.iinfo(x.dtype).min
-    inside, views = _padded(xp, shape, lowest, x.dtype, windows)
-    inside[...] = xl
-    y = views[0].copy()
-    for view in views[1:]:
-        xp.maximum(y, view, out=y)
 
-    def vjp(g: Array, out: Array | None) -> Array:
-        rest = xp.ascontiguousarray(g.transpose(0, 2, 3, 1))
-        dx, dviews = _padded(xp, shape, 0, g.dtype, windows)
-        for view, dview in zip(views, dviews, strict=True):
+    def views_of(images: Array) -> list[Array]:
+        inside, views = _padded(xp, images.shape, lowest, images.dtype, windows)
+        inside[...] = images
+        return views
+
+    def largest(images: Array) -> Array:
+        first, *others = views_of(images)
+        return reduce(lambda y, view: xp.maximum(y, view, out=y), others, first.copy())
+
+    def spread(g: Array, images: Array, y: Array) -> Array:
+        rest = xp.ascontiguousarray(g)
+        dx, dviews = _padded(xp, images.shape, 0, g.dtype, windows)
+        for view, dview in zip(views_of(images), dviews, strict=True):
             part = rest * (view == y)
             dview += part
             rest = rest - part
-        return dx.transpose(0, 3, 1, 2)
+        return dx
+
+    y = by_float32(largest, xl)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return by_float32(spread, g.transpose(0, 2, 3, 1), xl, y).transpose(0, 3, 1, 2)
 
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
 
@@ -95,6 +103,9 @@ def _max_pool_2x2(x: Array) -> Result:
 
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
     """The sum of each window of x (N, C, H, W), divided by how many numbers it counts."""
+    if on_host_in_16_bits(x):
+        op = partial(avg_pool2d, windows=windows, count_include_pad=count_include_pad)
+        return in_float32(op, x)
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     shape = xl.shape
     shares = _shares(x, windows, count_include_pad)

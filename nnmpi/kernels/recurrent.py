@@ -19,7 +19,7 @@ from nnmpi.kernels.activations import (
     tanh_loop,
 )
 from nnmpi.kernels.epilogue import relu_gradient_loop
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 
 def _gates(z: Array, count: int) -> tuple[Array, ...]:
@@ -29,7 +29,7 @@ def _gates(z: Array, count: int) -> tuple[Array, ...]:
 
 
 @kernel
-def lstm_loop(z: Array, u: Array, cells: Array, squashed: Array, h: Array, c: Array) -> None:
+def lstm_loop(z: InOut, u: Array, cells: Out, squashed: Out, h: Out, c: InOut) -> None:
     """c = f c + i g, h = o tanh(c); kept: the cells before, and tanh(c)."""
     xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
     cells[...] = c
@@ -45,7 +45,7 @@ def lstm_loop(z: Array, u: Array, cells: Array, squashed: Array, h: Array, c: Ar
 
 @kernel
 def lstm_gradient_loop(
-    dh: Array, dc: Array, z: Array, cells: Array, squashed: Array, d: Array
+    dh: InOut, dc: InOut, z: Array, cells: Array, squashed: Array, d: Out
 ) -> None:
     xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
     s, through = xp.empty_like(d), xp.empty_like(dh)
@@ -64,7 +64,7 @@ def lstm_gradient_loop(
 
 
 @kernel
-def gru_loop(z: Array, u: Array, hidden: Array, off: Array, h: Array) -> None:
+def gru_loop(z: InOut, u: Array, hidden: Out, off: Out, h: InOut) -> None:
     """n = tanh(z_n + r u_n), h = n + t (h - n) with the gates r, t, n; kept: u_n and h - n."""
     xp, (r, t, n), both = xp_of(z), _gates(z, 3), u + z
     hidden[...] = _gates(u, 3)[2]
@@ -79,7 +79,7 @@ def gru_loop(z: Array, u: Array, hidden: Array, off: Array, h: Array) -> None:
 
 
 @kernel
-def gru_gradient_loop(dh: Array, z: Array, hidden: Array, off: Array, d: Array, e: Array) -> None:
+def gru_gradient_loop(dh: InOut, z: Array, hidden: Array, off: Array, d: Out, e: Out) -> None:
     xp, (r, t, n), s = xp_of(z), _gates(z, 3), xp_of(z).empty_like(d)
     (sr, st, sn), en, H = _gates(s, 3), _gates(e, 3)[2], dh.shape[1]
     xp.multiply(dh, off, out=st)

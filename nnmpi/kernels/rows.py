@@ -2,7 +2,7 @@
 
 from nnmpi import keyed
 from nnmpi.backend import Array, xp_of
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 
 @kernel
@@ -15,7 +15,7 @@ def dropout_mask_loop(
     k3: int,
     least: int,
     factor: float,
-    mask: Array,
+    mask: Out,
 ) -> None:
     """mask (n, m) = factor where the bits of index (m) and row (n) are at least `least`, else 0."""
     bits = keyed.bits(keyed.Key(k0, k1, k2, k3), index[None], rows[:, None])
@@ -23,6 +23,6 @@ def dropout_mask_loop(
 
 
 @kernel
-def embedding_gradient_loop(g: Array, index: Array, dw: Array) -> None:
+def embedding_gradient_loop(g: Array, index: Array, dw: InOut) -> None:
     """dw[index] += g, one after the other."""
     xp_of(dw).add.at(dw, index, g)

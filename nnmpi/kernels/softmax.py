@@ -2,11 +2,11 @@
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum, float_type
-from nnmpi.native.table import kernel
+from nnmpi.native.table import Out, kernel
 
 
 @kernel
-def softmax_loop(x: Array, y: Array, axis: int) -> None:
+def softmax_loop(x: Array, y: Out, axis: int) -> None:
     xp = xp_of(x)
     xp.subtract(x, x.max(axis=axis, keepdims=True), out=y)
     xp.exp(y, out=y)
@@ -14,7 +14,7 @@ def softmax_loop(x: Array, y: Array, axis: int) -> None:
 
 
 @kernel
-def softmax_gradient_loop(g: Array, y: Array, dx: Array, axis: int) -> None:
+def softmax_gradient_loop(g: Array, y: Array, dx: Out, axis: int) -> None:
     xp = xp_of(y)
     xp.multiply(g, y, out=dx)
     xp.subtract(g, dx.sum(axis=axis, keepdims=True), out=dx)
@@ -22,14 +22,14 @@ def softmax_gradient_loop(g: Array, y: Array, dx: Array, axis: int) -> None:
 
 
 @kernel
-def log_softmax_loop(x: Array, y: Array, axis: int) -> None:
+def log_softmax_loop(x: Array, y: Out, axis: int) -> None:
     xp = xp_of(x)
     xp.subtract(x, x.max(axis=axis, keepdims=True), out=y)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
 
 
 @kernel
-def log_softmax_gradient_loop(g: Array, y: Array, dx: Array, axis: int) -> None:
+def log_softmax_gradient_loop(g: Array, y: Array, dx: Out, axis: int) -> None:
     xp = xp_of(y)
     xp.exp(y, out=dx)
     dx *= g.sum(axis=axis, keepdims=True)
@@ -51,9 +51,7 @@ def like_scores(z: Array) -> Array:
 
 
 @kernel
-def cross_entropy_loop(
-    z: Array, labels: Array, scale: float, loss: Array, p: Array, at: Array
-) -> None:
+def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out, at: Out) -> None:
     """Scores z (n, C) and integers (n,): p = softmax(z), and -log(p) at the labels.
 
     loss: of each row, (n,), or `scale` times the sum of all, ()
@@ -78,7 +76,7 @@ def cross_entropy_loop(
 
 
 @kernel
-def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Array) -> None:
+def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Out) -> None:
     """dz = (p - 1 at the labels) (g scale), g of each row or one for all."""
     dz[...] = p
     d = dz.T if p.shape[1] <= NARROW else dz

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels.halves import merge_loop
 from nnmpi.kernels.undo import blocks
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
 
@@ -115,7 +115,7 @@ def _chunks(
 
 
 @kernel
-def scale_loop(p: Array, factor: float, *undo: Array) -> None:
+def scale_loop(p: InOut, factor: float, *undo: InOut) -> None:
     """p is multiplied by a factor."""
     for (P,) in _chunks(p, scratches=0, undo=undo):
         P *= factor
@@ -145,12 +145,12 @@ def adam(
 
 @kernel
 def adam_loop(
-    p: Array,
+    p: InOut,
     g: Array,
-    M: Array,
-    V: Array,
-    largest: Array | None,
-    values: Array | None,
+    M: InOut,
+    V: InOut,
+    largest: InOut | None,
+    values: InOut | None,
     beta1: float,
     beta2: float,
     a: float,
@@ -158,7 +158,7 @@ def adam_loop(
     decay: float,
     shrink: float,
     factor: float,
-    *undo: Array,
+    *undo: InOut,
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
     xp, own = xp_of(p), (p, g, M, V, V if largest is None else largest)
@@ -199,17 +199,17 @@ def sgd(
 
 @kernel
 def sgd_loop(
-    p: Array,
+    p: InOut,
     g: Array,
-    velocity: Array | None,
-    values: Array | None,
+    velocity: InOut | None,
+    values: InOut | None,
     momentum: float,
     decay: float,
     lr: float,
     rate: float,
     direct: bool,
     factor: float,
-    *undo: Array,
+    *undo: InOut,
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp, own = xp_of(p), (p, g, p if velocity is None else velocity)
@@ -248,12 +248,12 @@ def rmsprop(
 
 @kernel
 def rmsprop_loop(
-    p: Array,
+    p: InOut,
     g: Array,
-    squares: Array,
-    velocity: Array | None,
-    mean: Array | None,
-    values: Array | None,
+    squares: InOut,
+    velocity: InOut | None,
+    mean: InOut | None,
+    values: InOut | None,
     lr: float,
     alpha: float,
     rest: float,
@@ -261,7 +261,7 @@ def rmsprop_loop(
     decay: float,
     momentum: float,
     factor: float,
-    *undo: Array,
+    *undo: InOut,
 ) -> None:
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
@@ -296,7 +296,7 @@ def rmsprop_loop(
 
 
 @kernel
-def squares_loop(g: Array, factor: float, sums: Array) -> None:
+def squares_loop(g: Array, factor: float, sums: Out) -> None:
     """The sums of squares of factor * g, one for each BLOCK_OF_SQUARES numbers of the flat array g,
     which may have 16 bits; sums have float32 then."""
     for k in range(len(sums)):

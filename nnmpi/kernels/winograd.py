@@ -27,7 +27,7 @@ from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
 from nnmpi.kernels.halves import cast
 from nnmpi.kernels.products import products_loop
-from nnmpi.native.table import kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 _PLANE_PAD = 16
 
@@ -157,7 +157,7 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 
 @kernel
-def winograd_tiles(x: np.ndarray, V: np.ndarray, p: int) -> None:
+def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
     """V (t*t, n, th, tw, C) = kron(B', B') D of x (n, H, W, C), padded by p."""
     q, n = _tiling(x, V, p), len(x)
     P = np.zeros((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), x.dtype)
@@ -168,7 +168,7 @@ def winograd_tiles(x: np.ndarray, V: np.ndarray, p: int) -> None:
 
 
 @kernel
-def winograd_images(V: np.ndarray, x: np.ndarray, p: int) -> None:
+def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
     """The transpose: x is the sum of kron(B', B').T V over tiles."""
     q, n = _tiling(x, V, p), len(x)
     D = tiles(q, n, V.shape[4], V.dtype)
@@ -181,9 +181,9 @@ def winograd_images(V: np.ndarray, x: np.ndarray, p: int) -> None:
 @kernel
 def winograd_outputs(
     M: np.ndarray,
-    y: np.ndarray,
-    left: np.ndarray | None,
-    upper: np.ndarray | None,
+    y: Out,
+    left: Out | None,
+    upper: Out | None,
     bias: np.ndarray | None,
     zero: np.ndarray | None,
 ) -> None:
@@ -202,8 +202,8 @@ def winograd_gradients(
     y: np.ndarray | None,
     left: np.ndarray | None,
     upper: np.ndarray | None,
-    db: np.ndarray | None,
-    M: np.ndarray,
+    db: InOut | None,
+    M: Out,
 ) -> None:
     """The transpose: M, and what is added to db, from the gradient of y."""
     m = isqrt(len(M)) - 2

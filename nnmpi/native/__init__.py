@@ -3,6 +3,7 @@
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
     INSTRUCTIONS           avx512bf16, avx512, avx2, baseline, or none
     lack()                 what to do if they are missing
+    cost_of_halves(dtype)  how much longer a step in 16 bits takes
 
 NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions. The
 import takes any value, where an error would be a traceback of imports; training refuses a wrong one
@@ -11,7 +12,7 @@ import takes any value, where an error would be a traceback of imports; training
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -72,3 +73,22 @@ def lack() -> str:
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         remedy = f"install a C compiler, such as gcc; then {remedy}"
     return f"compiled kernels: {what}, so NumPy computes, at about half the speed: {remedy}"
+
+
+COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "baseline": {"bfloat16": (1.2, 1.8), "float16": (1.5, 2.7)},
+    "none": {"bfloat16": (1.3, 2.0), "float16": (2.0, 3.6)},
+}
+"""The time of a step in 16 bits over that of float32, where it takes longer: from, to."""
+
+
+def cost_of_halves(dtype: str) -> str:
+    """How much longer a step in this type takes on the host; empty if it does not."""
+    if dtype not in (costs := COST_OF_HALVES.get(INSTRUCTIONS, {})):
+        return ""
+    what = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"
+    least, most = costs[dtype]
+    return (
+        f"{dtype} by {what}: a step takes {least:g} to {most:g} times as long as in float32: "
+        "--dtype float32, or compiled kernels on a processor with AVX2, are faster"
+    )

@@ -2,6 +2,7 @@
    float32 arrays of one shape and one order in memory. All but values of activations have NumPy's
    bits. */
 #include "elementary.h"
+#include "epilogue.h"
 
 /* A kernel of arrays a, b, c. */
 #define ELEMENTWISE(name, statement)                                                               \
@@ -37,21 +38,25 @@ ELEMENTWISE(gelu_tanh_loop /* x, slope, y */, {
     c[i] = a[i] * s;
 })
 
+ELEMENTWISE(relu_loop /* x, y */, b[i] = larger(a[i], 0))
 ELEMENTWISE(add_loop /* x, y, x + y */, c[i] = a[i] + b[i])
+ELEMENTWISE(subtract_loop /* x, y, x - y */, c[i] = a[i] - b[i])
 ELEMENTWISE(multiply_loop /* x, y, x y */, c[i] = a[i] * b[i])
 
 ELEMENTWISE(tanh_gradient_loop /* g, y, dx */, c[i] = a[i] * (1 - b[i] * b[i]))
 ELEMENTWISE(sigmoid_gradient_loop /* g, y, dx */, c[i] = a[i] * b[i] * (1 - b[i]))
 
 Kernel activation_kernels[] = {
-    PARTS("@", tanh_loop, "f@ =f@"),
-    PARTS("@", tanh_gradient_loop, "f@ f@ =f@"),
-    PARTS("@", sigmoid_loop, "f@ =f@"),
-    PARTS("@", sigmoid_gradient_loop, "f@ f@ =f@"),
-    PARTS("@", silu_loop, "f@ =f@ =f@"),
-    PARTS("@", gelu_loop, "f@ =f@ =f@"),
-    PARTS("@", gelu_tanh_loop, "f@ =f@ =f@"),
-    PARTS("@", add_loop, "f@ f@ =f@"),
-    PARTS("@", multiply_loop, "f@ f@ =f@"),
+    PARTS("@", tanh_loop, "f@ ~f@"),
+    PARTS("@", tanh_gradient_loop, "f@ f@ ~f@"),
+    PARTS("@", sigmoid_loop, "f@ ~f@"),
+    PARTS("@", sigmoid_gradient_loop, "f@ f@ ~f@"),
+    PARTS("@", silu_loop, "f@ ~f@ ~f@"),
+    PARTS("@", gelu_loop, "f@ ~f@ ~f@"),
+    PARTS("@", gelu_tanh_loop, "f@ ~f@ ~f@"),
+    PARTS("@", relu_loop, "f@ ~f@"),
+    PARTS("@", add_loop, "f@ f@ ~f@"),
+    PARTS("@", subtract_loop, "f@ f@ ~f@"),
+    PARTS("@", multiply_loop, "f@ f@ ~f@"),
     END_OF_KERNELS,
 };

@@ -200,7 +200,8 @@ static const char *described(const char *s, Argument *q, npy_uint64 *letters) {
     *q = (Argument){.rest = -1};
     if ((q->goes_on = *s == '+')) s++;
     if ((q->is_tuple = *s == '(')) s++;
-    if ((q->is_written = *s == '=')) s++;
+    q->is_read = *s != '~';
+    if ((q->is_written = *s == '=' || *s == '~')) s++;
     if ((q->may_be_none = *s == '?')) s++;
     q->kind = *s++;
     q->type = q->kind == 'f' || q->kind == 'h' ? NPY_FLOAT : q->kind == 'i' ? NPY_INT64 : -1;

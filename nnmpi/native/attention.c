@@ -305,8 +305,8 @@ static int attention_gradient_loop(Arguments *a) { return attention(a); }
 
 Kernel attention_kernels[] = {
 #ifdef FUSED
-    HALVES(attention_loop, "f-NKGTD f-NKSD f-NKSE =f-NKGTE =f-NKGT # % 0 0"),
-    HALVES(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE =f-NKGTD "
+    HALVES(attention_loop, "f-NKGTD f-NKSD f-NKSE ~f-NKGTE ~f-NKGT # % 0 0"),
+    HALVES(attention_gradient_loop, "f-NKGTD f-NKSD f-NKSE f-NKGTE f-NKGT f-NKGTE ~f-NKGTD "
                                     "=f-NKSD =f-NKSE # % 0 0"),
 #endif
     END_OF_KERNELS,

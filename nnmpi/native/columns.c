@@ -64,7 +64,7 @@ static int overlap_loop(Arguments *a) {
 }
 
 Kernel column_kernels[] = {
-    HALVES(gather_loop, "f-* =f*"),
+    HALVES(gather_loop, "f-* ~f*"),
     KERNEL(overlap_loop, "=f<* f*"),
     END_OF_KERNELS,
 };

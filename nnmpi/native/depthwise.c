@@ -120,7 +120,7 @@ DEPTHWISE(depthwise_images, images, 2, 0)
 DEPTHWISE(depthwise_weights, weights, 0, 1)
 
 Kernel depthwise_kernels[] = {
-    PARTS("n", depthwise_outputs, "f-nHWC fijC =f-nhwC % % % %"),
+    PARTS("n", depthwise_outputs, "f-nHWC fijC ~f-nhwC % % % %"),
     PARTS("n", depthwise_images, "f-nhwC fijC =f-nHWC % % % %"),
     PARTS("n", depthwise_weights, "f-nHWC f-nhwC =fijC % % % %"),
     END_OF_KERNELS,

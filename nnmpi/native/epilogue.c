@@ -82,7 +82,7 @@ static int bias_relu_loop(Arguments *a) {
 }
 
 static int relu_gradient_loop(Arguments *a) {
-    relu_gradient_row(numbers(a, 2), a->at[0], a->at[1], a->at[2]);
+    relu_gradient_row(a->n, a->at[0], a->at[1], a->at[2]);
     return DONE;
 }
 
@@ -98,15 +98,14 @@ int gradient_of(const Arguments *a, int first, Gradient *q) {
     *q = (Gradient){SIZE(a, 'n'),      SIZE(a, 'h'),      SIZE(a, 'w'),      SIZE(a, 'O'),
                     below_of(a, first + 2),
                     step(a, first, 0), step(a, first, 1), step(a, first, 2), step(a, first, 3),
-                    at[0],             at[1],             at[2],             at[3],
-                    at[4]};
+                    numbers_of(a, first), numbers_of(a, first + 1), at[2], at[3], at[4]};
     return !at[2] == !at[3];
 }
 
 Kernel epilogue_kernels[] = {
-    PARTS("*", pool_loop, "f-22* =f* =b2* =b*"),
-    PARTS("*", unpool_loop, "f* b2* b* =f-22*"),
+    PARTS("*", pool_loop, "f-22* ~f* ~b2* ~b*"),
+    PARTS("*", unpool_loop, "f* b2* b* ~f-22*"),
     PARTS("R", bias_relu_loop, "=fRW ?fW ?fW"),
-    PARTS("*", relu_gradient_loop, "f* f* =f*"),
+    PARTS("@", relu_gradient_loop, "f@ f@ ~f@"),
     END_OF_KERNELS,
 };

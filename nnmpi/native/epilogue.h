@@ -1,7 +1,7 @@
 /* Rows of pooling, bias and ReLU, as kernels/epilogue.py describes them: NumPy's bits. */
 #ifndef NNMPI_EPILOGUE_H
 #define NNMPI_EPILOGUE_H
-#include "native.h"
+#include "halves.h"
 
 /* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
 ALWAYS_INLINE float larger(float a, float b) {
@@ -71,28 +71,30 @@ typedef struct {
 
 /* Of arrays y, left, upper, bias, zero, from the one of number `first` on; whether they fit. */
 int outputs_of(const Arguments *a, int first, Outputs *out);
-#define OUTPUTS "=fnhwO =?b2nhwO =?bnhwO ?fw.O ?fw.O"
+#define OUTPUTS "~fnhwO ~?b2nhwO ~?bnhwO ?fw.O ?fw.O"
 
 /* Its gradient g (n, h, w, O), in any strides, and what it is masked by. */
 typedef struct {
     npy_intp n, h, w, O, below, image, row, column, channel;
-    const float *g, *y; /* y is NULL if there is no ReLU */
+    Numbers g, y; /* y is at NULL if there is no ReLU */
     const npy_bool *left, *upper;
     float *db; /* (O), to which sums of the gradient are added; NULL if it is not needed */
 } Gradient;
 
 /* Of arrays g, y, left, upper, db; whether they fit. */
 int gradient_of(const Arguments *a, int first, Gradient *out);
-#define GRADIENT "f:nhwO ?fnhwO ?b2nhwO ?bnhwO =?fO"
+#define GRADIENT "h:nhwO ?hnhwO ?b2nhwO ?bnhwO =?fO"
 
 /* The gradient of one output's channels before ReLU, in `out`, and added to db. */
 static inline void masked_gradient(const Gradient *q, npy_intp n, npy_intp h, npy_intp w,
                                    float *out) {
-    const float *g = q->g + n * q->image + h * q->row + w * q->column;
-    if (q->channel == 1) memcpy(out, g, q->O * sizeof *out);
-    else
-        for (npy_intp o = 0; o < q->O; o++) out[o] = g[o * q->channel];
-    if (q->y) relu_gradient_row(q->O, out, q->y + ((n * q->h + h) * q->w + w) * q->O, out);
+    npy_intp at = ((n * q->h + h) * q->w + w) * q->O;
+    float room[FEW];
+    gather(q->g, n * q->image + h * q->row + w * q->column, q->channel, out, q->O);
+    for (npy_intp o = 0; q->y.at && o < q->O; o += FEW) {
+        npy_intp some = q->O - o < FEW ? q->O - o : FEW;
+        relu_gradient_row(some, out + o, floats_of(q->y, at + o, some, room), out + o);
+    }
     if (q->db)
 #pragma GCC ivdep
         for (npy_intp o = 0; o < q->O; o++) q->db[o] += out[o];

@@ -70,9 +70,9 @@ STEP(gru_gradient_loop /* dh, z, hidden, off, d, e */, 6, {
 })
 
 Kernel gate_kernels[] = {
-    PARTS("n", lstm_loop, "=f-n4.H f-n4.H =f-nH =f-nH =f-nH =f-nH"),
-    PARTS("n", lstm_gradient_loop, "=f-nH =f-nH f-n4.H f-nH f-nH =f-n4.H"),
-    PARTS("n", gru_loop, "=f-n3.H f-n3.H =f-nH =f-nH =f-nH"),
-    PARTS("n", gru_gradient_loop, "=f-nH f-n3.H f-nH f-nH =f-n3.H =f-n3.H"),
+    PARTS("n", lstm_loop, "=f-n4.H f-n4.H ~f-nH ~f-nH ~f-nH =f-nH"),
+    PARTS("n", lstm_gradient_loop, "=f-nH =f-nH f-n4.H f-nH f-nH ~f-n4.H"),
+    PARTS("n", gru_loop, "=f-n3.H f-n3.H ~f-nH ~f-nH =f-nH"),
+    PARTS("n", gru_gradient_loop, "=f-nH f-n3.H f-nH f-nH ~f-n3.H ~f-n3.H"),
     END_OF_KERNELS,
 };

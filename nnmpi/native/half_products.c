@@ -29,35 +29,16 @@ static Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_in
 /* One way of computing: a packed number has 4 bytes, and `together` terms. */
 typedef struct {
     int together, tall, strip, block, depth;
-    /* lines side by side, `width` numbers a term, or pair of terms */
+    /* lines side by side, `width` numbers a term, or pair of terms: B, and A, which may have
+       another order */
     void (*pack)(Side s, int half, void *to, npy_intp width);
+    void (*pack_tall)(Side s, int half, void *to, npy_intp width);
     /* tall x strip sums */
     void (*tile)(npy_intp packed, const void *A, const void *B, float *sums, npy_intp row, int adds);
 } Core;
 
 #ifdef __AVX512BF16__
 #define TALL 12
-
-/* 16 lines of 16 pairs become 16 pairs of 16 lines. */
-static inline void turn(__m512i *x) {
-    __m512i y[16];
-    UNROLL for (int i = 0; i < 16; i += 2) {
-        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int k = 0; k < 2; k++) {
-        x[i + 2 * k] = _mm512_unpacklo_epi64(y[i + k], y[i + 2 + k]);
-        x[i + 2 * k + 1] = _mm512_unpackhi_epi64(y[i + k], y[i + 2 + k]);
-    }
-    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int k = 0; k < 2; k++) {
-        y[8 * k + i] = _mm512_shuffle_i32x4(x[8 * k + i], x[8 * k + 4 + i], 0x88);
-        y[8 * k + 4 + i] = _mm512_shuffle_i32x4(x[8 * k + i], x[8 * k + 4 + i], 0xdd);
-    }
-    UNROLL for (int i = 0; i < 8; i++) {
-        x[i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0x88);
-        x[8 + i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0xdd);
-    }
-}
 
 /* Up to 16 lines, in pairs of terms, of which `width` numbers are a row of `to`. */
 static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
@@ -123,26 +104,56 @@ static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *s
         _mm512_store_ps(sums + i * row + 16 * j, c[i][j]);
 }
 
-static const Core PAIRS = {2, TALL, 32, 12 * TALL, 2048, pack_pairs, tile_of_pairs};
+static const Core PAIRS = {2, TALL, 32, 12 * TALL, 2048, pack_pairs, pack_pairs, tile_of_pairs};
 #endif
 
 #define DEPTH 1024
 
+#ifdef __AVX512F__
+/* Up to 16 lines of neighbours in memory, of which `width` numbers are a row of `to`. */
+static void pack_turned(Side s, int half, float *to, npy_intp width) {
+    __mmask16 room = width < 16 ? (1 << width) - 1 : 0xffff;
+    const npy_uint16 *at = s.at;
+    for (npy_intp t = 0; t < s.terms; t += 16) {
+        npy_intp left = s.terms - t < 16 ? s.terms - t : 16;
+        __m512i x[16];
+        UNROLL for (int i = 0; i < 16; i++) {
+            __mmask16 there = i < s.lines ? (1u << left) - 1 : 0;
+            __m256i line = _mm256_maskz_loadu_epi16(there, there ? at + i * s.line + t : at);
+            x[i] = half == FLOAT16 ? _mm512_castps_si512(_mm512_cvtph_ps(line))
+                                   : _mm512_slli_epi32(_mm512_cvtepu16_epi32(line), 16);
+        }
+        turn(x);
+        for (npy_intp i = 0; i < left; i++)
+            _mm512_mask_storeu_epi32(to + (t + i) * width, room, x[i]);
+    }
+}
+#else
+static void pack_turned(Side s, int half, float *to, npy_intp width) {
+    float line[16];
+    for (npy_intp t = 0; t < s.terms; t += 16) /* of all lines: they are neighbours in `to` */
+        for (npy_intp i = 0; i < (s.lines < 16 ? s.lines : 16); i++) {
+            npy_intp left = s.terms - t < 16 ? s.terms - t : 16;
+            widen(half, (const npy_uint16 *)s.at + i * s.line + t, line, left);
+            for (npy_intp k = 0; k < left; k++) to[(t + k) * width + i] = line[k];
+        }
+}
+#endif
+
 /* The same in float32. */
 static void pack_floats(Side s, int half, void *packed, npy_intp width) {
     const npy_uint16 *at = s.at;
-    float line[DEPTH], *to = packed;
+    float *to = packed;
     if (s.lines < width) memset(to, 0, s.terms * width * sizeof *to);
     if (s.line == 1)
         for (npy_intp t = 0; t < s.terms; t++) widen(half, at + t * s.term, to + t * width, s.lines);
+    else if (s.term == 1)
+        for (npy_intp i = 0; i < s.lines; i += 16)
+            pack_turned(part_of(s, i, s.lines, 0, s.terms), half, to + i, width);
     else
-        for (npy_intp i = 0; i < s.lines; i++) {
-            if (s.term == 1) widen(half, at + i * s.line, line, s.terms);
-            else
-                for (npy_intp t = 0; t < s.terms; t++)
-                    widen(half, at + i * s.line + t * s.term, line + t, 1);
-            for (npy_intp t = 0; t < s.terms; t++) to[t * width + i] = line[t];
-        }
+        for (npy_intp i = 0; i < s.lines; i++)
+            for (npy_intp t = 0; t < s.terms; t++)
+                widen(half, at + i * s.line + t * s.term, to + t * width + i, 1);
 }
 
 static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
@@ -150,14 +161,31 @@ static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *
     some_rows(ROWS, 2, adds, (Terms){1, terms, 0, ROWS}, A, 1, B, WIDTH, sums, row);
 }
 
-static const Core FLOATS = {1, ROWS, WIDTH, 18 * ROWS, DEPTH, pack_floats, tile_of_floats};
+static const Core FLOATS = {1,     ROWS,        WIDTH,       18 * ROWS,
+                            DEPTH, pack_floats, pack_floats, tile_of_floats};
 
-static const Core *core_of(int half) {
+/* The same where terms of A are neighbours in memory: its lines stay one behind the other. */
+static void widen_lines(Side s, int half, void *packed, npy_intp width) {
+    float *to = packed;
+    for (npy_intp i = 0; i < s.lines; i++, to += s.terms)
+        widen(half, (const npy_uint16 *)s.at + i * s.line, to, s.terms);
+    memset(to, 0, (width - s.lines) * s.terms * sizeof *to);
+}
+
+static void tile_of_lines(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
+                          int adds) {
+    some_rows(ROWS, 2, adds, (Terms){1, terms, 0, 1}, A, terms, B, WIDTH, sums, row);
+}
+
+static const Core LINES = {1,     ROWS,        WIDTH,       18 * ROWS,
+                           DEPTH, pack_floats, widen_lines, tile_of_lines};
+
+static const Core *core_of(const Sizes *s, int half) {
 #ifdef __AVX512BF16__
     if (half == BFLOAT16) return &PAIRS;
 #endif
     (void)half;
-    return &FLOATS;
+    return s->a_term == 1 ? &LINES : &FLOATS;
 }
 
 /* A row of C is added to sums. */
@@ -185,10 +213,11 @@ static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, in
     }
 }
 
-/* All lines, `width` of them side by side; `depth` packed numbers are those of a line. */
-static void pack_side(const Core *q, Side s, int half, npy_intp width, npy_intp depth, float *to) {
+/* All lines, `width` of them together; `depth` packed numbers are those of a line. */
+static void pack_side(void (*pack)(Side, int, void *, npy_intp), Side s, int half, npy_intp width,
+                      npy_intp depth, float *to) {
     for (npy_intp i = 0; i < s.lines; i += width)
-        q->pack(part_of(s, i, width, 0, s.terms), half, to + i * depth, width);
+        pack(part_of(s, i, width, 0, s.terms), half, to + i * depth, width);
 }
 
 /* Some columns of C, with room for packed numbers and sums. */
@@ -198,11 +227,11 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
         npy_intp terms = b.terms, depth = (terms + q->together - 1) / q->together;
-        pack_side(q, b, half, q->strip, depth, strips);
+        pack_side(q->pack, b, half, q->strip, depth, strips);
         for (npy_intp i = 0; i < A.lines; i += q->block) {
             Side a = part_of(A, i, q->block, k, q->depth);
             float *here = sums + (is_deep ? i * width : 0);
-            pack_side(q, a, half, q->tall, depth, tiles);
+            pack_side(q->pack_tall, a, half, q->tall, depth, tiles);
             for (npy_intp j = 0; j < B.lines; j += q->strip)
                 for (npy_intp r = 0; r < a.lines; r += q->tall)
                     q->tile(depth, tiles + r * depth, strips + j * depth, here + r * width + j,
@@ -215,7 +244,7 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
 
 int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, void *C,
                  Finish f) {
-    const Core *q = core_of(half);
+    const Core *q = core_of(s, half);
     npy_intp itemsize = f.is_wide ? sizeof(float) : sizeof(npy_uint16);
     npy_intp depth = whole_of(s->k < q->depth ? s->k : q->depth, q->together) / q->together;
     npy_intp columns = whole_of(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
@@ -244,7 +273,7 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
 
 #ifdef __AVX512BF16__
 static void pack_strips(Side B, void *strips) {
-    pack_side(&PAIRS, B, BFLOAT16, PAIRS.strip, (B.terms + 1) / 2, strips);
+    pack_side(pack_pairs, B, BFLOAT16, PAIRS.strip, (B.terms + 1) / 2, strips);
 }
 
 static void multiply_pairs(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,

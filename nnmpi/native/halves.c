@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #define MOST_AXES 10
-#define PART 4096        /* numbers of an array */
+#define PART 2048        /* numbers of an array */
 #define LANES_OF_PART 16 /* a part is so many indices, or a multiple, as lanes of sums are */
 
 /* An array: where it is, what it is copied to, if it has 16 bits, and how it is cut. */
@@ -60,6 +60,9 @@ static int axis_of(const Arguments *a, int i, char letter) {
 static int is_copied(const Arguments *a, int i) {
     return a->at[i] && a->array[i].half && a->first[a->array[i].argument].kind != 'h';
 }
+
+/* Whether the kernel reads numbers of it that it has not written. */
+static int is_read(const Arguments *a, int i) { return a->first[a->array[i].argument].is_read; }
 
 /* How many indices an axis has. */
 static npy_intp length_of(const Arguments *a, char letter) {
@@ -117,11 +120,11 @@ static int in_parts(const Kernel *kernel, Arguments *a, Copied *c, char letter, 
                     npy_intp part) {
     int arrays = a->arrays;
     for (int i = 0; i < arrays; i++)
-        if (c[i].copy && c[i].axis == -1) copy(a, i, c + i, 0, 0, 0);
+        if (c[i].copy && c[i].axis == -1 && is_read(a, i)) copy(a, i, c + i, 0, 0, 0);
     for (npy_intp start = 0; start < whole; start += part) {
         npy_intp count = whole - start < part ? whole - start : part;
         for (int i = 0; i < arrays; i++) {
-            if (c[i].copy && c[i].axis != -1) copy(a, i, c + i, start, count, 0);
+            if (c[i].copy && c[i].axis != -1 && is_read(a, i)) copy(a, i, c + i, start, count, 0);
             if (c[i].at) show(a, i, c + i, start, count);
         }
         if (letter == '@') a->n = count;
@@ -209,8 +212,8 @@ static int merge_loop(Arguments *a) {
 }
 
 Kernel half_kernels[] = {
-    HALVES(cast_loop, "f@ =f@"),
-    HALVES(round_loop, "f*D =f-*D"),
+    HALVES(cast_loop, "f@ ~f@"),
+    HALVES(round_loop, "f*D ~f-*D"),
     HALVES(merge_loop, "=f@ f@"),
     END_OF_KERNELS,
 };

@@ -193,10 +193,10 @@ static int mlp_gradients(Arguments *a) {
 
 Kernel linear_kernels[] = {
 #ifdef FUSED
-    HALVES(linear_outputs, "fnK fOK ?fO =fnO ! !"),
-    HALVES(linear_gradients, "fnO fOK ?fnK =?fnK =?fOK =?fO !"),
-    DECIDES(mlp_outputs, "fnK (f__) (?f_) (=fn_) (!)"),
-    DECIDES(mlp_gradients, "fn_ fnK (f__) (fn_) (!) =?fnK (=?f__) (=?f_)"),
+    HALVES(linear_outputs, "fnK fOK ?fO ~fnO ! !"),
+    HALVES(linear_gradients, "fnO fOK ?fnK ~?fnK ~?fOK ~?fO !"),
+    DECIDES(mlp_outputs, "fnK (f__) (?f_) (~fn_) (!)"),
+    DECIDES(mlp_gradients, "fn_ fnK (f__) (fn_) (!) ~?fnK (~?f__) (~?f_)"),
 #endif
     END_OF_KERNELS,
 };

@@ -26,11 +26,13 @@ PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
         activation_kernels, attention_kernels, column_kernels,  depthwise_kernels,
         direct_kernels,     epilogue_kernels,  gate_kernels,    half_kernels,
         linear_kernels,     norm_kernels,      optimizer_kernels, product_kernels,
-        row_kernels,        shared_kernels,    softmax_kernels, winograd_kernels,
+        row_kernels,        row_norm_kernels,  shared_kernels,  softmax_kernels,
+        winograd_kernels,
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         for (Kernel *k = tables[i]; module && k->compute; k++)
             if (add(module, k) < 0) Py_CLEAR(module);
     if (module && PyModule_AddFunctions(module, arena_functions) < 0) Py_CLEAR(module);
+    if (module && PyModule_AddFunctions(module, shared_functions) < 0) Py_CLEAR(module);
     return module;
 }

@@ -13,6 +13,7 @@
                  f and r of float32 may have 16 bits, too: halves.c
        h         an f whose 16 bits the kernel sees as they are
        =         it is written: nothing else that the kernel gets has a number in common with it
+       ~         it is written, each of its numbers, and not read
        ?         or None
        NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
                  * any axes, the same ones everywhere
@@ -38,7 +39,7 @@
 #endif
 #include <numpy/arrayobject.h>
 
-#define MAX_ARRAYS 514 /* of 256 ranks: counts, parts of an array, and their sum */
+#define MAX_ARRAYS 257 /* parts of an array of 256 ranks, and their sum */
 #define MAX_NUMBERS 16
 #define MOST_ARGUMENTS 14
 #define ROOM 520 /* for the counts of 256 ranks too */
@@ -51,7 +52,7 @@ typedef struct {
 typedef struct {
     char kind, layout;
     npy_int8 type, axes, rest; /* rest: which axis is *, or -1 */
-    npy_int8 is_written, may_be_none, is_tuple, goes_on;
+    npy_int8 is_written, is_read, may_be_none, is_tuple, goes_on;
     int flags; /* of NumPy */
     Axis axis[6];
 } Argument;
@@ -161,9 +162,9 @@ static inline npy_intp whole_of(npy_intp n, npy_intp of) { return (n + of - 1) /
 
 extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depthwise_kernels[],
     direct_kernels[], epilogue_kernels[], gate_kernels[], half_kernels[], linear_kernels[],
-    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], shared_kernels[],
-    softmax_kernels[], winograd_kernels[];
+    norm_kernels[], optimizer_kernels[], product_kernels[], row_kernels[], row_norm_kernels[],
+    shared_kernels[], softmax_kernels[], winograd_kernels[];
 
-extern PyMethodDef arena_functions[];
+extern PyMethodDef arena_functions[], shared_functions[];
 
 #endif

@@ -8,25 +8,18 @@
    norm_gradient_loop(g, x, mean, a, b, e, dx)         dx = g a - (x - mean) b - e
 
    Sums over positions: lines of several positions, together up to 128 numbers, are added number by
-   number, 64 at a time in float32, these blocks in float64.
-
-   M rows of K numbers; w, b, dw, db (K), mean, r (M): LayerNorm
-
-   layer_norm_loop(x, w or None, b or None, eps, mean, r, y)    r = 1 / sqrt(var + eps)
-   layer_norm_gradient_loop(g, x, w or None, mean, r, dx)
-   layer_norm_sums_loop(g, x, mean, r, dw, db) */
-#include "lanes.h"
-#include <math.h>
+   number, 64 at a time in float32, these blocks in float64. */
+#include "halves.h"
 
 #define MOST_ARRAYS 7
 #define LINE 128
 #define BLOCK 64
 
-/* The sizes of one sample, or of M rows of K numbers, and where its arrays lie. */
+/* The sizes of one sample, and where its arrays lie. */
 typedef struct {
-    npy_intp P, C; /* or M, K */
-    double eps;
+    npy_intp P, C;
     float *at[MOST_ARRAYS];
+    Numbers from[2], to; /* the first arrays and the last one, which may have 16 bits */
 } Norm;
 
 /* The lines of a sample: of `per` positions and so `stride` numbers each; `rest` positions are in
@@ -43,7 +36,7 @@ static Lines lines_of(const Norm *q) {
 /* Numbers of channels, repeated for each position of a line. */
 static const float *repeated(const float *x, const Norm *q, Lines v, float *line) {
     if (!x || v.per == 1) return x;
-    for (npy_intp w = 0; w < v.stride; w++) line[w] = x[w % q->C];
+    for (npy_intp p = 0; p < v.per; p++) memcpy(line + p * q->C, x, q->C * sizeof *x);
     return line;
 }
 
@@ -55,20 +48,25 @@ static void join(double n0, double *mean0, double *m20, double n, double mean, d
 }
 
 /* The moments of the numbers w < width of each of so many lines */
-static void line_moments(const float *x, npy_intp lines, npy_intp stride, npy_intp width,
+static void line_moments(Numbers x, npy_intp at, npy_intp lines, npy_intp stride, npy_intp width,
                          double *mean, double *m2) {
+    float room[LINE];
     for (npy_intp w = 0; w < width; w++) mean[w] = m2[w] = 0;
-    for (npy_intp first = 0; first < lines; first += BLOCK, x += BLOCK * stride) {
+    for (npy_intp first = 0; first < lines; first += BLOCK, at += BLOCK * stride) {
         npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
         float sum[LINE] = {0}, off[LINE] = {0}, squares[LINE] = {0}, factor = 1 / (float)n;
-        for (npy_intp i = 0; i < n; i++)
-            for (npy_intp w = 0; w < width; w++) sum[w] += x[i * stride + w];
+        for (npy_intp i = 0; i < n; i++) {
+            const float *line = floats_of(x, at + i * stride, width, room);
+            for (npy_intp w = 0; w < width; w++) sum[w] += line[w];
+        }
         for (npy_intp w = 0; w < width; w++) sum[w] *= factor;
-        for (npy_intp i = 0; i < n; i++)
+        for (npy_intp i = 0; i < n; i++) {
+            const float *line = floats_of(x, at + i * stride, width, room);
             for (npy_intp w = 0; w < width; w++) {
-                float d = x[i * stride + w] - sum[w];
+                float d = line[w] - sum[w];
                 off[w] += d, squares[w] += d * d;
             }
+        }
         for (npy_intp w = 0; w < width; w++)
             join(first, mean + w, m2 + w, n, sum[w] + (double)off[w] * factor,
                  squares[w] - (double)off[w] * off[w] * factor);
@@ -80,28 +78,34 @@ static void moments(const Norm *q) {
     double means[LINE], m2s[LINE];
     for (npy_intp c = 0; c < q->C; c += LINE) {
         npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
-        const float *x = q->at[0] + c, *rest = x + v.lines * v.stride;
-        line_moments(x, v.lines, v.stride, width, means, m2s);
+        npy_intp rest = v.lines * v.stride + c;
+        float last;
+        line_moments(q->from[0], c, v.lines, v.stride, width, means, m2s);
         for (npy_intp k = 0; k < channels; k++) {
             double n = v.lines, m = means[k], s = m2s[k];
             for (npy_intp p = 1; v.lines && p < v.per; p++, n += v.lines)
                 join(n, &m, &s, v.lines, means[p * q->C + k], m2s[p * q->C + k]);
-            for (npy_intp p = 0; p < v.rest; p++, n++) join(n, &m, &s, 1, rest[p * q->C + k], 0);
+            for (npy_intp p = 0; p < v.rest; p++, n++)
+                join(n, &m, &s, 1, *floats_of(q->from[0], rest + p * q->C + k, 1, &last), 0);
             q->at[1][c + k] = m, q->at[2][c + k] = s;
         }
     }
 }
 
 /* Of the numbers w < width of lines, sums of g and of g (x - mean) */
-static void line_sums(const float *g, const float *x, const float *mean, npy_intp lines,
+static void line_sums(const Norm *q, npy_intp at, const float *mean, npy_intp lines,
                       npy_intp stride, npy_intp width, double *total, double *dot) {
+    float room[2][LINE];
     for (npy_intp w = 0; w < width; w++) total[w] = dot[w] = 0;
     for (npy_intp first = 0; first < lines; first += BLOCK) {
         npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
         float sum[LINE] = {0}, products[LINE] = {0};
-        for (npy_intp i = 0; i < n; i++, g += stride, x += stride)
+        for (npy_intp i = 0; i < n; i++, at += stride) {
+            const float *g = floats_of(q->from[0], at, width, room[0]);
+            const float *x = floats_of(q->from[1], at, width, room[1]);
             for (npy_intp w = 0; w < width; w++)
                 sum[w] += g[w], products[w] += g[w] * (x[w] - mean[w]);
+        }
         for (npy_intp w = 0; w < width; w++) total[w] += sum[w], dot[w] += products[w];
     }
 }
@@ -113,108 +117,74 @@ static void norm_sums(const Norm *q) {
     for (npy_intp c = 0; c < q->C; c += LINE) {
         npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
         npy_intp end = v.lines * v.stride;
-        const float *g = q->at[0] + c, *x = q->at[1] + c;
+        float last[2];
         const float *mean = repeated(q->at[2], q, v, line) + c;
-        line_sums(g, x, mean, v.lines, v.stride, width, totals, dots);
+        line_sums(q, c, mean, v.lines, v.stride, width, totals, dots);
         for (npy_intp k = 0; k < channels; k++) {
             double total = 0, dot = 0;
             for (npy_intp w = k; w < width; w += q->C) total += totals[w], dot += dots[w];
-            for (npy_intp i = end + k; i < q->P * q->C - c; i += q->C)
-                total += g[i], dot += g[i] * (x[i] - mean[k]);
+            for (npy_intp i = end + c + k; i < q->P * q->C; i += q->C) {
+                float g = *floats_of(q->from[0], i, 1, last);
+                total += g, dot += g * (*floats_of(q->from[1], i, 1, last + 1) - mean[k]);
+            }
             q->at[3][c + k] = total, q->at[4][c + k] = dot;
         }
     }
 }
 
+/* The next numbers of a line from number w of it on, which is number i of the sample: how many. */
+static npy_intp some_of(const Norm *q, Lines v, npy_intp i, npy_intp w) {
+    npy_intp n = v.stride - w < LINE ? v.stride - w : LINE, rest = q->P * q->C - i;
+    return n < rest ? n : rest;
+}
+
 static void normalise(const Norm *q) {
     Lines v = lines_of(q);
-    float line[3][LINE], *restrict y = q->at[4];
-    const float *x = q->at[0], *m = repeated(q->at[1], q, v, line[0]);
-    const float *s = repeated(q->at[2], q, v, line[1]), *b = repeated(q->at[3], q, v, line[2]);
-    for (npy_intp i = 0, end = q->P * q->C; i < end; i += v.stride) {
-        npy_intp n = end - i < v.stride ? end - i : v.stride;
-        if (b) for (npy_intp w = 0; w < n; w++) y[i + w] = (x[i + w] - m[w]) * s[w] + b[w];
-        else for (npy_intp w = 0; w < n; w++) y[i + w] = (x[i + w] - m[w]) * s[w];
+    float line[3][LINE], room[2][LINE];
+    const float *m = repeated(q->at[1], q, v, line[0]), *s = repeated(q->at[2], q, v, line[1]);
+    const float *b = repeated(q->at[3], q, v, line[2]);
+    for (npy_intp i = 0, n, w = 0; i < q->P * q->C; i += n, w = w + n < v.stride ? w + n : 0) {
+        n = some_of(q, v, i, w);
+        const float *x = floats_of(q->from[0], i, n, room[0]);
+        float *restrict y = floats_for(q->to, i, room[1]);
+        if (b) for (npy_intp k = 0; k < n; k++) y[k] = (x[k] - m[w + k]) * s[w + k] + b[w + k];
+        else for (npy_intp k = 0; k < n; k++) y[k] = (x[k] - m[w + k]) * s[w + k];
+        stored(q->to, i, n, y);
     }
 }
 
 static void norm_gradient(const Norm *q) {
     Lines v = lines_of(q);
-    float line[4][LINE], *restrict dx = q->at[6];
-    const float *g = q->at[0], *x = q->at[1], *m = repeated(q->at[2], q, v, line[0]);
-    const float *a = repeated(q->at[3], q, v, line[1]), *b = repeated(q->at[4], q, v, line[2]);
-    const float *e = repeated(q->at[5], q, v, line[3]);
-    for (npy_intp i = 0, end = q->P * q->C; i < end; i += v.stride) {
-        npy_intp n = end - i < v.stride ? end - i : v.stride;
+    float line[4][LINE], room[3][LINE];
+    const float *m = repeated(q->at[2], q, v, line[0]), *a = repeated(q->at[3], q, v, line[1]);
+    const float *b = repeated(q->at[4], q, v, line[2]), *e = repeated(q->at[5], q, v, line[3]);
+    for (npy_intp i = 0, n, w = 0; i < q->P * q->C; i += n, w = w + n < v.stride ? w + n : 0) {
+        n = some_of(q, v, i, w);
+        const float *g = floats_of(q->from[0], i, n, room[0]);
+        const float *x = floats_of(q->from[1], i, n, room[1]);
+        float *restrict dx = floats_for(q->to, i, room[2]);
 #pragma GCC ivdep
-        for (npy_intp w = 0; w < n; w++)
-            dx[i + w] = g[i + w] * a[w] - (x[i + w] - m[w]) * b[w] - e[w];
-    }
-}
-
-static void layer_norm(const Norm *q) {
-    const float *w = q->at[1], *b = q->at[2];
-    npy_intp K = q->C;
-    for (npy_intp j = 0; j < q->P; j++) {
-        const float *x = q->at[0] + j * K;
-        float sum[LANES] = {0}, squares[LANES] = {0}, *restrict y = q->at[5] + j * K;
-        EACH_LANE(K, sum[l] += x[i])
-        float m = q->at[3][j] = sum_of_lanes(sum) / K;
-        EACH_LANE(K, squares[l] += (x[i] - m) * (x[i] - m))
-        float r = q->at[4][j] = 1 / sqrtf(sum_of_lanes(squares) / K + (float)q->eps);
-#pragma GCC ivdep
-        for (npy_intp i = 0; i < K; i++)
-            y[i] = (x[i] - m) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
-    }
-}
-
-static void layer_norm_gradient(const Norm *q) {
-    const float *w = q->at[2];
-    npy_intp K = q->C;
-    for (npy_intp j = 0; j < q->P; j++) {
-        const float *g = q->at[0] + j * K, *x = q->at[1] + j * K;
-        const float m = q->at[3][j], r = q->at[4][j];
-        float sum[LANES] = {0}, dot[LANES] = {0}, *restrict dx = q->at[5] + j * K;
-        if (w) EACH_LANE(K, sum[l] += g[i] * w[i]; dot[l] += g[i] * w[i] * ((x[i] - m) * r))
-        else EACH_LANE(K, sum[l] += g[i]; dot[l] += g[i] * ((x[i] - m) * r))
-        float e = sum_of_lanes(sum) / K, d = sum_of_lanes(dot) / K;
-#pragma GCC ivdep
-        for (npy_intp i = 0; i < K; i++)
-            dx[i] = ((w ? g[i] * w[i] : g[i]) - e - (x[i] - m) * r * d) * r;
-    }
-}
-
-static void layer_norm_sums(const Norm *q) {
-    npy_intp M = q->P, K = q->C;
-    const float *mean = q->at[2], *r = q->at[3];
-    for (npy_intp k = 0; k < K; k += LINE) {
-        npy_intp width = K - k < LINE ? K - k : LINE;
-        double totals[LINE] = {0}, dots[LINE] = {0};
-        for (npy_intp first = 0; first < M; first += BLOCK) {
-            npy_intp end = M - first < BLOCK ? M : first + BLOCK;
-            float sum[LINE] = {0}, dot[LINE] = {0};
-            for (npy_intp j = first; j < end; j++) {
-                const float *g = q->at[0] + j * K + k, *x = q->at[1] + j * K + k;
-                for (npy_intp i = 0; i < width; i++)
-                    sum[i] += g[i], dot[i] += g[i] * ((x[i] - mean[j]) * r[j]);
-            }
-            for (npy_intp i = 0; i < width; i++) totals[i] += sum[i], dots[i] += dot[i];
-        }
-        for (npy_intp i = 0; i < width; i++)
-            q->at[4][k + i] = dots[i], q->at[5][k + i] = totals[i];
+        for (npy_intp k = 0; k < n; k++)
+            dx[k] = g[k] * a[w + k] - (x[k] - m[w + k]) * b[w + k] - e[w + k];
+        stored(q->to, i, n, dx);
     }
 }
 
 /* Sample by sample: the arrays go on by what is of one sample. */
 static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
-    Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C'), .eps = a->numbers ? a->number[0] : 0};
+    Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C')};
     for (int i = 0; i < a->arrays; i++) q.at[i] = a->at[i];
-    npy_intp samples = a->array[0].axes == 3 ? SIZE(a, 'N') : 1;
-    for (npy_intp sample = 0; sample < samples; sample++) {
+    int last = a->arrays - 1;
+    for (int i = 0; i < 2; i++) q.from[i] = numbers_of(a, i);
+    q.to = numbers_of(a, last);
+    for (npy_intp sample = 0; sample < SIZE(a, 'N'); sample++) {
         compute(&q);
         for (int i = 0; i < a->arrays; i++) {
             int axes = a->array[i].axes;
-            if (q.at[i]) q.at[i] += axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
+            npy_intp next = axes == 3 ? q.P * q.C : axes == 2 ? q.C : 0;
+            if (q.at[i]) q.at[i] += next;
+            if (i < 2) q.from[i].at = (char *)q.from[i].at + next * a->array[i].itemsize;
+            if (i == last) q.to.at = (char *)q.to.at + next * a->array[i].itemsize;
         }
     }
     return DONE;
@@ -227,17 +197,11 @@ NORM(moments_loop, moments)
 NORM(normalise_loop, normalise)
 NORM(norm_sums_loop, norm_sums)
 NORM(norm_gradient_loop, norm_gradient)
-NORM(layer_norm_loop, layer_norm)
-NORM(layer_norm_gradient_loop, layer_norm_gradient)
-NORM(layer_norm_sums_loop, layer_norm_sums)
 
 Kernel norm_kernels[] = {
-    KERNEL(moments_loop, "fNPC =fNC =fNC"),
-    PARTS("NP", normalise_loop, "fNPC fNC fNC ?fC =fNPC"),
-    KERNEL(norm_sums_loop, "fNPC fNPC fNC =fNC =fNC"),
-    PARTS("NP", norm_gradient_loop, "fNPC fNPC fNC fNC fNC fNC =fNPC"),
-    PARTS("P", layer_norm_loop, "fPC ?fC ?fC # =fP =fP =fPC"),
-    PARTS("P", layer_norm_gradient_loop, "fPC fPC ?fC fP fP =fPC"),
-    KERNEL(layer_norm_sums_loop, "fPC fPC fP fP =fC =fC"),
+    KERNEL(moments_loop, "hNPC ~fNC ~fNC"),
+    KERNEL(normalise_loop, "hNPC fNC fNC ?fC ~hNPC"),
+    KERNEL(norm_sums_loop, "hNPC hNPC fNC ~fNC ~fNC"),
+    KERNEL(norm_gradient_loop, "hNPC hNPC fNC fNC fNC fNC ~hNPC"),
     END_OF_KERNELS,
 };

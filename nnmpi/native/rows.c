@@ -55,7 +55,7 @@ static int embedding_gradient_loop(Arguments *a) {
 }
 
 Kernel row_kernels[] = {
-    PARTS("n", dropout_mask_loop, "um in & & & & & # =fnm"),
+    PARTS("n", dropout_mask_loop, "um in & & & & & # ~fnm"),
     PARTS("*", embedding_gradient_loop, "f*k i* =frk"),
     END_OF_KERNELS,
 };

@@ -21,21 +21,22 @@
 SUM(sum_float, float)
 SUM(sum_double, double)
 
-/* The sum of all arrays behind the one of number `out`; whether there are two at least. */
-static int sum_all(const Arguments *a, int out) {
-    npy_intp step = BLOCK / a->array[out].itemsize;
-    void **parts = (void **)a->at + out + 1;
-    int count = a->arrays - out - 1;
-    for (npy_intp i = 0; count > 1 && i < a->n; i += step) {
-        npy_intp n = a->n - i < step ? a->n - i : step;
-        if (a->type == NPY_FLOAT) sum_float((float *)a->at[out] + i, parts, count, i, n);
-        else sum_double((double *)a->at[out] + i, parts, count, i, n);
+/* The sum of `count` parts of n numbers, in `out`. */
+static void sum_parts(int type, void *out, void **parts, int count, npy_intp n) {
+    npy_intp step = BLOCK / (type == NPY_FLOAT ? sizeof(float) : sizeof(double));
+    for (npy_intp i = 0; i < n; i += step) {
+        npy_intp length = n - i < step ? n - i : step;
+        if (type == NPY_FLOAT) sum_float((float *)out + i, parts, count, i, length);
+        else sum_double((double *)out + i, parts, count, i, length);
     }
-    return count > 1;
 }
 
 /* sum_loop(out, part, part, ...) */
-static int sum_loop(Arguments *a) { return sum_all(a, 0) ? DONE : NOT_MADE_FOR; }
+static int sum_loop(Arguments *a) {
+    if (a->arrays < 3) return NOT_MADE_FOR;
+    sum_parts(a->type, a->at[0], a->at + 1, a->arrays - 1, a->n);
+    return DONE;
+}
 
 #define SPINS 10 /* looks at the others' counts before the core is lent to another process */
 
@@ -59,34 +60,129 @@ static int all_came(npy_int64 count, void *const *others, int n, long from, long
     return 0;
 }
 
-/* meet_loop(own, here, count, looks, rank, sync, others[, array, part, part, ...])
+/* meet_loop(own, here, count, looks, sync, others)
 
    own     how often this rank has come, and others, a tuple, those of other ranks, which they
            change meanwhile: int64 arrays of one number
    here    whether all have come as often
-   array   copied to the part of this rank before it comes; then the sum of all parts
    sync    is for the twin */
 static int meet_loop(Arguments *a) {
     npy_int64 count = (npy_int64)a->number[0], *own = a->at[0], *here = a->at[1];
-    long looks = (long)a->number[1], rank = (long)a->number[2];
-    int n = a->items[0], array = 2 + n, parts = a->arrays - array - 1;
+    long looks = (long)a->number[1];
     if (looks < 1) return NOT_MADE_FOR;
-    if (parts >= 0) {
-        if (parts < 2 || rank < 0 || rank >= parts) return NOT_MADE_FOR;
-        memcpy(a->at[array + 1 + rank], a->at[array], a->n * a->array[array].itemsize);
-    }
     if (*own != count) __atomic_store_n(own, count, __ATOMIC_RELEASE);
-    *here = all_came(count, a->at + 2, n, 0, looks < SPINS ? looks : SPINS);
+    *here = all_came(count, a->at + 2, a->items[0], 0, looks < SPINS ? looks : SPINS);
     if (!*here && looks > SPINS) {
         without_gil(a, KEEP_GIL_BELOW);
-        *here = all_came(count, a->at + 2, n, SPINS, looks);
+        *here = all_came(count, a->at + 2, a->items[0], SPINS, looks);
     }
-    if (*here && parts > 0) sum_all(a, array);
     return DONE;
 }
 
 Kernel shared_kernels[] = {
-    PARTS("@", sum_loop, "=r@ +r@"),
-    DECIDES(meet_loop, "=i1 =i1 & % % o (i1) +=r@"),
+    PARTS("@", sum_loop, "~r@ +r@"),
+    DECIDES(meet_loop, "=i1 =i1 & % o (i1)"),
     END_OF_KERNELS,
+};
+
+/* ---- short sums: what meet_loop and sum_loop do, with arguments that were checked once
+
+   short_sum(looks, rank, counts, parts, other_parts) -> sum(array) -> bool
+
+   counts       of this rank, and of all others, as in meet_loop; between them one that is this
+                rank's alone: whether the next sum is in `parts` (0) or in `other_parts` (1)
+   parts ...    where the ranks write, by turns: arrays of one type and length
+
+   The sum copies an array to the part of this rank. If all others come within so many looks, the
+   array is the sum of all parts, and the result True.
+
+   No rank writes to what another still reads: who writes to its part has seen all come for the sum
+   before, which was in the other parts, and each came there after it had read these. */
+
+typedef struct {
+    npy_intp n;
+    long looks;
+    int ranks, rank, type, itemsize;
+    PyObject *kept; /* the arrays of all addresses */
+    void *at[];     /* own count, turn, counts of others; the parts of both turns */
+} ShortSum;
+
+/* Whether these are arrays like this one; their addresses. */
+static int are_like(PyArrayObject *one, PyObject *arrays, int count, void **at) {
+    if (PyTuple_GET_SIZE(arrays) != count) return 0;
+    for (int i = 0; i < count; i++) {
+        PyArrayObject *x = (PyArrayObject *)PyTuple_GET_ITEM(arrays, i);
+        if (!PyArray_Check(x) || PyArray_TYPE(x) != PyArray_TYPE(one) ||
+            PyArray_SIZE(x) != PyArray_SIZE(one) || !PyArray_ISCARRAY(x))
+            return 0;
+        at[i] = PyArray_DATA(x);
+    }
+    return 1;
+}
+
+static PyObject *add_up(PyObject *self, PyObject *array) {
+    ShortSum *s = PyCapsule_GetPointer(self, NULL);
+    PyArrayObject *x = (PyArrayObject *)array;
+    if (!PyArray_Check(array) || PyArray_TYPE(x) != s->type || PyArray_SIZE(x) != s->n ||
+        !PyArray_ISCARRAY(x)) {
+        PyErr_SetString(PyExc_TypeError, "not an array as this sum was made for");
+        return NULL;
+    }
+    npy_int64 *own = s->at[0], *turn = s->at[1], count = *own + 1;
+    void **others = s->at + 2, **parts = others + s->ranks - 1 + (*turn & 1) * s->ranks;
+    *turn ^= 1;
+    memcpy(parts[s->rank], PyArray_DATA(x), (size_t)s->n * s->itemsize);
+    __atomic_store_n(own, count, __ATOMIC_RELEASE);
+    int came = all_came(count, others, s->ranks - 1, 0, SPINS);
+    if (!came) {
+        Py_BEGIN_ALLOW_THREADS
+        came = all_came(count, others, s->ranks - 1, SPINS, s->looks);
+        Py_END_ALLOW_THREADS
+    }
+    if (came) sum_parts(s->type, PyArray_DATA(x), parts, s->ranks, s->n);
+    return PyBool_FromLong(came);
+}
+
+static void release(PyObject *capsule) {
+    ShortSum *s = PyCapsule_GetPointer(capsule, NULL);
+    Py_XDECREF(s->kept);
+    PyMem_Free(s);
+}
+
+static PyMethodDef add_up_method = {"sum", add_up, METH_O, NULL};
+
+/* None for arrays that it is not made for. */
+static PyObject *short_sum(PyObject *self, PyObject *args) {
+    PyObject *counts, *parts[2];
+    long looks;
+    int rank;
+    if (!PyArg_ParseTuple(args, "liO!O!O!", &looks, &rank, &PyTuple_Type, &counts, &PyTuple_Type,
+                          parts, &PyTuple_Type, parts + 1))
+        return NULL;
+    int ranks = (int)PyTuple_GET_SIZE(parts[0]);
+    if (ranks < 2 || rank < 0 || rank >= ranks || !PyTuple_GET_SIZE(counts)) Py_RETURN_NONE;
+    PyObject *count = PyTuple_GET_ITEM(counts, 0), *part = PyTuple_GET_ITEM(parts[0], 0);
+    if (!PyArray_Check(count) || !PyArray_Check(part)) Py_RETURN_NONE;
+    PyArrayObject *first = (PyArrayObject *)count, *x = (PyArrayObject *)part;
+    ShortSum *s = PyMem_Calloc(1, sizeof *s + (3 * (size_t)ranks + 1) * sizeof(void *));
+    PyObject *capsule = s ? PyCapsule_New(s, NULL, release) : PyErr_NoMemory();
+    if (!capsule) {
+        PyMem_Free(s);
+        return NULL;
+    }
+    s->kept = Py_NewRef(args), s->looks = looks, s->rank = rank, s->ranks = ranks;
+    s->n = PyArray_SIZE(x), s->type = PyArray_TYPE(x), s->itemsize = (int)PyArray_ITEMSIZE(x);
+    int fits = (s->type == NPY_FLOAT || s->type == NPY_DOUBLE) &&
+               PyArray_TYPE(first) == NPY_INT64 && PyArray_SIZE(first) == 1 &&
+               are_like(first, counts, ranks + 1, s->at) &&
+               are_like(x, parts[0], ranks, s->at + ranks + 1) &&
+               are_like(x, parts[1], ranks, s->at + 2 * ranks + 1);
+    PyObject *made = fits ? PyCFunction_NewEx(&add_up_method, capsule, NULL) : Py_NewRef(Py_None);
+    Py_DECREF(capsule);
+    return made;
+}
+
+PyMethodDef shared_functions[] = {
+    {"short_sum", short_sum, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
 };

@@ -155,11 +155,11 @@ static int cross_entropy_gradient_loop(Arguments *a) {
 }
 
 Kernel softmax_kernels[] = {
-    KERNEL(softmax_loop, "f@ =f@ %"),
-    KERNEL(softmax_gradient_loop, "f@ f@ =f@ %"),
-    KERNEL(log_softmax_loop, "f@ =f@ %"),
-    KERNEL(log_softmax_gradient_loop, "f@ f@ =f@ %"),
-    KERNEL(cross_entropy_loop, "fnC in # =f* =f:nC =in"),
-    KERNEL(cross_entropy_gradient_loop, "f:nC in f* # =f:nC"),
+    KERNEL(softmax_loop, "f@ ~f@ %"),
+    KERNEL(softmax_gradient_loop, "f@ f@ ~f@ %"),
+    KERNEL(log_softmax_loop, "f@ ~f@ %"),
+    KERNEL(log_softmax_gradient_loop, "f@ f@ ~f@ %"),
+    KERNEL(cross_entropy_loop, "fnC in # ~f* ~f:nC ~in"),
+    KERNEL(cross_entropy_gradient_loop, "f:nC in f* # ~f:nC"),
     END_OF_KERNELS,
 };

@@ -1,16 +1,18 @@
 """The table of kernels: each inner loop by its name, in NumPy, compiled, and in CUDA.
 
-    @kernel                 an entry of KERNELS: the function, which computes on any backend,
-    def adam(p, g, ...)     nnmpi.native's of that name for NumPy's arrays, where it was built,
-                            and nnmpi.cuda's for CuPy's, if there is one
+    @kernel                      an entry of KERNELS: the function, which computes on any backend,
+    def add(a, b, y: Out)        nnmpi.native's of that name for NumPy's arrays, where it was built,
+                                 and nnmpi.cuda's for CuPy's, if there is one
 
 Callers do not know which of them computes. Of arrays in 16 bits on the host each entry computes in
 float32, and rounds what it has written once: compiled kernels a part at a time in cache
-(`native/halves.c`), NumPy on whole copies.
+(`native/halves.c`), NumPy on whole copies. Which arrays are
+copied back its annotations say, as types in C do.
 """
 
 from collections.abc import Callable
-from typing import Any
+from itertools import chain, repeat
+from typing import Annotated, Any, get_args
 
 import numpy as np
 
@@ -18,11 +20,25 @@ from nnmpi import cuda, native
 from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.meta import is_meta
 
+Out = Annotated[Any, "written"]
+"""An array of which a kernel writes each number, and reads none before."""
+
+InOut = Annotated[Any, "read and written"]
+"""An array that a kernel changes."""
+
+
+def _mark(annotation: Any) -> Any:
+    """Out or InOut, of an array, or of arrays in a tuple; None of what is read."""
+    inside = get_args(annotation)
+    if annotation in (Out, InOut):
+        return annotation
+    return next((found for found in map(_mark, inside) if found), None)
+
 
 class Kernel:
     """A loop over arrays that writes into some of them."""
 
-    __slots__ = ("compiled", "composed", "cuda", "reference")
+    __slots__ = ("compiled", "composed", "cuda", "marks", "reference")
 
     def __init__(
         self,
@@ -33,6 +49,8 @@ class Kernel:
     ) -> None:
         self.reference, self.compiled, self.cuda = reference, compiled, cuda
         self.composed = composed
+        *arguments, _ = reference.__annotations__.values()
+        self.marks = [*map(_mark, arguments)]
 
     def __call__(self, *args: Any) -> None:
         # compiled first, whatever the arrays are: on the host a microsecond counts
@@ -48,29 +66,40 @@ class Kernel:
             self.reference(*args)
 
 
-def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
-    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it changes."""
-    copies: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+_cast = native.kernel("cast_loop")
 
-    def widened(value: Any) -> Any:
+
+def _copy(x: np.ndarray, y: np.ndarray) -> None:
+    if _cast is None or _cast(x, y) is NotImplemented:
+        y[...] = x
+
+
+def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
+    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it writes."""
+    copies: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def widened(value: Any, mark: Any) -> Any:
         if isinstance(value, tuple | list):
-            return tuple(map(widened, value))
+            return tuple(widened(item, mark) for item in value)
         if not on_host_in_16_bits(value):
             return value
-        return copies.setdefault(id(value), (value, value.astype(np.float32)))[1]
+        copy = np.empty_like(value, np.float32)
+        if mark is not Out:
+            _copy(value, copy)
+        if mark is not None:
+            copies.append((value, copy))
+        return copy
 
-    loop(*map(widened, args))
-    for array, copy in copies.values():
-        rounded = copy.astype(array.dtype)
-        if (rounded.view(np.uint16) != array.view(np.uint16)).any():
-            array[...] = rounded
+    loop(*map(widened, args, chain(loop.marks, repeat(loop.marks[-1]))))
+    for array, copy in copies:
+        _copy(copy, array)
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False) -> Kernel:
-    """Enters a loop into the table; `composed`: it calls other kernels, which take 16 bits."""
+    """Enters a loop into the table; `composed`: it, or kernels that it calls, take 16 bits."""
     name = reference.__name__
     compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
     KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed)

@@ -155,9 +155,9 @@ static int winograd_gradients(Arguments *a) {
 }
 
 Kernel winograd_kernels[] = {
-    PARTS("n", winograd_tiles, "f-nHWC =h-TnijC %"),
-    PARTS("n", winograd_images, "f-TnijC =f-nHWC %"),
+    PARTS("n", winograd_tiles, "f-nHWC ~h-TnijC %"),
+    PARTS("n", winograd_images, "f-TnijC ~f-nHWC %"),
     PARTS("n", winograd_outputs, "f-TnijO " OUTPUTS),
-    PARTS("n", winograd_gradients, GRADIENT " =h-TnijO"),
+    PARTS("n", winograd_gradients, GRADIENT " ~h-TnijO"),
     END_OF_KERNELS,
 };

@@ -10,9 +10,10 @@ from functools import partial
 from nnmpi.config import Config
 from nnmpi.parallel import nccl, refusals, server
 from nnmpi.parallel.checks import reproducible
+from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
-from nnmpi.parallel.checks.verify import ReferenceUpdate, Verified
+from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.profile import profile as profile

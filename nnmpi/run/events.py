@@ -210,6 +210,7 @@ def environment(session: Session) -> Event:
     model. Every rank calls it."""
     comm, a = session.comm, session.arrangement
     pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
+    halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""
     found = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
     return {
         "options": asdict(session.config),
@@ -217,7 +218,7 @@ def environment(session: Session) -> Event:
         "blas": found,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
-        "advice": [*filter(None, (native.lack(), threads.advice(a, pay)))],
+        "advice": [*filter(None, (native.lack(), halves, threads.advice(a, pay)))],
     }
 
 

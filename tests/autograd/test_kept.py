@@ -24,6 +24,7 @@ READ_IN_VAIN = (
     "prod ",  # of one number
     "maximum ",  # of a number that is larger than all others
     "minimum ",
+    "relu 0d",  # of a number below 0
     "power 1.5",
     "to the",  # powers of 0
     "to zeros",

@@ -51,6 +51,7 @@ def test_a_job_without_faults_is_left_alone(name: str) -> None:
         ("lacks_memory", "rank 0: cannot get 4,000 bytes of shared memory ("),
         ("leaves_before_it_sends", "rank 0 waits for rank 1 in irecv of 10 float32 from rank 1"),
         ("leaves_before_it_is_through", "rank 1 has left after all_reduce of 10 float32 by ring"),
+        ("leaves_short_sums", "rank 1 has left after all_reduce of 10 float32 by shared"),
         ("polled_when_it_has_left", "rank 0 waits for rank 1 in all_reduce of 10 float32 by ring"),
     ],
 )  # fmt: skip

@@ -147,6 +147,11 @@ def leaves(comm: Comm) -> None:
     comm.all_reduce(ones(), "ring")
 
 
+def leaves_short_sums(comm: Comm) -> None:
+    for _ in range(50 if comm.rank == 1 else 51):
+        comm.all_reduce(ones(), "shared")
+
+
 def leaves_before_it_sends(comm: Comm) -> None:
     if comm.rank == 0:
         comm.irecv(ones(), 1).wait()

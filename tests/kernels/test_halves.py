@@ -57,6 +57,13 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "group norm": (lambda: nn.GroupNorm(2, 6), (4, 6, 9, 9)),
     "softmax": (nn.Softmax, (9, 300)),
     "gelu": (nn.GELU, (9, 300)),
+    "relu": (nn.ReLU, (9, 300)),
+    "relu of images": (nn.ReLU, (4, 6, 10, 10)),
+    "leaky relu": (nn.LeakyReLU, (9, 300)),
+    "elu": (nn.ELU, (9, 300)),
+    "max pool": (lambda: nn.MaxPool2d(3, 2, 1), (4, 6, 10, 10)),
+    "max pool 2": (lambda: nn.MaxPool2d(2), (4, 6, 11, 10)),
+    "average pool": (lambda: nn.AvgPool2d(3, 2, 1), (4, 6, 10, 10)),
     "average": (lambda: nn.AdaptiveAvgPool2d(3), (4, 6, 10, 10)),
 }
 
@@ -83,6 +90,40 @@ def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: str
         scale = np.abs(theirs).max()
         error = np.abs(ours.astype("float32") - theirs).max()
         assert error <= 8 * UNIT[dtype] * scale
+
+
+OPS: dict[str, Callable[[nnmpi.Tensor], nnmpi.Tensor]] = {
+    "subtract": lambda t: t - t.sum(axis=0),
+    "divide": lambda t: t / (t * t + 1.5),
+    "numbers": lambda t: (t * 0.3 + 1.7) / 3.0,
+    "power": lambda t: (t * t + 0.5) ** 1.5,
+    "exp": nnmpi.exp,
+    "log": lambda t: nnmpi.log(t * t + 0.5),
+    "sqrt": lambda t: nnmpi.sqrt(t * t + 0.5),
+    "max": lambda t: t.max(axis=1),
+    "mean": lambda t: t.mean(axis=0),
+    "smoothed loss": lambda t: nn.functional.cross_entropy(
+        t, np.arange(len(t)), label_smoothing=0.1
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", OPS)
+def test_ops_without_a_kernel_compute_in_float32(name: str, dtype: str) -> None:
+    """And keep the type."""
+    x = np.random.default_rng(0).standard_normal((9, 30)).astype(dtype)
+    found = []
+    for kind in (dtype, "float32"):
+        t = nnmpi.tensor(x.astype(kind), requires_grad=True)
+        y = OPS[name](t)
+        assert y.dtype == np.dtype(kind)
+        y.backward(np.ones(y.shape, kind))
+        assert t.grad is not None
+        found.append([y.numpy(), t.grad])
+    for ours, theirs in zip(*found, strict=True):
+        error = np.abs(ours.astype("float32") - theirs).max()
+        assert error <= 8 * UNIT[dtype] * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -120,6 +161,13 @@ def test_a_kernel_writes_what_it_changes_only() -> None:
     w, y = np.ones((2, 4), "float16"), np.empty((3, 2), "float16")
     outputs(x, w, None, y, True)
     assert (y == 4).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_comparisons_are_of_truth_values(dtype: str) -> None:
+    t = nnmpi.tensor(np.arange(4).astype(dtype))
+    assert (t > 1).numpy().tolist() == [False, False, True, True]
+    assert (t == t).dtype == np.dtype(bool)
 
 
 def test_types() -> None:

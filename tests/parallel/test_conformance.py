@@ -1,6 +1,7 @@
 """The table of conformance on ranks that are threads."""
 
 import pytest
+from helpers.training import laws_halves
 from helpers.training.conformance import (
     FAMILIES,
     RANKS_OVER_MPI,
@@ -22,6 +23,20 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS)
 def test_a_layout_trains_as_one_rank(row: Row) -> None:
     threads.run(row.ranks, row.trains_as_one_rank)
+
+
+IN_16_BITS = {
+    str(laws_halves.of_one_rank(row.case)): row
+    for row in rows("each family in 16 bits")
+    if row.case is not None
+}
+"""A row of each thing that is trained."""
+
+
+@pytest.mark.parametrize("row", IN_16_BITS.values(), ids=lambda row: row.name)
+def test_one_rank_in_16_bits_is_near_float64(row: Row) -> None:
+    assert row.case is not None
+    laws_halves.first_loss_is_near_float64(row.case)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,12 +1,14 @@
 """Activations with an op of their own."""
 
 from collections.abc import Callable
+from functools import partial
 
 from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import multiplied
+from nnmpi.kernels.halves import by_float32, in_float32, multiplied
 from nnmpi.native.table import Kernel
 
 
@@ -24,10 +26,14 @@ def silu(a: Array) -> Result:
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where it is positive, slope * a elsewhere; the gradient at 0 is the slope."""
-    # products keep channels-last memory, which xp.where does not
-    positive = (a > 0).astype(a.dtype)
-    factor = positive + (1 - positive) * slope
-    return Result(a * factor, (lambda g, out: g * factor,))
+
+    def slopes(a: Array) -> Array:
+        # products keep channels-last memory, which xp.where does not
+        positive = (a > 0).astype(a.dtype)
+        return positive + (1 - positive) * slope
+
+    factor = by_float32(slopes, a)
+    return Result(multiplied(a, factor), (lambda g, out: multiplied(g, factor),))
 
 
 def prelu(a: Array, w: Array) -> Result:
@@ -53,6 +59,8 @@ def prelu(a: Array, w: Array) -> Result:
 
 def elu(a: Array, *, alpha: float) -> Result:
     """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
+    if on_host_in_16_bits(a):
+        return in_float32(partial(elu, alpha=alpha), a)
     xp = xp_of(a)
     low, positive = xp.minimum(a, 0), (a > 0).astype(a.dtype)
     return Result(
@@ -63,6 +71,8 @@ def elu(a: Array, *, alpha: float) -> Result:
 
 def softplus(a: Array, *, beta: float, threshold: float) -> Result:
     """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold."""
+    if on_host_in_16_bits(a):
+        return in_float32(partial(softplus, beta=beta, threshold=threshold), a)
     xp, z = xp_of(a), a * beta
     y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z)))
     return Result(

@@ -8,16 +8,49 @@ names that.
 
 import operator
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import added, multiplied, summed
+from nnmpi.kernels.epilogue import relu_gradient
+from nnmpi.kernels.halves import (
+    added,
+    by_float32,
+    in_float32,
+    multiplied,
+    subtracted,
+    summed,
+)
 
 Gradient = Callable[[Array], Array]
+
+
+def _is_number(value: Any) -> bool:
+    return not hasattr(value, "dtype")
+
+
+def _with_numbers(op: Callable[[Array, Array], Result]) -> Callable[[Array, Array], Result]:
+    """An op that computes 16 bits beside a Python number in float32, and rounds once."""
+
+    @wraps(op)
+    def taken(a: Array, b: Array) -> Result:
+        if (_is_number(a) or _is_number(b)) and (on_host_in_16_bits(a) or on_host_in_16_bits(b)):
+            return in_float32(op, a, b)
+        return op(a, b)
+
+    return taken
+
+
+def _of_type(value: Any, like: Any) -> Any:
+    """A Python number beside an array in 16 bits as an array of that type."""
+    if _is_number(value) and on_host_in_16_bits(like):
+        return np.asarray(value, like.dtype)
+    return value
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
@@ -45,6 +78,11 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
     return _checked(name, getattr(xp, name), a, b)
 
 
+def _numbers(name: str, a: Array, b: Array) -> Array:
+    """`broadcasting` to numbers, which in 16 bits are computed in float32."""
+    return by_float32(partial(broadcasting, name), a, b)
+
+
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
     """op(a, b), with a clear error for shapes that do not broadcast."""
     try:
@@ -67,7 +105,7 @@ def add(a: Array, b: Array) -> Result:
 
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
-    return Result(broadcasting("subtract", a, b), _vjps(a, b, lambda g: g, lambda g: -g))
+    return Result(_checked("subtract", subtracted, a, b), _vjps(a, b, lambda g: g, lambda g: -g))
 
 
 def multiply(a: Array, b: Array) -> Result:
@@ -76,15 +114,21 @@ def multiply(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, lambda g: multiplied(g, b), lambda g: multiplied(g, a)))
 
 
+@_with_numbers
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
-    y = broadcasting("divide", a, b)
-    return Result(y, _vjps(a, b, lambda g: g / b, lambda g: -g * y / b))
+    y = _numbers("divide", a, b)
+
+    def da(g: Array) -> Array:
+        return by_float32(operator.truediv, g, b)
+
+    return Result(y, _vjps(a, b, da, lambda g: da(-multiplied(g, y))))
 
 
+@_with_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
-    y = broadcasting("power", a, b)
+    y = _numbers("power", a, b)
 
     def db(g: Array) -> Array:
         xp = xp_of(y)
@@ -92,16 +136,20 @@ def power(a: Array, b: Array) -> Result:
         flat = (base == 0) & (b >= 0)
         return g * y * xp.log(base + flat)
 
-    return Result(y, _vjps(a, b, lambda g: g * b * a ** (b - (b != 0)), db))
+    def da(g: Array) -> Array:
+        return by_float32(lambda g, a, b: g * b * a ** (b - (b != 0)), g, a, b)
+
+    return Result(y, _vjps(a, b, da, db))
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
-    y = broadcasting(name, a, b)
+    a, b = _of_type(a, b), _of_type(b, a)
+    y = _numbers(name, a, b)
     dtype = y.dtype
 
     def share(u: Array, v: Array) -> Array:
         """1 where u is taken, 1/2 where both are equal, 0 elsewhere."""
-        return wins(u, v).astype(dtype) + (a == b).astype(dtype) * 0.5
+        return wins(u, v).astype(dtype) + (a == b).astype(dtype) / 2
 
     return Result(y, _vjps(a, b, lambda g: g * share(a, b), lambda g: g * share(b, a)))
 
@@ -118,7 +166,7 @@ def minimum(a: Array, b: Array) -> Result:
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
     """a where `chosen` is true, b elsewhere; `chosen` has no gradient."""
-    xp = xp_of(chosen)
+    xp, a, b = xp_of(chosen), _of_type(a, b), _of_type(b, a)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
     vjps = _vjps(a, b, lambda g: g * (chosen != 0), lambda g: g * (chosen == 0))
@@ -132,19 +180,20 @@ def negative(a: Array) -> Result:
 
 def exp(a: Array) -> Result:
     """e ** a."""
-    y = xp_of(a).exp(a)
-    return Result(y, (lambda g, out: g * y,))
+    y = by_float32(xp_of(a).exp, a)
+    return Result(y, (lambda g, out: multiplied(g, y),))
 
 
 def log(a: Array) -> Result:
     """The natural logarithm."""
-    return Result(xp_of(a).log(a), (lambda g, out: g / a,))
+    y = by_float32(xp_of(a).log, a)
+    return Result(y, (lambda g, out: by_float32(operator.truediv, g, a),))
 
 
 def sqrt(a: Array) -> Result:
     """The square root."""
-    y = xp_of(a).sqrt(a)
-    return Result(y, (lambda g, out: g / (2 * y),))
+    y = by_float32(xp_of(a).sqrt, a)
+    return Result(y, (lambda g, out: by_float32(lambda g, y: g / (2 * y), g, y),))
 
 
 def absolute(a: Array) -> Result:
@@ -177,9 +226,9 @@ def sigmoid(a: Array) -> Result:
 
 def relu(a: Array) -> Result:
     """max(a, 0); the gradient at 0 is 0."""
-    xp = xp_of(a)
-    y = xp.maximum(a, xp.zeros_like(a[:1] if a.ndim else a))
-    return Result(y, (lambda g, out: g * (y > 0),))
+    y = xp_of(a).empty_like(a)
+    kernels.relu_loop(a, y)
+    return Result(y, (lambda g, out: relu_gradient(g, y),))
 
 
 def _bound(bound: Any, a: Array) -> Any:
@@ -188,7 +237,7 @@ def _bound(bound: Any, a: Array) -> Any:
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)
         return min(max(bound, limits.min), limits.max)
-    return bound
+    return _of_type(bound, a)
 
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:

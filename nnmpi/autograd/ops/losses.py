@@ -10,12 +10,15 @@ It is 0 where a label is ignored. The mean divides by the sum of w[label] of the
 is 0 where that is 0. Computed on the transpose (C, n), n = N ..., as in `softmax.cross_entropy`.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels.halves import in_float32
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""
@@ -92,7 +95,10 @@ def weighted_cross_entropy(
     smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Result:
-    """The loss of logp = log_softmax(z)."""
+    """The loss of logp = log_softmax(z); of scores in 16 bits on the host by float32."""
+    if on_host_in_16_bits(z):
+        loss = partial(weighted_cross_entropy, labels=labels, weight=weight, smoothing=smoothing)
+        return in_float32(partial(loss, ignore_index=ignore_index, reduction=reduction), z)
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     n, shape = len(target.classes), z.shape
     at = target.classes * n + xp.arange(n)  # flat indices into s

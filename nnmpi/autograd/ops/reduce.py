@@ -1,13 +1,14 @@
 """Reductions, and sums along an axis."""
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod as product
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import averaged, summed
+from nnmpi.kernels.halves import averaged, by_float32, multiplied, summed
 
 Dims = int | tuple[int, ...] | None
 
@@ -48,7 +49,7 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
     share, kept, before = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
-    return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(kept) * share, before),))
+    return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), before),))
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
@@ -126,13 +127,14 @@ def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
     """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
-    y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
+    kept = _kept(a, axis)
+    y = by_float32(partial(getattr(xp, name), axis=axis, keepdims=keepdims), a)
 
-    def vjp(g: Array, out: Array | None) -> Array:
-        hit = (a == y.reshape(_kept(a, axis))).astype(a.dtype)
-        return hit * (g.reshape(_kept(a, axis)) / hit.sum(axis=axis, keepdims=True))
+    def share(g: Array, a: Array, y: Array) -> Array:
+        hit = (a == y.reshape(kept)).astype(a.dtype)
+        return hit * (g.reshape(kept) / hit.sum(axis=axis, keepdims=True))
 
-    return Result(y, (vjp,))
+    return Result(y, (lambda g, out: by_float32(share, g, a, y),))
 
 
 def check_not_empty(name: str, a: Array, axis: Dims) -> None:

@@ -1,7 +1,7 @@
 """All-reduce by name: by an algorithm of ours, by the MPI library, or through shared memory."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,13 +11,22 @@ from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import AllReduce, Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
+from nnmpi.comm.call_log import CallSignature
 from nnmpi.comm.steps import InOrder, Steps
-from nnmpi.comm.transport.base import Transport
+from nnmpi.comm.transport.base import ShortSum, Transport
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
 NEED_SETUP = ("hierarchical", "mpi", "shared")  # their first calls wait for all ranks
 
 SHORT = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allreduce
+
+
+class PreparedSum(NamedTuple):
+    """What is found out once for sums of one length and type."""
+
+    what: CallSignature
+    steps: AllReduce
+    short: ShortSum | None  # instead of steps, where a rank has nothing else under way
 
 
 class AllReduceDispatch:
@@ -33,8 +42,15 @@ class AllReduceDispatch:
         self._in_order = InOrder()
         self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
 
-    def prepare(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
-        """What sums flat buffers of n numbers of this type, after `set_up`."""
+    def prepare(self, what: CallSignature) -> PreparedSum:
+        """What sums flat buffers, after `set_up`."""
+        name, n, dtype = what.algorithm, what.elements, np.dtype(what.dtype)
+        short = None
+        if name == "shared":
+            short = self._reductions[_reduction_key(n, dtype)].short_sum(n)
+        return PreparedSum(what, self._steps(name, n, dtype), short)
+
+    def _steps(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
         if name == "mpi":
             return self._by_library
         if name == "shared" or (name == "hierarchical" and self.topology().between is not None):

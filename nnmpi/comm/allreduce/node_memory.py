@@ -20,7 +20,7 @@ from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.steps import InOrder, Steps
-from nnmpi.comm.transport.base import Ledger, NoRoomError, Transport
+from nnmpi.comm.transport.base import Ledger, NoRoomError, ShortSum, Transport
 from nnmpi.comm.transport.gate import sum_loop
 
 SHORT = 1 << 14  # bytes of arrays that each rank adds up itself
@@ -101,8 +101,8 @@ class SharedReduction:
             first[2 * own : 2 * own + sums_bytes].view(self._sums_dtype) if separate else self.total
         )
         self._is_short = _is_short(n, self.dtype) and self._between is None
-        self._turn = 0  # which half of the segments a short sum has
-        self._halves: dict[int, list[list[Array]]] = {}  # by length
+        self._turn = np.zeros(1, np.int64)  # which half of the segments the next short sum has
+        self._halves: dict[int, list[tuple[Array, ...]]] = {}  # by length
 
     def slice(self, start: int, stop: int, r: int | None = None) -> slice:
         """Which of the elements start to stop - 1 this rank, or rank r of the node, adds up."""
@@ -125,25 +125,29 @@ class SharedReduction:
             steps = self._reduce(0, array.size, tag, blocks, array)
         return steps if blocks else self._in_order.add(steps)
 
+    def short_sum(self, n: int) -> ShortSum | None:
+        """The sum of n numbers in one call, if it is short and there is compiled code for it."""
+        if not self._is_short:
+            return None
+        return self._window.short_sum(self._turn, *self._half_segments(n))
+
     def _exchange(self, array: Array, blocks: bool) -> Steps:
         """Sums a short array. What is written in one turn has been read when the turn comes again:
         in between all ranks meet for the other one.
         """
-        self._turn = turn = 1 - self._turn
-        parts = (self._halves.get(array.size) or self._half_segments(array.size))[turn]
-        if blocks:
-            self._window.exchange(array, parts)
-        else:
-            parts[self._node.rank][...] = array
-            yield self._window.ibarrier()
-            sum_loop(array, *parts)
+        parts = self._half_segments(array.size)[self._turn[0]]
+        self._turn ^= 1
+        parts[self._node.rank][...] = array
+        yield self._barrier(blocks)
+        sum_loop(array, *parts)
 
-    def _half_segments(self, n: int) -> list[list[Array]]:
+    def _half_segments(self, n: int) -> list[tuple[Array, ...]]:
         """For each turn: where the ranks write n numbers."""
-        segments = [segment.view(self.dtype) for segment in self._window.segments]
-        halves = [[s[start : start + n] for s in segments] for start in (0, self.total.size)]
-        self._halves[n] = halves
-        return halves
+        if n not in self._halves:
+            segments = [segment.view(self.dtype) for segment in self._window.segments]
+            starts = 0, self.total.size
+            self._halves[n] = [tuple(s[at : at + n] for s in segments) for at in starts]
+        return self._halves[n]
 
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None

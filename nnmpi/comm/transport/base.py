@@ -102,15 +102,20 @@ class Segments(NamedTuple):
     free: Callable[[], None]  # collective
 
 
+class ShortSum(NamedTuple):
+    """A sum through shared memory in one call."""
+
+    call: Callable[[NDArray[Any]], bool]  # begins it; whether it is complete: others came soon
+    wait: Callable[[NDArray[Any]], None]  # completes it
+
+
 class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
     segments: list[Bytes]
     barrier: Callable[[], None]  # of the node; what all ranks wrote before is visible after it
     ibarrier: Callable[[], Any]  # the same as what `wait` and `test` of its transport take
-    # a barrier, before which an array is copied to this rank's part, and after which it is the sum
-    # of all ranks' parts
-    exchange: Callable[[NDArray[Any], Sequence[NDArray[Any]]], None]
+    short_sum: Callable[..., ShortSum | None]  # of `Gate`; None where ranks are threads
     free: Callable[[], None]  # collective; where the transport was abandoned, it does nothing
     is_viewed: Callable[[], bool]  # forgets the segments; whether anybody else still has arrays
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.native.table import kernel
+from nnmpi import native
+from nnmpi.comm.transport.base import ShortSum
+from nnmpi.native.table import InOut, Out, kernel
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[Any]
@@ -20,10 +22,11 @@ Numbers = NDArray[Any]
 BLOCK = 1 << 19  # bytes added at a time: the partial sum stays in the second-level cache
 LINE = 64  # bytes: the counts of two ranks are in different lines of the cache
 LOOKS = 1000  # at the counts of others, before the MPI library may move its messages
+SOON = 100  # looks, before a rank says that it waits
 
 
 @kernel
-def sum_loop(out: Numbers, *parts: Numbers) -> None:
+def sum_loop(out: Out, *parts: Numbers) -> None:
     """out = parts[0] + parts[1] + ..., from left to right, in the type of `out`."""
     first, *rest = parts
     step = BLOCK // out.itemsize
@@ -39,23 +42,17 @@ def sum_loop(out: Numbers, *parts: Numbers) -> None:
 
 @kernel
 def meet_loop(
-    own: Counts,
-    here: Counts,
+    own: InOut,
+    here: InOut,
     count: int,
     looks: int,
-    rank: int,
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
-    array: Numbers | None = None,
-    *parts: Numbers,
 ) -> None:
     """Writes a count, and looks so many times whether all others are there: `here` tells.
 
-    An array is copied to this rank's part before; when all are there, it is the sum of all parts.
     `sync` makes writes visible; the compiled function has stores and loads that do.
     """
-    if array is not None:
-        parts[rank][...] = array
     sync()
     own[0] = count
     for _ in range(looks):
@@ -64,8 +61,6 @@ def meet_loop(
             break
         os.sched_yield()
     sync()
-    if array is not None and here[0]:
-        sum_loop(array, *parts)
 
 
 class Gate:
@@ -79,36 +74,45 @@ class Gate:
         progress: Callable[[], Any],
     ) -> None:
         # `here` is this rank's alone: a write to a line of the cache that others look at takes long
-        self._here, self._count, self._progress = np.zeros(1, np.int64), 0, progress
-        others = (*counts[:rank], *counts[rank + 1 :])
-        self._own, self._after = counts[rank], (rank, sync, others)
+        self._here, self._progress = np.zeros(1, np.int64), progress
+        self._own, self._rank = counts[rank], rank
+        self._others = (*counts[:rank], *counts[rank + 1 :])
+        self._after = sync, self._others
 
     def arrive(self) -> "Gate":
         """What this rank wrote is visible to ranks that have seen it come."""
-        self._count += 1
-        self.test()
+        self._look(self._own.item() + 1, 1)
         return self
 
     def barrier(self) -> None:
         """Comes, and returns when all ranks have."""
-        self._count += 1
-        self.wait()
-
-    def exchange(self, array: Numbers, parts: Sequence[Numbers]) -> None:
-        """Writes the array to this rank's part; when all ranks have, it is the sum of all parts."""
-        self._count += 1
-        meet_loop(self._own, self._here, self._count, LOOKS, *self._after, array, *parts)
-        if not self._here[0]:
-            self.wait(array, *parts)
+        self._wait(self._own.item() + 1)
 
     def test(self) -> bool:
         """Whether all ranks have come; what they wrote before is then visible."""
-        meet_loop(self._own, self._here, self._count, 1, *self._after)
+        return self._look(self._own.item(), 1)
+
+    def wait(self) -> None:
+        """Returns when all ranks have come."""
+        self._wait(self._own.item())
+
+    def short_sum(self, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
+        """The sum of arrays that the ranks write to their parts, by turns in the first and second
+        ones, and then come; None where there is no compiled call for them."""
+        make = native.kernel("short_sum")
+        counts = self._own, turn, *self._others
+        call = make(SOON, self._rank, counts, *parts) if make else None
+
+        def wait(array: Numbers) -> None:
+            self.wait()
+            sum_loop(array, *parts[1 - turn[0]])
+
+        return call and ShortSum(call, wait)
+
+    def _look(self, count: int, looks: int) -> bool:
+        meet_loop(self._own, self._here, count, looks, *self._after)
         return bool(self._here[0])
 
-    def wait(self, *sums: Numbers) -> None:
-        """Returns when all ranks have come."""
-        meet_loop(self._own, self._here, self._count, LOOKS, *self._after, *sums)
-        while not self._here[0]:
+    def _wait(self, count: int) -> None:
+        while not self._look(count, LOOKS):
             self._progress()  # what this rank has sent may still be in the library's hands
-            meet_loop(self._own, self._here, self._count, LOOKS, *self._after, *sums)

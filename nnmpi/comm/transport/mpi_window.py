@@ -68,7 +68,7 @@ def make_window(
             gc.collect()  # some may only wait for it
         return any(view() is not None for view in views)
 
-    moves = made.barrier, made.arrive, made.exchange
+    moves = made.barrier, made.arrive, made.short_sum
     return SharedWindow(segments, *moves, memory.free, is_viewed)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
 from nnmpi.collectives.collective import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.sent import Sent, all_reduced, carried_out
+from nnmpi.parallel.arrangement.sent import Sent, added, algorithm_of_sum, carried_out
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)
@@ -77,8 +77,21 @@ def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
     return SENT[one.operation](a, one, rank).times(one.times)
 
 
+def received(a: Arrangement, one: Exchange, rank: int) -> int:
+    """The bytes into which a rank receives what it adds, beside the buffer."""
+    if one.operation is Collective.ALL_REDUCE:
+        found = algorithm_of_sum(a, one.algorithm, one.group, rank)
+    elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
+        found = PLANS[one.operation][one.algorithm], one.group
+    else:
+        found = None
+    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
+    return numbers * (one.sums or one.dtype).itemsize
+
+
 def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    return all_reduced(a, one.algorithm, one.group, rank, one.numbers, one.dtype, one.sums)
+    found = algorithm_of_sum(a, one.algorithm, one.group, rank)
+    return carried_out(*found, rank, one.numbers, one.dtype, sums=one.sums) if found else Sent()
 
 
 def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:

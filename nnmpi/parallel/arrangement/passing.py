@@ -17,11 +17,13 @@ from nnmpi.parallel.arrangement.memory import (
 )
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.traffic import receive_buffers
 
 
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes of a rank in a step: what it holds, what it keeps, and what passes."""
-    held = memory(a, rank, batch).total
+    """The bytes of a rank in a step: what it holds, what it keeps, what passes, and what it
+    receives to add it."""
+    held = memory(a, rank, batch).total + receive_buffers(a, rank, batch)
     return held + activations(a, rank, batch) + passing(a, rank, batch)
 
 

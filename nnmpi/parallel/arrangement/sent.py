@@ -1,4 +1,4 @@
-"""What a rank sends in a collective."""
+"""What a rank sends in a collective, and the memory into which it receives what it adds."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -92,25 +92,31 @@ def _all_but(lengths: Mapping[int, int], one: int, itemsize: int) -> Sent:
     )
 
 
-def all_reduced(
-    a: Arrangement,
-    name: str,
-    group: Sequence[int],
-    rank: int,
-    n: int,
-    dtype: np.dtype,
-    sums: np.dtype | None,
-) -> Sent:
-    """What a rank sends in an all-reduce by name."""
+def added(
+    algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
+) -> int:
+    """How many numbers a rank adds in a round at most: it receives these beside the buffer."""
+    p, r = len(group), group.index(rank)
+    chunks = algorithm.chunks(p)
+    if algorithm in PASSES_OF_RINGS:
+        return max(_lengths(n, chunks, at)) if any(PASSES_OF_RINGS[algorithm]) else 0
+    edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    received = (step.recv for step in algorithm.steps(r, p) if step.reduce and step.source >= 0)
+    return max((edge(int(hi)) - edge(int(lo)) for lo, hi in received), default=0)
+
+
+def algorithm_of_sum(
+    a: Arrangement, name: str, group: Sequence[int], rank: int
+) -> tuple[Algorithm, Sequence[int]] | None:
+    """The algorithm of an all-reduce by name, and the ranks that carry it out; None for a rank that
+    is not among them, and where no algorithm of ours sends anything."""
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
-        return Sent()
+        return None
     first = [*firsts(a, tuple(group)).values()]
     if name in ("shared", "hierarchical") and len(first) > 1:
         algorithm, group = RING, first
     elif name == "shared":
-        return Sent()
+        return None
     else:
         algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
-    if rank not in group:
-        return Sent()
-    return carried_out(algorithm, group, rank, n, dtype, sums=sums)
+    return (algorithm, group) if rank in group else None

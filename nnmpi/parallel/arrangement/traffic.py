@@ -10,6 +10,7 @@ model  the agreement of ranks that hold one model, after the sums
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed, sent
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed, received, sent
 from nnmpi.parallel.arrangement.program import forward, micro_batches, passes_of
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
@@ -182,6 +183,19 @@ def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
     found = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, along) for axis, along in found.items()}
+
+
+def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
+    """The bytes into which a rank receives what it adds to its own: sums of gradients may all be
+    under way at once, others of a group follow each other."""
+    at_once, most = 0, Counter[tuple[int, ...]]()
+    for one in chain.from_iterable(exchanges(a, rank, batch).values()):
+        nbytes = received(a, one, rank)
+        if one.during is Kind.REDUCE:
+            at_once += nbytes
+        else:
+            most[one.group] = max(most[one.group], nbytes)
+    return at_once + most.total()
 
 
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:

@@ -11,95 +11,50 @@ In float64 the two are trained side by side, and must stay equal. In float32 rou
 them: a ReLU that is just on in one is just off in the other, and Adam makes a step of full size of
 a gradient that is nothing but rounding. So there each half of a step is compared by itself: loss
 and gradients, from parameters and buffers that the one rank copies from the layout; and the update,
-which an optimizer on one rank makes of the layout's own gradients (`ReferenceUpdate`).
+which an optimizer on one rank makes of the layout's own gradients (`ReferenceUpdate`). In 16 bits
+it is that of the masters.
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array, to_host
+from nnmpi.backend import to_host
 from nnmpi.data import Loader
 from nnmpi.dtypes import wide
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
-from nnmpi.nn.store import FlatStore, values_of
+from nnmpi.nn.store import values_of
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
+from nnmpi.parallel.checks.reference_update import BOUND, ReferenceUpdate, summed_gradient
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.strategy import AgreedError, StepControl, Strategy, TrainSpec
+from nnmpi.parallel.strategy import AgreedError, StepControl, Strategy
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 
 BOUNDS = {
     "float64": dict.fromkeys(SUBJECTS, 1e-10),
-    "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6, "buffers": 1e-4},
-    "float16": {"loss": 2e-3, "gradients": 1e-1, "parameters": 2e-3, "buffers": 2e-3},
-    "bfloat16": {"loss": 2e-2, "gradients": 3e-1, "parameters": 2e-2, "buffers": 2e-2},
+    "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": BOUND, "buffers": 1e-4},
+    "float16": {"loss": 2e-3, "gradients": 1e-1, "parameters": BOUND, "buffers": 2e-3},
+    "bfloat16": {"loss": 2e-2, "gradients": 3e-1, "parameters": BOUND, "buffers": 2e-2},
 }
 """The largest relative difference that is accepted, by the type of the parameters.
 
-Of 16 bits: two units of the rounding of a parameter or a loss, and of a gradient that sums many.
+Of 16 bits: two units of the rounding of a loss, and of a gradient that sums many. Parameters are
+compared by their masters.
 """
 
 
 MOST_ALONE = 3
 """Steps in a row that one of the two may skip in float16, and the other not."""
-
-
-class ReferenceUpdate:
-    """A copy of the parameters of a layout, with an optimizer of its own and all its state.
-
-    From equal parameters and equal gradients one formula gives the same numbers, whichever rank
-    updates which part of them. `parameters` are those of which this rank holds a part; their
-    gradients are clipped already.
-    """
-
-    def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
-        self.layout, self._lr_factor = parameters, spec.control.lr_factor
-        self._own = [Parameter(_widened(values_of(p))) for p in parameters]
-        first = self._own[0].data
-        FlatStore(self._own, first.dtype, backend.of(first))
-        self.optimizer = spec.optimizer(self._own, parameters)
-
-    def take(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies the state of the layout's optimizer."""
-        places = {own: p.place for own, p in zip(self._own, self.layout, strict=True)}
-        self.optimizer.take(state, [places[own] for own in self.optimizer.parameters])
-
-    def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
-        """Pairs to compare after a step of the layout: its parameters, and what they should be."""
-        for own, p in zip(self._own, self.layout, strict=True):
-            own.grad = summed_gradient(p) if p.has_grad else None
-        if updated:
-            self.optimizer.step(self._lr_factor(step))
-        for own, p in zip(self._own, self.layout, strict=True):
-            yield _widened(values_of(p)), own.data
-
-    def take_over(self) -> None:
-        """Copies the layout's parameters."""
-        for own, p in zip(self._own, self.layout, strict=True):
-            own.data = values_of(p)
-
-
-def summed_gradient(p: Parameter) -> Array:
-    """The gradient of p after a step; the ranks of dp call it for all parameters in one order."""
-    if isinstance(p.store, LocalStore):
-        return p.store.whole_gradient(p.index)
-    return p.grad_memory
-
-
-def _widened(values: Array) -> Array:
-    return values.astype(wide(values.dtype), copy=False)
 
 
 class VerifyError(AgreedError):
@@ -187,8 +142,8 @@ class Verified:
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for entry in self.entries.on_all_ranks():
             assign(targets[entry.place.path], entry.value)
-        if self._update is not None:
-            self._update.take_over()
+            if self._update is not None:
+                self._update.take_over(entry)
 
     def _take_over_optimizer(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded too."""

@@ -57,6 +57,7 @@ class RankTimes(NamedTuple):
 
     compute  seconds of each pass of a micro-batch, by stage
     tensor   seconds of exchanges within a pass, by stage and kind
+    on_link  of these, the seconds of exchanges between nodes
     inside   these exchanges
     gathers  parameters of ZeRO 3, and gradients that each pass scatters
     sums     of gradients, in the order in which they begin
@@ -68,6 +69,7 @@ class RankTimes(NamedTuple):
 
     compute: Mapping[int, Mapping[Kind, float]]
     tensor: Mapping[tuple[int, Kind], float]
+    on_link: Mapping[tuple[int, Kind], float]
     inside: Sequence[Exchange]
     gathers: Sequence[Exchange]
     sums: Sequence[Exchange]
@@ -118,9 +120,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     ends = [0.0] * len(ranks)
     for span in simulated.timeline.spans:
         ends[span.rank] = max(ends[span.rank], span.end)
-    sums = [
-        _exposed(one, simulated.busy[k], passes, costs.exchanges) for k, one in enumerate(found)
-    ]
+    sums = [_exposed(one, simulated.busy[k], costs.exchanges) for k, one in enumerate(found)]
     done = max(end + after for end, after in zip(ends, sums, strict=True))
     busiest = max(range(len(ranks)), key=lambda k: simulated.busy[k])
     busy = simulated.busy[busiest]
@@ -160,7 +160,7 @@ def _rank_times(
         here = [seconds for unit, seconds in pairs if unit.nodes.start in a.stages[s]]
         compute[s] = stage_passes(here, is_first=s == 0)
     counts = Counter((op.stage, op.kind) for op in program if op.micro >= 0)
-    tensor = defaultdict[tuple[int, Kind], float](float)
+    tensor, on_link = (defaultdict[tuple[int, Kind], float](float) for _ in range(2))
     inside, gathers, sums, around = (list[Exchange]() for _ in range(4))
     along = exchanges(a, rank, a.config.batch_size)
     for one in chain.from_iterable(along.values()):
@@ -169,6 +169,7 @@ def _rank_times(
         if one.stage >= 0:
             at = one.stage, _performed(one, counts)
             tensor[at] += times.seconds(one) / counts[at]
+            on_link[at] += times.is_between_nodes(one) * times.seconds(one) / counts[at]
             inside.append(one)
         else:
             of_phase = {Kind.REDUCE: sums, Kind.UPDATE: around}
@@ -178,7 +179,9 @@ def _rank_times(
     messages = defaultdict[tuple[Kind, int], float](float)
     for one in along["pp"]:
         messages[one.during, one.stage] += times.seconds(one) / len(micro)
-    return RankTimes(compute, tensor, inside, gathers, sums, numbers, around, update, messages)
+    return RankTimes(
+        *(compute, tensor, on_link, inside, gathers, sums, numbers, around, update, messages)
+    )
 
 
 def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
@@ -187,19 +190,22 @@ def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
     return next(there)
 
 
-def _exposed(
-    one: RankTimes, busy: float, passes: Sequence[Mapping[Kind, float]], times: ExchangeTimes
-) -> float:
+def _exposed(one: RankTimes, busy: float, times: ExchangeTimes) -> float:
     """The seconds of sums and gathers that no pass hides.
 
-    Between nodes messages travel while a rank computes: those of the first bucket begin when its
-    part of the last backward pass has ended. On a node the ranks move them themselves.
+    Between nodes messages travel while a rank computes, and while no exchange within a pass is on
+    the same link: those of the first bucket begin when its part of the last backward pass has
+    ended. On a node the ranks move them themselves.
     """
     gathers = times.total(one.gathers)
     if one.gathers and times.is_between_nodes(one.gathers[0]):
-        gathers = max(gathers - busy, 0.0)
+        inside = times.total(filter(times.is_between_nodes, one.inside))
+        gathers = max(gathers - (busy - inside), 0.0)
     numbers, done = sum(sum_.numbers for sum_ in one.sums), 0
-    last = sum(passes[s][Kind.B] for s in one.compute)
+    last = sum(
+        passes[Kind.B] + one.tensor[s, Kind.B] - one.on_link[s, Kind.B]
+        for s, passes in one.compute.items()
+    )
     clock = -last
     for sum_ in one.sums:
         done += sum_.numbers

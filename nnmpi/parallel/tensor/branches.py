@@ -26,6 +26,7 @@ from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
+from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
@@ -63,6 +64,12 @@ class BranchCall(NamedTuple):
         for owner, edge in zip(self.owners, self.outputs, strict=True):
             sizes[owner] += edge.numbers
         return tuple(accumulate(sizes, initial=0))
+
+    def as_given(self, x: Array) -> "BranchCall":
+        """Itself; before parameters have 16 bits, its first input x and the result are wider."""
+        if x.dtype == self.inputs[0].dtype or x.dtype != wide(np.dtype(self.result.dtype)):
+            return self
+        return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
 class BranchOwners(NamedTuple):
@@ -196,6 +203,7 @@ class BranchesOnRanks(Branches):
                 outputs.append(branch(*(entered.get(id(x), x) for x in given[name])))
         array = next(x.data for x in leaves((inputs, named)) if isinstance(x, Tensor))
         samples = len(array) // call.inputs[0].axes[0].size
+        call = call.as_given(array)
         # all ranks have the gradient of the result, and send that of each input, whatever they run
         ends = [*entered.values()]
         if call.result.requires_grad and not ends:

@@ -1,11 +1,12 @@
 """Laws of several operations under way, on one communicator and on several."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 import numpy as np
-from helpers.comm.brought import Array, part, total
+from helpers.comm.brought import Array, part, rough, total
 
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
@@ -225,3 +226,62 @@ def barriers_hold(comm: Comm) -> None:
     comm.barrier()  # with a work under way
     work.wait()
     seen.free()
+
+
+def short_sums_in_any_mixture(comm: Comm) -> None:
+    """Ranks come late, begin sums or wait for them, and bring arrays in any layout; all lengths of
+    a type that have the same shared memory, by turns, on two communicators."""
+    own = np.random.default_rng(comm.rank)  # each rank decides by itself
+    rng = np.random.default_rng(5)  # the same on all ranks
+    other = comm.split(0)
+    assert other is not None
+    for k in range(400):
+        n, dtype = int(rng.integers(1, 4097)), str(rng.choice(["float32", "float64", "int64"]))
+        n = n if dtype == "float32" else n // 2 + 1
+        parts = [rough(r + comm.size * k, n, dtype) for r in range(comm.size)]
+        expected = parts[0].copy()
+        for x in parts[1:]:
+            expected += x
+        whole = np.zeros((n, 2), dtype)
+        x = whole[:, 0] if own.random() < 0.2 else np.zeros(n, dtype)
+        x[...] = parts[comm.rank]
+        there = (comm, other)[int(rng.integers(2))]
+        if own.random() < 0.01:
+            time.sleep(0.01)
+        if own.random() < 0.2:
+            there.start(x, "shared").wait()
+        else:
+            there.all_reduce(x, "shared")
+        np.testing.assert_array_equal(x, expected, f"sum {k} of {n} {dtype}")
+        assert not whole[:, 1].any()
+    other.free()
+
+
+def short_sums_wait_among_works(comm: Comm) -> None:
+    """Where a work is under way, a short sum moves it; infinities and NaN go through."""
+    x, y = part(comm.rank, 900, "float32"), np.full(3, np.inf, np.float32)
+    y[1:] = np.nan, 1
+    comm.all_reduce(x.copy(), "shared")
+    comm.all_reduce(y.copy(), "shared")
+    work = comm.start(x, "shared")
+    comm.all_reduce(y, "shared")
+    work.wait()
+    np.testing.assert_array_equal(x, total(comm.size, 900, "float32"))
+    assert np.isposinf(y[0])
+    assert np.isnan(y[1])
+    assert y[2] == comm.size
+    z = part(comm.rank, 900, "float32")
+    comm.all_reduce(z, "shared")
+    assert comm._progress.log.calls[-1].elements == 900
+    assert comm._progress.log.calls[-1].file == __file__
+
+
+def short_sums_of_matrices_wait_for_late_ranks(comm: Comm) -> None:
+    """The sum has the shape of the array, also on ranks that others keep waiting."""
+    expected = np.full((2, 3), sum(range(comm.size)), np.float32)
+    for late in range(comm.size):
+        x = np.full((2, 3), comm.rank, np.float32)
+        if comm.rank == late:
+            time.sleep(0.05)
+        comm.all_reduce(x, "shared")
+        np.testing.assert_array_equal(x, expected)

@@ -118,6 +118,24 @@ def layer_norm_sums(rng: Rng, dtype: Any) -> list[Any]:
     return normal(rng, dtype, (M, K), (M, K), M, M, K, K)
 
 
+def rms_norm(rng: Rng, dtype: Any) -> list[Any]:
+    M, K = layers(rng)
+    x, w, r, y = normal(rng, dtype, (M, K), K, M, (M, K))
+    return [x, one_of(rng, None, w), 1e-5, r, y]
+
+
+def rms_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    M, K = layers(rng)
+    g, x, w, r, dx = normal(rng, dtype, (M, K), (M, K), K, M, (M, K))
+    return [g, x, one_of(rng, None, w), r, dx]
+
+
+def rms_norm_sum(rng: Rng, dtype: Any) -> list[Any]:
+    """Of positive numbers, whose sums do not cancel."""
+    M, K = layers(rng)
+    return [*map(abs, normal(rng, dtype, (M, K), (M, K), M, K))]
+
+
 def dropout_mask(rng: Rng, dtype: Any) -> list[Any]:
     n, m = int(rng.integers(1, 5)), one_of(rng, 1, 17, 3000)
     index = rng.integers(0, 2**32, m).astype(np.uint32)
@@ -170,6 +188,9 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "layer_norm_loop": (layer_norm, CLOSE, False),
     "layer_norm_gradient_loop": (layer_norm_gradient, CLOSE, False),
     "layer_norm_sums_loop": (layer_norm_sums, CLOSE, False),
+    "rms_norm_loop": (rms_norm, CLOSE, False),
+    "rms_norm_gradient_loop": (rms_norm_gradient, CLOSE, False),
+    "rms_norm_sum_loop": (rms_norm_sum, CLOSE, False),
     "dropout_mask_loop": (dropout_mask, 0, False),
     "embedding_gradient_loop": (embedding_gradient, 0, False),
     "lstm_loop": (steps(4, "ggssss"), CLOSE, False),

@@ -83,5 +83,6 @@ CASES: dict[str, tuple[Callable[[Rng, Any], list[Any]], float, bool]] = {
     "merge_loop": (merge, 0, False),
     "round_loop": (rows, 0, False),
     "add_loop": (two, 0, False),
+    "subtract_loop": (two, 0, False),
     "multiply_loop": (two, 0, False),
 }

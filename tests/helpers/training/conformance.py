@@ -243,7 +243,8 @@ def _convolutions() -> Iterator[Row]:
     layouts: list[Options] = [{axis: n} for axis, n in product(("dp", "pp", "tp"), (2, 3))]
     for layout in (*layouts, {"dp": 2, "zero": 3, "bucket_mb": 0.001}):
         law = partial(laws_conv.every_layer_trains_as_one_rank, layout)
-        yield _of_layout("every convolution and pool", layout, law)
+        case = {"build": laws_conv.every_layer, **laws_conv.OPTIONS, **layout}
+        yield _of_layout("every convolution and pool", layout, law)._replace(case=case)
 
 
 def _graphs() -> Iterator[Row]:
@@ -331,7 +332,8 @@ def _ported() -> Iterator[Row]:
     """Layers, functions and hooks of models from elsewhere."""
     for layout, name in product(laws_ported.LAYOUTS, laws_ported.MODELS):
         law = partial(laws_ported.model_trains_as_on_one_rank, name, layout)
-        yield _of_layout(name, layout, law)
+        case = {"build": laws_ported.MODELS[name], **laws_ported.PLAIN, **layout}
+        yield _of_layout(name, layout, law)._replace(case=case)
 
 
 def _transformers() -> Iterator[Row]:
@@ -472,6 +474,36 @@ def _narrow_sums() -> Iterator[Row]:
             yield row._replace(trains_as_one_rank=law)
 
 
+def _families_in_16_bits() -> Iterator[Row]:
+    """Of each family some rows in bfloat16, and one in float16: the first one, and none with a loss
+    of experts, which has no loss scale."""
+    for family, made in FAMILIES.items():
+        if family.endswith("16 bits"):
+            continue
+        found = [row for row in map(_with_case, made()) if row.case]
+        plain = [row for row in found if not row.name.endswith(("mixture", "everywhere", "routed"))]
+        for dtype, some in (
+            ("bfloat16", found[len(found) // 6 :: max(len(found) // 3, 1)]),
+            ("float16", plain[:1]),
+        ):
+            for row in some:
+                case: Options = {**(row.case or {}), "dtype": dtype}
+                law = partial(laws_halves.case_trains_as_one_rank, case)
+                # as in "16 bits"
+                is_said = case.get("tp", 2) == 2 or case.get("model") != "digits-cnn"
+                options = {**row.options, "dtype": dtype} if row.options and is_said else None
+                yield Row(f"{row.name} in {dtype}", row.ranks, law, options, case)
+    for layout in ({"dp": 3, "allreduce": "ring"}, {"dp": 2, "zero": 3}, {"dp": 2, "tp": 2}):
+        for goal in ("pixels", "squares"):
+            law = partial(laws_goals.trains_as_one_rank_in_16_bits, goal=goal, layout=layout)
+            yield _of_layout(f"{goal} in bfloat16", layout, law)
+
+
+def _with_case(row: Row) -> Row:
+    """A row with what it runs as `case`, if that is all that it is."""
+    return row._replace(case=row.case or row.options)
+
+
 def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
     law = partial(laws_halves.trains_as_one_rank, layout, case)
     return _of_layout(f"{name} in {case['dtype']}", layout, law)
@@ -527,6 +559,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "16 bits": _sixteen_bits,
     "sums in 16 bits": _narrow_sums,
     "rows of images": _rows_of_images,
+    "each family in 16 bits": _families_in_16_bits,
 }
 
 COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
@@ -569,7 +602,7 @@ def arranged_rows() -> Iterator[tuple[Row, bool]]:
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
     """The rows that are resumed from a checkpoint, or lose a rank, with what they run as `case`,
     and whether a row is without --all: of each family one in ninety."""
-    found = [row._replace(case=row.case or row.options) for row in rows(family)]
+    found = [_with_case(row) for row in rows(family)]
     for k, row in enumerate(row for row in found if row.case is not None):
         yield row, k % 90 == 17 % len(family)
 
@@ -597,7 +630,8 @@ def of_device(family: str) -> list[Row]:
     where gradients are near the largest float16, one of the two skips a step. CuPy's add.at, which
     an embedding needs, has no bfloat16.
     """
-    others = ("residual in float16", "dtype=bfloat16 gpt")
+    of_tokens = (f"{name} in bfloat16" for name in laws_language.MODELS)
+    others = ("residual in float16", "sgd in float16", "dtype=bfloat16 gpt", *of_tokens)
     return [row for row in rows(family) if not row.name.endswith(others)]
 
 

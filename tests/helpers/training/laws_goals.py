@@ -178,6 +178,14 @@ def trains_as_one_rank(
     assert got.event.get("metrics", {}) == pytest.approx(wanted.event.get("metrics", {}), rel=BOUND)
 
 
+def trains_as_one_rank_in_16_bits(comm: Comm, goal: str, layout: dict[str, Any]) -> None:
+    """Losses, within what six steps in bfloat16 make of its rounding."""
+    wanted = by_first(comm, lambda: one_rank(goal, (("dtype", "bfloat16"),)))
+    got = train(comm, goal, dtype="bfloat16", **layout)
+    for name in ("loss", "test_loss"):
+        assert got.event[name] == pytest.approx(wanted.event[name], rel=3e-2)
+
+
 def gives_the_same_bits(comm: Comm, name: str) -> None:
     options = {"reproducible": True, "slices": 3}
     wanted, got = one_rank(name, tuple(options.items())), train(comm, name, **options)

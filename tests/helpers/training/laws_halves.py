@@ -2,10 +2,11 @@
 
 import numpy as np
 from helpers.once import by_first
+from helpers.training.first_order import error_and_bound
 from helpers.training.laws_language import POSITIONS, UNEVEN, one_rank, trained
-from helpers.training.pipelined import Options, Ran, reference, run, same_on_all
+from helpers.training.pipelined import Options, Ran, digits, reference, run, same_on_all
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 
 BOUNDS = {"float16": 1e-2, "bfloat16": 3e-2}
 """Of losses, relative to the largest of the run, after ten steps."""
@@ -17,6 +18,33 @@ def trains_as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
     near(got, wanted, BOUNDS[case["dtype"]])
     assert same_on_all(comm, got.done["parameters_sha256"])
     assert all(a.dtype == "float32" for a in got.state.values() if a.dtype.kind == "f")
+
+
+OF_LAYOUT = {"dp", "cp", "pp", "tp", "zero", "order", "layout", "sequence_parallel", "schedule"}
+OF_LAYOUT |= {"cut", "recompute", "allreduce", "bucket_mb"}
+
+
+def of_one_rank(case: Options) -> Options:
+    """What is trained, without the layout."""
+    return {name: value for name, value in case.items() if name not in OF_LAYOUT}
+
+
+def case_trains_as_one_rank(case: Options, comm: Comm) -> None:
+    """A row of another family, as it is given, with "dtype"."""
+    given = case.get("given", digits)()
+    layout, alone = ({**one, "given": given} for one in (case, of_one_rank(case)))
+    got = run(comm, **layout)
+    near(got, by_first(comm, lambda: run(comm_self(), **alone)), BOUNDS[case["dtype"]])
+    assert same_on_all(comm, got.done["parameters_sha256"])
+
+
+def first_loss_is_near_float64(case: Options) -> None:
+    """On one rank, before roundings of steps add up: within the bound of first order."""
+    one_step = {**of_one_rank(case), "micro_batches": 1}
+    dtype = one_step.pop("dtype")
+    one_step.pop("steps", None)
+    error, bound = error_and_bound(dtype, {"batch_size": 24, **one_step})
+    assert error <= bound
 
 
 def language_trains_as_one_rank(layout: Options, dtype: str, comm: Comm) -> None:

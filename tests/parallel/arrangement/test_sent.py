@@ -10,7 +10,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, RE
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.parallel.arrangement import sent
-from nnmpi.parallel.arrangement.sent import Sent, carried_out
+from nnmpi.parallel.arrangement.sent import Sent, added, carried_out
 
 OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
 OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
@@ -38,6 +38,19 @@ def test_it_is_that_of_the_plan(name: str, longest: int, monkeypatch: pytest.Mon
             assert carried_out(algorithm, group, 10 + r, n, kind) == even
             uneven = planned(algorithm, p, r, cuts, kind)
             assert carried_out(algorithm, group, 10 + r, n, kind, cuts) == uneven
+
+
+@pytest.mark.parametrize("name", OF_RANKS)
+def test_memory_to_receive_what_is_added_is_that_of_the_plan(name: str) -> None:
+    rng, algorithm, kind = np.random.default_rng(0), OF_RANKS[name], np.dtype("float32")
+    for p, n in product((2, 3, 4, 7), (0, 1, 15, 100)):
+        r, chunks = int(rng.integers(p)), algorithm.chunks(p)
+        cuts = [0, *sorted(rng.integers(0, n + 1, chunks - 1).tolist()), n]
+        even = make_plan(algorithm, r, p, bounds(n, chunks), kind).scratch
+        assert even <= added(algorithm, range(10, 10 + p), 10 + r, n) <= even + 1
+        uneven = max(make_plan(algorithm, k, p, tuple(cuts), kind).scratch for k in range(p))
+        most = max(added(algorithm, range(10, 10 + p), 10 + k, n, cuts) for k in range(p))
+        assert most == uneven
 
 
 @pytest.mark.parametrize("name", OF_RANKS)

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.commands import IRIS, Command
+from helpers.kernels.halves import UNIT
 from helpers.runs import rows, small
+from helpers.training.laws_masters import LAYOUTS
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.dtypes import HALVES
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import (
     BOUNDS,
@@ -130,6 +134,18 @@ def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
     assert not save.exists()
 
 
+class Largest(NullReport):
+    """Keeps the largest of a number of the lines of --verify."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name, self.found = name, 0.0
+
+    def event(self, event: Any) -> None:
+        if event["event"] == "verify":
+            self.found = max(self.found, event[self._name])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("allreduce", ["ring", "halving"])
 def test_sums_that_travel_in_16_bits_stay_within_the_bounds(dtype: str, allreduce: str) -> None:
@@ -137,17 +153,10 @@ def test_sums_that_travel_in_16_bits_stay_within_the_bounds(dtype: str, allreduc
     layout = {"dtype": dtype, "reduce_dtype": dtype, "allreduce": allreduce}
     config = Config(verify=True, batch_size=14, epochs=2, bucket_mb=1e-5, **layout)
 
-    class Largest(NullReport):
-        gradient = 0.0
-
-        def event(self, event: Any) -> None:
-            if event["event"] == "verify":
-                self.gradient = max(self.gradient, event["gradients_relative"])
-
     def rank(comm: Comm) -> float:
-        report = Largest()
+        report = Largest("gradients_relative")
         Trainer(config, small, rows(), comm).fit(report)
-        return report.gradient
+        return report.found
 
     found = max(threads.run(4, rank))
     assert 0 < found < BOUNDS[dtype]["gradients"] / 4
@@ -302,6 +311,34 @@ def test_a_wrong_update_is_found_in_float32_too(
 
     with pytest.raises(VerifyError, match="step 1: parameters of the layout differ"):
         threads.run(2, rank)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e-3])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_update_of_a_rank_that_is_wrong_by_less_than_the_rounding_is_found(
+    layout: str, dtype: str, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Adam.step
+
+    def spoilt(adam: Adam, lr_factor: float = 1.0) -> None:
+        store = adam.parameters[0].store
+        is_wrong = isinstance(store, LocalStore) and (store.dp.size, store.dp.rank) == (2, 1)
+        step(adam, lr_factor * (1 + wrong * is_wrong))
+
+    monkeypatch.setattr(Adam, "step", spoilt)
+    config = Config(verify=True, batch_size=14, epochs=2, dtype=dtype, **LAYOUTS[layout])
+
+    def rank(comm: Comm) -> float:
+        report = Largest("parameters_relative")
+        refused = pytest.raises(VerifyError, match="step 1: parameters")
+        with refused if wrong else nullcontext():
+            Trainer(config, small, rows(), comm).fit(report)
+        return report.found
+
+    for found in threads.run(2, rank):
+        assert (found > 0) == (wrong > 0)
+        assert found < UNIT[dtype]
 
 
 class Shifts(NullReport):

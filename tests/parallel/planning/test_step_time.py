@@ -11,7 +11,7 @@ from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, UnitTimes
-from nnmpi.parallel.planning.step_time import StepTime, step_time
+from nnmpi.parallel.planning.step_time import StepTime, step_model, step_time
 
 MLP = Config(
     model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32, optimizer="sgd"
@@ -125,6 +125,17 @@ def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
 
 
 # ---- properties
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_exchanges_of_passes_hide_nothing_that_travels_on_the_same_link(zero: int) -> None:
+    instant = measured(MLP, FAR, UnitTimes(0.0, 0.0, 0.0))
+    there = planning(replace(MLP, bucket_mb=1e-3), 4, 4, instant)
+    model = step_model(there.paper.arranged(Candidate(dp=2, tp=2, zero=zero)), there.costs)
+    (rank,), time = model.ranks, model.time
+    travelling = there.costs.exchanges.total([*rank.gathers, *rank.sums])
+    assert time.tensor > travelling / 2 > 0
+    assert time.sums == pytest.approx(travelling)
 
 
 def test_faster_machines_are_faster() -> None:

@@ -17,14 +17,14 @@ from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
 from nnmpi.data.loader import BatchSplit
 from nnmpi.kernels import progress_hook
-from nnmpi.kernels.steps import BLOCK_OF_SQUARES, squares
+from nnmpi.kernels.steps import BLOCK_OF_SQUARES
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.arrangement.flat_buffer import USED, scalar_count
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
-from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
 from nnmpi.run.report import Event, NullReport
 
 

@@ -1,0 +1,90 @@
+"""ReferenceUpdate: what an optimizer on one rank makes of a layout's own gradients."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.backend import Array, to_host
+from nnmpi.dtypes import is_half, wide
+from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.state import assign
+from nnmpi.nn.store import FlatStore, values_of
+from nnmpi.parallel.checks.difference import scale_of
+from nnmpi.parallel.model.entries import Entry
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.strategy import TrainSpec
+
+BOUND = 1e-6
+"""The largest difference that is accepted, relative to the largest number of a parameter: some
+roundings of float32, in which the optimizer updates parameters, or their masters."""
+
+
+class ReferenceUpdate:
+    """A copy of the parameters of a layout, with an optimizer of its own and all its state.
+
+    From equal parameters and equal gradients one formula gives the same numbers, whichever rank
+    updates which part of them. `parameters` are those of which this rank holds a part; their
+    gradients are clipped already. Of 16 bits the copy has the masters.
+    """
+
+    def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
+        self.layout, self._lr_factor = parameters, spec.control.lr_factor
+        self._own = [Parameter(_widened(values_of(p))) for p in parameters]
+        self._by_path = {p.place.path: k for k, p in enumerate(parameters)}
+        first = self._own[0].data
+        FlatStore(self._own, first.dtype, backend.of(first))
+        self.optimizer = spec.optimizer(self._own, parameters)
+
+    def take(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copies the state of the layout's optimizer."""
+        places = {own: p.place for own, p in zip(self._own, self.layout, strict=True)}
+        self.optimizer.take(state, [places[own] for own in self.optimizer.parameters])
+
+    def take_over(self, entry: Entry) -> None:
+        """Copies a parameter of the layout."""
+        k = self._by_path.get(entry.place.path)
+        if k is not None:
+            assign(self._own[k], entry.value[self.layout[k].place.slices])
+
+    def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs to compare after a step of the layout: its parameters, and what they should be."""
+        for own, p in zip(self._own, self.layout, strict=True):
+            own.grad = summed_gradient(p) if p.has_grad else None
+        if updated:
+            self.optimizer.step(self._lr_factor(step))
+        for own, p in zip(self._own, self.layout, strict=True):
+            values, expected = to_host(values_of(p)), to_host(own.data)
+            if is_half(values.dtype):
+                yield _masters(p, expected)
+                values = _unrounded(values, expected)
+            yield values, expected
+
+
+def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The masters of p, but for those that other ranks update, and what they should be."""
+    rows = memory_order(p, expected)
+    masters = rows.copy()
+    if isinstance(p.store, FlatStore):
+        for lo, hi in p.store.readable(p.index):
+            masters[lo:hi] = to_host(p.store.numbers(p.index, lo, hi))
+    return masters, rows
+
+
+def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """The expected numbers, where these values are the rounding of numbers within the bound of
+    them, and the values elsewhere."""
+    off = BOUND * scale_of(expected)
+    low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
+    return np.where((low <= values) & (values <= high), expected, _widened(values))
+
+
+def summed_gradient(p: Parameter) -> Array:
+    """The gradient of p after a step; the ranks of dp call it for all parameters in one order."""
+    if isinstance(p.store, LocalStore):
+        return p.store.whole_gradient(p.index)
+    return p.grad_memory
+
+
+def _widened(values: Array) -> Array:
+    return values.astype(wide(values.dtype), copy=False)
