@@ -217,6 +217,6 @@ Kernel optimizer_kernels[] = {
     HALVES(adam_loop, "=r@ r@ =r@ =r@ =?r@ =?r@ # # # # # # # +=rU"),
     HALVES(sgd_loop, "=r@ r@ =?r@ =?r@ # # # # ! # +=rU"),
     HALVES(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ =?r@ # # # # # # # +=rU"),
-    HALVES(squares_loop, "r_ # =r_"),
+    HALVES(squares_loop, "r_ # ~r_"),
     END_OF_KERNELS,
 };
