@@ -68,7 +68,7 @@ BLOCK_OF_SQUARES = 8192
 product of more than 10,000."""
 
 
-class Narrow(NamedTuple):
+class Mixed(NamedTuple):
     """What a step has besides, where parameters have 16 bits: their values, of which p are masters,
     and what gradients are multiplied by."""
 
@@ -80,21 +80,21 @@ class Narrow(NamedTuple):
         """Whether a step has nothing besides."""
         return self.values is None and self.factor == 1
 
-    def part(self, part: slice) -> "Narrow":
+    def part(self, part: slice) -> "Mixed":
         """Of some of the numbers."""
         return self if self.values is None else self._replace(values=self.values[part])
 
 
-PLAIN = Narrow()
+PLAIN = Mixed()
 """Nothing besides."""
 
 
 def _chunks(
-    *arrays: Array, scratches: int = 1, narrow: Narrow = PLAIN, undo: tuple[Array, ...] = ()
+    *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN, undo: tuple[Array, ...] = ()
 ) -> Iterator[tuple[Array, ...]]:
     """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed,
     and what is changed is kept in `undo`, if there is one."""
-    p, (values, factor) = arrays[0], narrow
+    p, (values, factor) = arrays[0], mixed
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
     scratch = [xp_of(p).empty(min(size, whole), p.dtype) for _ in range(scratches)]
@@ -129,7 +129,7 @@ def adam(
     c: AdamStep,
     largest: Array | None = None,
     undo: tuple[Array, ...] = (),
-    narrow: Narrow = PLAIN,
+    mixed: Mixed = PLAIN,
 ) -> None:
     """One step of Adam or AdamW on p; M and V are the scaled sums above.
 
@@ -139,8 +139,8 @@ def adam(
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
     decay = 0.0 if c.decoupled else c.weight_decay
     shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
-    numbers = (c.beta1, c.beta2, a, e, decay, shrink, narrow.factor)
-    adam_loop(p, g, M, V, largest, narrow.values, *numbers, *undo)
+    numbers = (c.beta1, c.beta2, a, e, decay, shrink, mixed.factor)
+    adam_loop(p, g, M, V, largest, mixed.values, *numbers, *undo)
 
 
 @kernel
@@ -162,7 +162,7 @@ def adam_loop(
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
     xp, own = xp_of(p), (p, g, M, V, V if largest is None else largest)
-    for P, G, m, v, top, t in _chunks(*own, narrow=Narrow(values, factor), undo=undo):
+    for P, G, m, v, top, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
         if shrink != 1:
             P *= shrink
         if decay:
@@ -187,14 +187,14 @@ def sgd(
     velocity: Array | None,
     c: SgdStep,
     undo: tuple[Array, ...] = (),
-    narrow: Narrow = PLAIN,
+    mixed: Mixed = PLAIN,
 ) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     moving = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct = c.nesterov or not c.momentum
-    numbers = (c.momentum, c.weight_decay, c.lr, rate, direct, narrow.factor)
-    sgd_loop(p, g, moving, narrow.values, *numbers, *undo)
+    numbers = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
+    sgd_loop(p, g, moving, mixed.values, *numbers, *undo)
 
 
 @kernel
@@ -213,7 +213,7 @@ def sgd_loop(
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp, own = xp_of(p), (p, g, p if velocity is None else velocity)
-    for P, G, v, t in _chunks(*own, narrow=Narrow(values, factor), undo=undo):
+    for P, G, v, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
         if decay:
             G = _decayed(P, G, decay, t)
         if velocity is not None:
@@ -235,15 +235,15 @@ def rmsprop(
     mean: Array | None,
     c: RmsPropStep,
     undo: tuple[Array, ...] = (),
-    narrow: Narrow = PLAIN,
+    mixed: Mixed = PLAIN,
 ) -> None:
     """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
 
     squares = alpha squares + (1 - alpha) g^2; with `mean`, the same of g, its square is subtracted.
     """
     moving = velocity if c.momentum else None
-    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, narrow.factor)
-    rmsprop_loop(p, g, squares, moving, mean, narrow.values, *numbers, *undo)
+    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, mixed.factor)
+    rmsprop_loop(p, g, squares, moving, mean, mixed.values, *numbers, *undo)
 
 
 @kernel
@@ -266,8 +266,8 @@ def rmsprop_loop(
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
     own = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
-    narrow = Narrow(values, factor)
-    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, narrow=narrow, undo=undo):
+    mixed = Mixed(values, factor)
+    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, mixed=mixed, undo=undo):
         if decay:
             G = _decayed(P, G, decay, u)
         xp.multiply(G, G, out=t)

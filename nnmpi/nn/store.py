@@ -20,7 +20,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
-from nnmpi.kernels.steps import Narrow, scale_loop
+from nnmpi.kernels.steps import Mixed, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 
@@ -55,12 +55,12 @@ class UpdateArrays(NamedTuple):
     values: Array
     grads: Array
     sums: dict[str, Array]
-    narrow: Narrow = Narrow()
+    mixed: Mixed = Mixed()
 
     def part(self, part: slice) -> "UpdateArrays":
         """Some of the numbers."""
         sums = {name: array[part] for name, array in self.sums.items()}
-        return UpdateArrays(self.values[part], self.grads[part], sums, self.narrow.part(part))
+        return UpdateArrays(self.values[part], self.grads[part], sums, self.mixed.part(part))
 
 
 class FlatStore(Store):
@@ -133,12 +133,12 @@ class FlatStore(Store):
         for shard, values, grads in self.owned(start, end):
             n = len(values)
             own = {name: array[at : at + n] for name, array in sums.items()}
-            yield UpdateArrays(values, grads, own, self.narrow(shard))
+            yield UpdateArrays(values, grads, own, self.mixed(shard))
             at += n
 
-    def narrow(self, shard: Shard) -> Narrow:
+    def mixed(self, shard: Shard) -> Mixed:
         """What an update has of 16 bits, where it moves masters of a shard."""
-        return Narrow()
+        return Mixed()
 
     @property
     def undo(self) -> tuple[Array, ...]:

@@ -13,7 +13,7 @@ Rules:
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,14 +22,12 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd.tape_node import tick
 from nnmpi.backend import Array
-from nnmpi.kernels.halves import cast, cast_loop, merge_loop
-from nnmpi.kernels.steps import Narrow
-from nnmpi.kernels.undo import blocks
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place
-from nnmpi.nn.store import FlatStore, UpdateArrays, flatten
+from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
+from nnmpi.optim.operands import Operands, operands_of
 from nnmpi.optim.running_sums import RunningSums
 
 
@@ -53,31 +51,6 @@ class FlatRange(NamedTuple):
         return end == (self.i, self.store, self.start, self.group)
 
 
-class Operands(NamedTuple):
-    """What one update reads and writes: values, gradients, running sums, the number of the step,
-    the memory in which it keeps what it changes, if others may have to finish it, and what it has
-    beside masters."""
-
-    values: Array
-    grads: Array
-    sums: dict[str, Array]
-    t: int
-    undo: tuple[Array, ...] = ()
-    narrow: Narrow = Narrow()
-
-    def sum_for(self, option: str, group: Group, name: str) -> Array | None:
-        """The running sum that an option needs; None where the group does not use the option."""
-        if not group[option]:
-            return None
-        if name not in self.sums:
-            raise ValueError(
-                f"{option}={group[option]} needs a running sum, which this optimizer was created "
-                f"without: create it with {option}={group[option]}, which may then change between "
-                "steps"
-            )
-        return self.sums[name]
-
-
 class Optimizer:
     """The base of all optimizers: finds ranges of flat memory, and counts the steps of parameters.
 
@@ -92,14 +65,14 @@ class Optimizer:
     keeps_undo = False
     """Whether `_update` keeps in `undo` what it changes: said by the class that defines it. Else it
     gets a block at a time, which was kept before."""
-    takes_narrow = False
-    """Whether `_update` takes gradients of 16 bits and `narrow`, beside masters on the host. Else
+    takes_mixed = False
+    """Whether `_update` takes gradients of 16 bits and `mixed`, beside masters on the host. Else
     it gets a piece at a time, with gradients in float32."""
 
     def __init_subclass__(cls) -> None:
         if "_update" in vars(cls):
             cls.keeps_undo = vars(cls).get("keeps_undo", False)
-            cls.takes_narrow = vars(cls).get("takes_narrow", False)
+            cls.takes_mixed = vars(cls).get("takes_mixed", False)
 
     def __init__(self, parameters: Parameters, **options: Any) -> None:
         self.defaults = options
@@ -190,7 +163,7 @@ class Optimizer:
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + steps, self._running.starts[i]
             for own in store.updates(start, end, self.state, at):
-                for x in self._in_blocks(own, t, store.undo):
+                for x in operands_of(own, t, store.undo, self.keeps_undo, self.takes_mixed):
                     self._update(x, groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
@@ -294,22 +267,6 @@ class Optimizer:
         """One step in one stretch of memory, of any length; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
 
-    def _in_blocks(self, x: UpdateArrays, t: int, undo: tuple[Array, ...]) -> Iterator[Operands]:
-        """What `_update` gets: all of it, or a block at a time, which is kept here."""
-        is_wide = x.grads.dtype == x.values.dtype and x.narrow.is_empty
-        takes = is_wide or (self.takes_narrow and backend.of(x.values).is_host)
-        if takes and (self.keeps_undo or not undo):
-            yield Operands(x.values, x.grads, x.sums, t, undo, x.narrow)
-            return
-        values, n = x.narrow.values, len(x.values)
-        most = n if is_wide else min(n, backend.of(x.values).chunk_bytes // 64)
-        parts: Iterable[slice] = (slice(i, min(i + most, n)) for i in range(0, n, most))
-        for memory in undo:
-            beside = [] if values is None else [values]
-            parts = blocks([x.values, *x.sums.values(), *beside], most, memory)
-        for part in parts:
-            yield from _widened(x.part(part), t)
-
     def _dependencies(self) -> list[tuple[bool, Any]]:
         """What the ranges depend on."""
         return [(p.has_grad, p.store) for p in self.parameters]
@@ -328,19 +285,6 @@ class Optimizer:
             else:
                 found.append(one)
         return found
-
-
-def _widened(x: UpdateArrays, t: int) -> Iterator[Operands]:
-    """The update of masters as one of float32 alone; its values are merged before, and rounded
-    when the next one is asked for."""
-    grads, values = cast(x.grads, x.values.dtype), x.narrow.values
-    if x.narrow.factor != 1:
-        grads = grads * x.narrow.factor
-    if values is not None:
-        merge_loop(x.values, values)
-    yield Operands(x.values, grads, x.sums, t)
-    if values is not None:
-        cast_loop(x.values, values)
 
 
 def non_negative(name: str, value: float) -> float:

@@ -14,7 +14,7 @@ from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
-from nnmpi.kernels.steps import BLOCK_OF_SQUARES, Narrow, squares_loop
+from nnmpi.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
@@ -188,16 +188,16 @@ class LocalStore(FlatStore):
         for shard, values, gradient in super().owned(start, end):
             yield shard, self.masters.updated(shard, values), gradient
 
-    def narrow(self, shard: Shard) -> Narrow:
-        return self.masters.narrow(self.shard_values(shard))
+    def mixed(self, shard: Shard) -> Mixed:
+        return self.masters.mixed(self.shard_values(shard))
 
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
-        for values, grads, own, narrow in super().updates(start, end, sums, at):
-            beside = [] if narrow.values is None else [narrow.values]
+        for values, grads, own, mixed in super().updates(start, end, sums, at):
+            beside = [] if mixed.values is None else [mixed.values]
             for v, g, *s in self.pages.in_turn(values, grads, *own.values(), *beside):
-                found = narrow._replace(values=s.pop() if beside else None)
+                found = mixed._replace(values=s.pop() if beside else None)
                 yield UpdateArrays(v, g, dict(zip(own, s, strict=True)), found)
 
     def scale(self, array: Array, factor: float) -> None:

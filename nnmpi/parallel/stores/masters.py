@@ -28,7 +28,7 @@ import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.kernels.halves import merge_loop
-from nnmpi.kernels.steps import Narrow
+from nnmpi.kernels.steps import Mixed
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore, Shard
@@ -61,9 +61,9 @@ class NoMasters:
         """The memory that the optimizer updates for a shard, whose values are in `values`."""
         return values
 
-    def narrow(self, values: Array) -> Narrow:
+    def mixed(self, values: Array) -> Mixed:
         """What an update has besides, where a shard has these values."""
-        return Narrow()
+        return Mixed()
 
     def scale(self, store: FlatStore, factor: float) -> None:
         """Multiplies all gradients that the optimizer reads."""
@@ -93,10 +93,10 @@ class Masters:
         """The memory of the masters of a shard."""
         return self.array[shard.packed]
 
-    def narrow(self, values: Array) -> Narrow:
+    def mixed(self, values: Array) -> Mixed:
         """The values of a shard, if they are not its masters, and what gradients are multiplied
         by."""
-        return Narrow(None if values.dtype == MASTER else values, self.factor)
+        return Mixed(None if values.dtype == MASTER else values, self.factor)
 
     def scale(self, store: FlatStore, factor: float) -> None:
         """Gradients are multiplied when they are read."""

@@ -57,7 +57,8 @@ def torn_within(*args: Any, compiled: Callable[..., Any]) -> Any:
     run(slice(last))
     run(slice(last, stop))
     undo.note(*kept)[0] -= ((stop - last) << undo.LENGTH_BITS) - (stop - last)
-    for a in (arrays[0], *arrays[2:4]):
+    values = [] if arrays[5] is None else [arrays[5]]
+    for a in (arrays[0], *arrays[2:4], *values):
         a[last:stop:2] = np.nan
     return run(slice(last, n))
 
