@@ -23,6 +23,13 @@ typedef struct {
     npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
 } Side;
 
+static inline Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
+    s.at = (const npy_uint16 *)s.at + line * s.line + term * s.term;
+    s.lines = s.lines - line < lines ? s.lines - line : lines;
+    s.terms = s.terms - term < terms ? s.terms - term : terms;
+    return s;
+}
+
 /* Products of which sides are packed apart, with sums in float32. */
 typedef struct {
     int half; /* the type of A and B; 0 is float32 */
