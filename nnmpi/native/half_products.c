@@ -35,13 +35,14 @@ typedef struct {
     void (*begin)(void), (*end)(void); /* around all tiles of a product, or NULL */
 } Core;
 
-#ifdef __AVX512BF16__
-static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 2048, pack_pairs, pack_pairs,
-                           tile_of_pairs, NULL, NULL};
-#endif
 #ifdef __AMX_BF16__
+#define OF_BFLOAT16 TILES
 static const Core TILES = {2, 32, 32, 32, 256, 2048, 256, pack_strip, pack_tiles,
                            tile_of_tiles, begin_tiles, end_tiles};
+#elif defined __AVX512BF16__
+#define OF_BFLOAT16 PAIRS
+static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 1024, pack_pairs, pack_pairs,
+                           tile_of_pairs, NULL, NULL};
 #endif
 
 #define DEPTH 1024
@@ -118,10 +119,8 @@ static const Core LINES = {1, 1, ROWS, WIDTH, 18 * ROWS, DEPTH, DEPTH, pack_floa
                            tile_of_lines, NULL, NULL};
 
 static const Core *core_of(const Sizes *s, int half) {
-#ifdef __AMX_BF16__
-    if (half == BFLOAT16) return &TILES;
-#elif defined __AVX512BF16__
-    if (half == BFLOAT16) return &PAIRS;
+#ifdef OF_BFLOAT16
+    if (half == BFLOAT16) return &OF_BFLOAT16;
 #endif
     (void)half;
     return s->a_term == 1 ? &LINES : &FLOATS;
@@ -152,6 +151,11 @@ static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, in
     }
 }
 
+/* The packed numbers of a line. */
+static npy_intp packed_of(const Core *q, npy_intp terms) {
+    return whole_of(terms, q->whole) / q->together;
+}
+
 /* All lines, `width` of them together; `depth` packed numbers are those of a line. */
 static void pack_side(void (*pack)(Side, int, void *, npy_intp), Side s, int half, npy_intp width,
                       npy_intp depth, float *to) {
@@ -165,7 +169,7 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
     npy_intp width = whole_of(B.lines, q->strip), is_deep = A.terms > q->depth;
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
-        npy_intp terms = b.terms, depth = whole_of(terms, q->whole) / q->together;
+        npy_intp terms = b.terms, depth = packed_of(q, terms);
         pack_side(q->pack, b, half, q->strip, depth, strips);
         for (npy_intp i = 0; i < A.lines; i += q->block) {
             Side a = part_of(A, i, q->block, k, q->depth);
@@ -187,7 +191,7 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
                  Finish f) {
     const Core *q = core_of(s, half);
     npy_intp itemsize = f.is_wide ? sizeof(float) : sizeof(npy_uint16);
-    npy_intp depth = whole_of(s->k < q->depth ? s->k : q->depth, q->whole) / q->together;
+    npy_intp depth = packed_of(q, s->k < q->depth ? s->k : q->depth);
     npy_intp columns = whole_of(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
     npy_intp block = whole_of(s->m < q->block ? s->m : q->block, q->tall);
     npy_intp strips = whole_of(columns * depth, CACHE_LINE);
@@ -214,23 +218,27 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
     return 1;
 }
 
-#ifdef __AVX512BF16__
+#ifdef OF_BFLOAT16
 static void pack_strips(Side B, void *strips) {
-    pack_side(pack_pairs, B, BFLOAT16, PAIRS.strip, (B.terms + 1) / 2, strips);
+    const Core *q = &OF_BFLOAT16;
+    pack_side(q->pack, B, BFLOAT16, q->strip, packed_of(q, B.terms), strips);
 }
 
-static void multiply_pairs(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
-                           npy_intp row, int adds, void *room) {
-    npy_intp depth = (A.terms + 1) / 2, whole_depth = (terms + 1) / 2;
-    for (npy_intp i = 0; i < A.lines; i += TALL) {
-        pack_pairs(part_of(A, i, TALL, 0, A.terms), BFLOAT16, room, TALL);
-        for (npy_intp j = 0; j < n; j += PAIRS.strip)
-            tile_of_pairs(depth, room, (const float *)strips + j * whole_depth, C + i * row + j,
-                          row, adds);
+static void multiply_packed(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
+                            npy_intp row, int adds, void *room) {
+    const Core *q = &OF_BFLOAT16;
+    npy_intp depth = packed_of(q, A.terms), whole_depth = packed_of(q, terms);
+    if (q->begin) q->begin();
+    for (npy_intp i = 0; i < A.lines; i += q->tall) {
+        q->pack_tall(part_of(A, i, q->tall, 0, A.terms), BFLOAT16, room, q->tall);
+        for (npy_intp j = 0; j < n; j += q->strip)
+            q->tile(depth, room, (const float *)strips + j * whole_depth, C + i * row + j, row,
+                    adds);
     }
+    if (q->end) q->end();
 }
 
-static const Way OF_PAIRS = {BFLOAT16, 4 * TALL, pack_strips, multiply_pairs};
+static const Way NARROW = {BFLOAT16, MOST_ROWS, pack_strips, multiply_packed};
 #endif
 
 static void pack_wide(Side B, void *strips) {
@@ -248,8 +256,8 @@ static void multiply_wide(Side A, npy_intp n, const void *strips, npy_intp terms
 static const Way WIDE = {0, 32, pack_wide, multiply_wide};
 
 const Way *way_of(int half) {
-#ifdef __AVX512BF16__
-    if (half == BFLOAT16) return &OF_PAIRS;
+#ifdef OF_BFLOAT16
+    if (half == BFLOAT16) return &NARROW;
 #endif
     (void)half;
     return &WIDE;

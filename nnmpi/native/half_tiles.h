@@ -51,6 +51,7 @@ static void pack_pairs(Side s, int half, void *to, npy_intp width) {
             memset((npy_uint32 *)to + p * width + 16, 0, 16 * sizeof(npy_uint32));
 }
 
+#ifndef __AMX_BF16__
 static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *sums, npy_intp row,
                           int adds) {
     const npy_uint32 *a = A, *b = B;
@@ -69,6 +70,7 @@ static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *s
     UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
         _mm512_store_ps(sums + i * row + 16 * j, c[i][j]);
 }
+#endif
 #endif
 
 #ifdef __AMX_BF16__
