@@ -10,6 +10,7 @@ and those that are there. Without it all are built, since a wheel may be for oth
 import os
 import platform
 import runpy
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from itertools import chain
@@ -36,6 +37,8 @@ X86 = {
     "avx512": AVX512,
     "avx512bf16": [*AVX512, "-mavx512bf16"],
 }
+if sys.platform == "linux":  # which gives a process leave to use tiles
+    X86["amx"] = [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 SETS: dict[str, list[str]] = {
     "baseline": [],  # of arm64: NEON
     **(X86 if platform.machine() in ("x86_64", "AMD64") else {}),

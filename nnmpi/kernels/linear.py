@@ -12,7 +12,7 @@ from nnmpi.native.table import Out, kernel
 LARGEST = 1 << 18
 """Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
 
-OWN_PRODUCTS = {"avx2": 128, "avx512": 16, "avx512bf16": 16}
+OWN_PRODUCTS = {"avx2": 128, "avx512": 16, "avx512bf16": 16, "amx": 16}
 """The sets of instructions with which larger ones are faster than OpenBLAS on one thread, too: for
 outputs, and for gradients of weights of at most so many rows (`benchmarks/gemm.py`)."""
 

@@ -1,7 +1,7 @@
 """Compiled kernels, where they were built: those for the instructions that this processor has.
 
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
-    INSTRUCTIONS           avx512bf16, avx512, avx2, baseline, or none
+    INSTRUCTIONS           amx, avx512bf16, avx512, avx2, baseline, or none
     lack()                 what to do if they are missing
     cost_of_halves(dtype)  how much longer a step in 16 bits takes
 
@@ -42,7 +42,7 @@ def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
         if name in has:
             try:
                 yield name, import_module(f"nnmpi.native._{name}")
-            except ImportError:  # it was not built
+            except ImportError:  # it was not built, or the system refuses it
                 continue
 
 

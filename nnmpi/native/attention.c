@@ -17,8 +17,8 @@
        dq += ds k    dk += ds^T q    dv += p^T dy
 
    Of D and E up to 128 or so all of these are in the second cache. q, k, v and dy have one type, y
-   and dq any, lse, dk and dv float32, as sums have. With AVX512-BF16 p and ds are rounded to
-   bfloat16 for products with bfloat16; other heads in 16 bits are widened first. Keys that a query
+   and dq any, lse, dk and dv float32, as sums have. With AVX512-BF16 or AMX p and ds are rounded
+   to bfloat16 for products with bfloat16; other heads in 16 bits are widened first. Keys that a query
    does not see count with 0 where they share a tile with others: infinite ones give NaN. */
 #include "half_products.h"
 #include "lanes.h"
@@ -26,9 +26,9 @@
 
 #ifdef FUSED
 #define KEYS 256
-#define LONGEST 48 /* the most queries at a time: rows of a way */
+#define LONGEST MOST_ROWS /* queries at a time */
 #define STRIP 32   /* sums have a multiple of so many columns, */
-#define TILE 12    /* and behind their rows up to so many others */
+#define TILE (MORE_ROWS + 1) /* and behind their rows up to so many others */
 
 enum { Q, K, V, Y, LSE, DY, DQ, DK, DV, ARRAYS };
 
@@ -138,8 +138,9 @@ static void exponentials_of(const Head *h, npy_intp t, npy_intp m, npy_intp s, n
 
 static void forward(const Head *h, float *room) {
     const Way *way = h->way;
-    npy_intp keys = whole_of(least(h->S, KEYS), STRIP), E = whole_of(h->E, STRIP);
-    float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * E);
+    npy_intp keys = whole_of(least(h->S, KEYS), STRIP);
+    npy_intp D = whole_of(h->D, STRIP), E = whole_of(h->E, STRIP);
+    float *of_keys = taken(&room, keys * D), *of_values = taken(&room, keys * E);
     float *scores = taken(&room, sums_of(LONGEST, KEYS));
     float *tile = taken(&room, TILE * (KEYS + h->D));
     npy_uint16 *rounded = taken(&room, sums_of(LONGEST, KEYS));
@@ -204,7 +205,7 @@ static void backward(const Head *h, float *room) {
     const Way *way = h->way;
     npy_intp keys = whole_of(least(h->S, KEYS), STRIP);
     npy_intp D = whole_of(h->D, STRIP), E = whole_of(h->E, STRIP);
-    float *of_keys = taken(&room, keys * h->D), *of_values = taken(&room, keys * h->E);
+    float *of_keys = taken(&room, keys * D), *of_values = taken(&room, keys * E);
     float *rows = taken(&room, keys * D); /* of keys */
     float *queries = taken(&room, LONGEST * D), *gradients = taken(&room, LONGEST * E);
     float *p = taken(&room, sums_of(LONGEST, KEYS)), *ds = taken(&room, sums_of(LONGEST, KEYS));

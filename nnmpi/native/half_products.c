@@ -9,9 +9,11 @@
                    sums of tiles
 
    With AVX512-BF16 pairs of terms of bfloat16 are packed, for an instruction that multiplies and adds
-   both; it takes denormal numbers as zeros. All others are packed as float32. */
+   both; it takes denormal numbers as zeros, and so does AMX, which multiplies tiles of pairs. All
+   others are packed as float32. */
 #include "half_products.h"
 #include "epilogue.h"
+#include "half_tiles.h"
 #include <stdlib.h>
 
 #ifdef FUSED
@@ -19,92 +21,28 @@
 #define DEEP 2304 /* rows of C at a time whose sums wait for further terms */
 #define SOME 512 /* numbers that are widened at a time */
 
-static Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
-    s.at = (const npy_uint16 *)s.at + line * s.line + term * s.term;
-    s.lines = s.lines - line < lines ? s.lines - line : lines;
-    s.terms = s.terms - term < terms ? s.terms - term : terms;
-    return s;
-}
-
-/* One way of computing: a packed number has 4 bytes, and `together` terms. */
+/* One way of computing: a packed number has 4 bytes, and `together` terms, and lines have a multiple
+   of `whole` terms. A tile has `tall` rows and `strip` columns; it adds up `part` packed numbers at
+   a time. */
 typedef struct {
-    int together, tall, strip, block, depth;
+    int together, whole, tall, strip, block, depth, part;
     /* lines side by side, `width` numbers a term, or pair of terms: B, and A, which may have
        another order */
     void (*pack)(Side s, int half, void *to, npy_intp width);
     void (*pack_tall)(Side s, int half, void *to, npy_intp width);
     /* tall x strip sums */
     void (*tile)(npy_intp packed, const void *A, const void *B, float *sums, npy_intp row, int adds);
+    void (*begin)(void), (*end)(void); /* around all tiles of a product, or NULL */
 } Core;
 
-#ifdef __AVX512BF16__
-#define TALL 12
-
-/* Up to 16 lines, in pairs of terms, of which `width` numbers are a row of `to`. */
-static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
-    __mmask16 there = (1 << s.lines) - 1, room = width < 16 ? (1 << width) - 1 : 0xffff;
-    npy_intp pairs = (s.terms + 1) / 2;
-    const npy_uint16 *at = s.at;
-    if (s.term == 1)
-        for (npy_intp p = 0; p < pairs; p += 16) {
-            npy_intp left = s.terms - 2 * p;
-            __mmask32 terms = left < 32 ? (1u << left) - 1 : 0xffffffff;
-            __m512i x[16];
-            UNROLL for (int i = 0; i < 16; i++)
-                x[i] = i < s.lines ? _mm512_maskz_loadu_epi16(terms, at + i * s.line + 2 * p)
-                                   : _mm512_setzero_si512();
-            turn(x);
-            for (npy_intp i = 0; i < 16 && p + i < pairs; i++)
-                _mm512_mask_storeu_epi32(to + (p + i) * width, room, x[i]);
-        }
-    else if (s.line == 1)
-        for (npy_intp p = 0; p < pairs; p++) {
-            const npy_uint16 *x = at + 2 * p * s.term;
-            __mmask16 second = 2 * p + 1 < s.terms ? there : 0;
-            __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, x));
-            __m512i high = _mm512_cvtepu16_epi32(
-                _mm256_maskz_loadu_epi16(second, second ? x + s.term : x));
-            _mm512_mask_storeu_epi32(to + p * width, room,
-                                     _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-        }
-    else
-        for (npy_intp p = 0; p < pairs; p++)
-            for (npy_intp i = 0; i < (width < 16 ? width : 16); i++) {
-                const npy_uint16 *x = at + i * s.line + 2 * p * s.term;
-                npy_uint32 high = 2 * p + 1 < s.terms && i < s.lines ? x[s.term] : 0;
-                to[p * width + i] = i < s.lines ? x[0] | high << 16 : 0;
-            }
-}
-
-static void pack_pairs(Side s, int half, void *to, npy_intp width) {
-    (void)half;
-    pack_lines(part_of(s, 0, 16, 0, s.terms), to, width);
-    if (s.lines > 16) pack_lines(part_of(s, 16, 16, 0, s.terms), (npy_uint32 *)to + 16, width);
-    else
-        for (npy_intp p = 0; width > 16 && p < (s.terms + 1) / 2; p++)
-            memset((npy_uint32 *)to + p * width + 16, 0, 16 * sizeof(npy_uint32));
-}
-
-static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *sums, npy_intp row,
-                          int adds) {
-    const npy_uint32 *a = A, *b = B;
-    __m512 c[TALL][2];
-    UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
-        c[i][j] = adds ? _mm512_load_ps(sums + i * row + 16 * j) : _mm512_setzero_ps();
-    for (npy_intp p = 0; p < pairs; p++, a += TALL, b += 32) {
-        __m512bh left = (__m512bh)_mm512_load_si512(b);
-        __m512bh right = (__m512bh)_mm512_load_si512(b + 16);
-        UNROLL for (int i = 0; i < TALL; i++) {
-            __m512bh one = (__m512bh)_mm512_set1_epi32((int)a[i]);
-            c[i][0] = _mm512_dpbf16_ps(c[i][0], one, left);
-            c[i][1] = _mm512_dpbf16_ps(c[i][1], one, right);
-        }
-    }
-    UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
-        _mm512_store_ps(sums + i * row + 16 * j, c[i][j]);
-}
-
-static const Core PAIRS = {2, TALL, 32, 12 * TALL, 2048, pack_pairs, pack_pairs, tile_of_pairs};
+#ifdef __AMX_BF16__
+#define OF_BFLOAT16 TILES
+static const Core TILES = {2, 32, 32, 32, 256, 2048, 256, pack_strip, pack_tiles,
+                           tile_of_tiles, begin_tiles, end_tiles};
+#elif defined __AVX512BF16__
+#define OF_BFLOAT16 PAIRS
+static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 1024, pack_pairs, pack_pairs,
+                           tile_of_pairs, NULL, NULL};
 #endif
 
 #define DEPTH 1024
@@ -161,8 +99,8 @@ static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *
     some_rows(ROWS, 2, adds, (Terms){1, terms, 0, ROWS}, A, 1, B, WIDTH, sums, row);
 }
 
-static const Core FLOATS = {1,     ROWS,        WIDTH,       18 * ROWS,
-                            DEPTH, pack_floats, pack_floats, tile_of_floats};
+static const Core FLOATS = {1, 1, ROWS, WIDTH, 18 * ROWS, DEPTH, DEPTH, pack_floats, pack_floats,
+                            tile_of_floats, NULL, NULL};
 
 /* The same where terms of A are neighbours in memory: its lines stay one behind the other. */
 static void widen_lines(Side s, int half, void *packed, npy_intp width) {
@@ -177,12 +115,12 @@ static void tile_of_lines(npy_intp terms, const void *A, const void *B, float *s
     some_rows(ROWS, 2, adds, (Terms){1, terms, 0, 1}, A, terms, B, WIDTH, sums, row);
 }
 
-static const Core LINES = {1,     ROWS,        WIDTH,       18 * ROWS,
-                           DEPTH, pack_floats, widen_lines, tile_of_lines};
+static const Core LINES = {1, 1, ROWS, WIDTH, 18 * ROWS, DEPTH, DEPTH, pack_floats, widen_lines,
+                           tile_of_lines, NULL, NULL};
 
 static const Core *core_of(const Sizes *s, int half) {
-#ifdef __AVX512BF16__
-    if (half == BFLOAT16) return &PAIRS;
+#ifdef OF_BFLOAT16
+    if (half == BFLOAT16) return &OF_BFLOAT16;
 #endif
     (void)half;
     return s->a_term == 1 ? &LINES : &FLOATS;
@@ -213,6 +151,11 @@ static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, in
     }
 }
 
+/* The packed numbers of a line. */
+static npy_intp packed_of(const Core *q, npy_intp terms) {
+    return whole_of(terms, q->whole) / q->together;
+}
+
 /* All lines, `width` of them together; `depth` packed numbers are those of a line. */
 static void pack_side(void (*pack)(Side, int, void *, npy_intp), Side s, int half, npy_intp width,
                       npy_intp depth, float *to) {
@@ -226,16 +169,18 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
     npy_intp width = whole_of(B.lines, q->strip), is_deep = A.terms > q->depth;
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
-        npy_intp terms = b.terms, depth = (terms + q->together - 1) / q->together;
+        npy_intp terms = b.terms, depth = packed_of(q, terms);
         pack_side(q->pack, b, half, q->strip, depth, strips);
         for (npy_intp i = 0; i < A.lines; i += q->block) {
             Side a = part_of(A, i, q->block, k, q->depth);
             float *here = sums + (is_deep ? i * width : 0);
             pack_side(q->pack_tall, a, half, q->tall, depth, tiles);
             for (npy_intp j = 0; j < B.lines; j += q->strip)
-                for (npy_intp r = 0; r < a.lines; r += q->tall)
-                    q->tile(depth, tiles + r * depth, strips + j * depth, here + r * width + j,
-                            width, k > 0);
+                for (npy_intp p = 0; p < depth; p += q->part)
+                    for (npy_intp r = 0; r < a.lines; r += q->tall)
+                        q->tile(depth - p < q->part ? depth - p : q->part,
+                                tiles + r * depth + p * q->tall, strips + j * depth + p * q->strip,
+                                here + r * width + j, width, k + p > 0);
             if (k + terms == A.terms)
                 finish_rows(a.lines, B.lines, here, width, half, C + i * bytes, bytes, f);
         }
@@ -246,7 +191,7 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
                  Finish f) {
     const Core *q = core_of(s, half);
     npy_intp itemsize = f.is_wide ? sizeof(float) : sizeof(npy_uint16);
-    npy_intp depth = whole_of(s->k < q->depth ? s->k : q->depth, q->together) / q->together;
+    npy_intp depth = packed_of(q, s->k < q->depth ? s->k : q->depth);
     npy_intp columns = whole_of(s->n < COLUMNS ? s->n : COLUMNS, q->strip);
     npy_intp block = whole_of(s->m < q->block ? s->m : q->block, q->tall);
     npy_intp strips = whole_of(columns * depth, CACHE_LINE);
@@ -258,6 +203,7 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
     float *room = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
     if (!room) return 0;
     Side a = {A, s->m, s->k, s->a_row, s->a_term};
+    if (q->begin) q->begin();
     for (npy_intp j = 0; j < s->n; j += columns) {
         npy_intp n = s->n - j < columns ? s->n - j : columns;
         Side b = {B + j * s->b_column, n, s->k, s->b_column, s->b_term};
@@ -267,27 +213,32 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
                        (char *)C + (i * s->c_row + j) * itemsize, s->c_row * itemsize, here, room,
                        room + strips, room + strips + tiles);
     }
+    if (q->end) q->end();
     free(room);
     return 1;
 }
 
-#ifdef __AVX512BF16__
+#ifdef OF_BFLOAT16
 static void pack_strips(Side B, void *strips) {
-    pack_side(pack_pairs, B, BFLOAT16, PAIRS.strip, (B.terms + 1) / 2, strips);
+    const Core *q = &OF_BFLOAT16;
+    pack_side(q->pack, B, BFLOAT16, q->strip, packed_of(q, B.terms), strips);
 }
 
-static void multiply_pairs(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
-                           npy_intp row, int adds, void *room) {
-    npy_intp depth = (A.terms + 1) / 2, whole_depth = (terms + 1) / 2;
-    for (npy_intp i = 0; i < A.lines; i += TALL) {
-        pack_pairs(part_of(A, i, TALL, 0, A.terms), BFLOAT16, room, TALL);
-        for (npy_intp j = 0; j < n; j += PAIRS.strip)
-            tile_of_pairs(depth, room, (const float *)strips + j * whole_depth, C + i * row + j,
-                          row, adds);
+static void multiply_packed(Side A, npy_intp n, const void *strips, npy_intp terms, float *C,
+                            npy_intp row, int adds, void *room) {
+    const Core *q = &OF_BFLOAT16;
+    npy_intp depth = packed_of(q, A.terms), whole_depth = packed_of(q, terms);
+    if (q->begin) q->begin();
+    for (npy_intp i = 0; i < A.lines; i += q->tall) {
+        q->pack_tall(part_of(A, i, q->tall, 0, A.terms), BFLOAT16, room, q->tall);
+        for (npy_intp j = 0; j < n; j += q->strip)
+            q->tile(depth, room, (const float *)strips + j * whole_depth, C + i * row + j, row,
+                    adds);
     }
+    if (q->end) q->end();
 }
 
-static const Way OF_PAIRS = {BFLOAT16, 4 * TALL, pack_strips, multiply_pairs};
+static const Way NARROW = {BFLOAT16, MOST_ROWS, pack_strips, multiply_packed};
 #endif
 
 static void pack_wide(Side B, void *strips) {
@@ -305,8 +256,8 @@ static void multiply_wide(Side A, npy_intp n, const void *strips, npy_intp terms
 static const Way WIDE = {0, 32, pack_wide, multiply_wide};
 
 const Way *way_of(int half) {
-#ifdef __AVX512BF16__
-    if (half == BFLOAT16) return &OF_PAIRS;
+#ifdef OF_BFLOAT16
+    if (half == BFLOAT16) return &NARROW;
 #endif
     (void)half;
     return &WIDE;

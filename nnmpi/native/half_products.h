@@ -23,6 +23,21 @@ typedef struct {
     npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
 } Side;
 
+static inline Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
+    s.at = (const npy_uint16 *)s.at + line * s.line + term * s.term;
+    s.lines = s.lines - line < lines ? s.lines - line : lines;
+    s.terms = s.terms - term < terms ? s.terms - term : terms;
+    return s;
+}
+
+#ifdef __AMX_BF16__
+#define MOST_ROWS 64 /* of A at a time: two tiles, */
+#define MORE_ROWS 31 /* and others that are written behind them */
+#else
+#define MOST_ROWS 48
+#define MORE_ROWS 11
+#endif
+
 /* Products of which sides are packed apart, with sums in float32. */
 typedef struct {
     int half; /* the type of A and B; 0 is float32 */
@@ -30,8 +45,8 @@ typedef struct {
     /* B in strips of columns */
     void (*pack)(Side B, void *strips);
     /* C (A.lines, n) = A B, or C += A B if it adds, of the first A.terms of the `terms` that strips
-       have. C has room for 11 more rows, and columns up to a multiple of 32, which are written too.
-       `room` is for 12 rows of A. C, its rows, strips and room begin with lines of the cache. */
+       have. C has room for MORE_ROWS more, and columns up to a multiple of 32, which are written
+       too. `room` is for MORE_ROWS + 1 rows of A. C, its rows, strips and room begin with lines of the cache. */
     void (*multiply)(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
                      int adds, void *room);
 } Way;

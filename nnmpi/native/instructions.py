@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
+    "amx": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16", "AMXBF16", "FMA3"),
     "avx512bf16": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16", "FMA3"),
     "avx512": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "FMA3"),
     "avx2": ("AVX2", "FMA3", "F16C"),
@@ -17,14 +18,15 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 """The sets of instructions, the best one first, and the features of a processor that has it."""
 
 
-def _has_bf16() -> bool:
-    """By the system, since NumPy 2.1 does not ask for this feature."""
+def _of_system() -> dict[str, bool]:
+    """By the system, since NumPy 2.1 does not ask for these features."""
     path = Path("/proc/cpuinfo")
-    return path.exists() and "avx512_bf16" in path.read_text(errors="replace").split()
+    flags = {*path.read_text(errors="replace").split()} if path.exists() else {""}
+    return {"AVX512BF16": "avx512_bf16" in flags, "AMXBF16": "amx_bf16" in flags}
 
 
 def available() -> list[str]:
     """The sets that this processor has, the best one first."""
     umath: Any = import_module("numpy._core._multiarray_umath")
-    features: Mapping[str, bool] = {"AVX512BF16": _has_bf16(), **umath.__cpu_features__}
+    features: Mapping[str, bool] = {**_of_system(), **umath.__cpu_features__}
     return [name for name in NEEDS if all(features.get(feature) for feature in NEEDS[name])]

@@ -1,5 +1,11 @@
 #define NNMPI_NATIVE_MODULE
 #include "native.h"
+#ifdef __AMX_BF16__
+#include <sys/syscall.h>
+#include <unistd.h>
+#define ARCH_REQ_XCOMP_PERM 0x1023
+#define XFEATURE_XTILEDATA 18
+#endif
 
 #define GLUE(a, b) a##b
 #define NAMED(a, b) GLUE(a, b)
@@ -19,8 +25,21 @@ static int add(PyObject *module, Kernel *kernel) {
     return status;
 }
 
+/* Tiles have 8 KB that the system saves for a process that has asked for them. */
+static int may_use_tiles(void) {
+#ifdef __AMX_BF16__
+    return !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+#else
+    return 1;
+#endif
+}
+
 PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
     import_array();
+    if (!may_use_tiles()) {
+        PyErr_SetString(PyExc_ImportError, "the system does not let this process use AMX");
+        return NULL;
+    }
     PyObject *module = PyModule_Create(&definition);
     Kernel *tables[] = {
         activation_kernels, attention_kernels, column_kernels,  depthwise_kernels,

@@ -128,7 +128,16 @@ def test_which_sets_are_built(copy: Path) -> None:
 @pytest.mark.skipif(GCC is None, reason="there is no gcc")
 def test_no_function_takes_more_than_16_kb_of_the_stack(tmp_path: Path) -> None:
     """Of the widest vectors, whose arrays are the longest; the stack of a thread may be short."""
-    flags = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512bf16", "-mf16c"]
+    flags = [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512bf16",
+        "-mamx-tile",
+        "-mamx-bf16",
+        "-mf16c",
+    ]
     wide = flags if platform.machine() in ("x86_64", "AMD64") else []
     headers = [f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}"]
     limit = ["-O1", "-Werror", "-Wframe-larger-than=16384", "-DMODULE=compiled", "-c"]

@@ -137,7 +137,11 @@ def test_outputs_do_not_overwrite_files_of_the_run(
         ("NNMPI_TIMEOUT", "nan", "seconds above 0 or not at all"),
         ("NNMPI_DEBUG", "1", "'collectives' or not at all"),
         ("NNMPI_TUNE", "no", "0, 1 or not at all"),
-        ("NNMPI_NATIVE", "sse", "0, 1 or one of avx512bf16, avx512, avx2, baseline, or not at all"),
+        (
+            "NNMPI_NATIVE",
+            "sse",
+            "0, 1 or one of amx, avx512bf16, avx512, avx2, baseline, or not at all",
+        ),
     ],
 )
 def test_an_unusable_environment_is_a_one_line_error(
