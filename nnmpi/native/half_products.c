@@ -3,10 +3,11 @@
    Blocks of A and B are packed, products are added up in float32 in `sums`, and a row of these is
    finished and rounded once.
 
-       for columns of C, at most COLUMNS              B is packed in strips of 32 columns:
-           for terms, at most `depth`                     k | 0 .. 31 | 32 .. 63 |
-               for rows of C, a block at a time       A in tiles of 12 rows
-                   sums of tiles
+       for columns of C, at most COLUMNS
+           for terms, at most `depth`
+               for rows of C, a block at a time       A is packed in tiles of 12 rows, or 32,
+                   for 32 columns                     B in strips of 32 columns, which the first
+                       sums of tiles                  block packs
 
    With AVX512-BF16 pairs of terms of bfloat16 are packed, for an instruction that multiplies and adds
    both; it takes denormal numbers as zeros, and so does AMX, which multiplies tiles of pairs. All
@@ -170,17 +171,19 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
         npy_intp terms = b.terms, depth = packed_of(q, terms);
-        pack_side(q->pack, b, half, q->strip, depth, strips);
         for (npy_intp i = 0; i < A.lines; i += q->block) {
             Side a = part_of(A, i, q->block, k, q->depth);
             float *here = sums + (is_deep ? i * width : 0);
             pack_side(q->pack_tall, a, half, q->tall, depth, tiles);
-            for (npy_intp j = 0; j < B.lines; j += q->strip)
+            for (npy_intp j = 0; j < B.lines; j += q->strip) {
+                float *strip = strips + (A.lines > q->block ? j * depth : 0);
+                if (!i) q->pack(part_of(b, j, q->strip, 0, terms), half, strip, q->strip);
                 for (npy_intp p = 0; p < depth; p += q->part)
                     for (npy_intp r = 0; r < a.lines; r += q->tall)
                         q->tile(depth - p < q->part ? depth - p : q->part,
-                                tiles + r * depth + p * q->tall, strips + j * depth + p * q->strip,
+                                tiles + r * depth + p * q->tall, strip + p * q->strip,
                                 here + r * width + j, width, k + p > 0);
+            }
             if (k + terms == A.terms)
                 finish_rows(a.lines, B.lines, here, width, half, C + i * bytes, bytes, f);
         }
