@@ -3,10 +3,11 @@
    Blocks of A and B are packed, products are added up in float32 in `sums`, and a row of these is
    finished and rounded once.
 
-       for columns of C, at most COLUMNS              B is packed in strips of 32 columns:
-           for terms, at most `depth`                     k | 0 .. 31 | 32 .. 63 |
-               for rows of C, a block at a time       A in tiles of 12 rows
-                   sums of tiles
+       for columns of C, at most COLUMNS
+           for terms, at most `depth`
+               for rows of C, a block at a time       A is packed in tiles of 12 rows, or 32,
+                   for 32 columns                     B in strips of 32 columns, which the first
+                       sums of tiles                  block packs
 
    With AVX512-BF16 pairs of terms of bfloat16 are packed, for an instruction that multiplies and adds
    both; it takes denormal numbers as zeros, and so does AMX, which multiplies tiles of pairs. All
@@ -163,26 +164,36 @@ static void pack_side(void (*pack)(Side, int, void *, npy_intp), Side s, int hal
         pack(part_of(s, i, width, 0, s.terms), half, to + i * depth, width);
 }
 
-/* Some columns of C, with room for packed numbers and sums. */
+/* Some columns of C, with room for packed numbers and sums. Whole tiles are added up in C itself
+   where C has as many columns as strips and nothing becomes of its rows. */
 static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
                        Finish f, float *strips, float *tiles, float *sums) {
     npy_intp width = whole_of(B.lines, q->strip), is_deep = A.terms > q->depth;
+    int is_plain = f.is_wide && !f.bias && !f.cuts && B.lines == width;
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
         npy_intp terms = b.terms, depth = packed_of(q, terms);
-        pack_side(q->pack, b, half, q->strip, depth, strips);
         for (npy_intp i = 0; i < A.lines; i += q->block) {
             Side a = part_of(A, i, q->block, k, q->depth);
+            npy_intp rows = is_plain ? a.lines - a.lines % q->tall : 0, c_row = bytes / sizeof(float);
             float *here = sums + (is_deep ? i * width : 0);
+            char *c = C + i * bytes; /* whose first rows are added up in it */
             pack_side(q->pack_tall, a, half, q->tall, depth, tiles);
-            for (npy_intp j = 0; j < B.lines; j += q->strip)
+            for (npy_intp j = 0; j < B.lines; j += q->strip) {
+                float *strip = strips + (A.lines > q->block ? j * depth : 0);
+                if (!i) q->pack(part_of(b, j, q->strip, 0, terms), half, strip, q->strip);
                 for (npy_intp p = 0; p < depth; p += q->part)
-                    for (npy_intp r = 0; r < a.lines; r += q->tall)
+                    for (npy_intp r = 0; r < a.lines; r += q->tall) {
+                        int in_C = r < rows;
                         q->tile(depth - p < q->part ? depth - p : q->part,
-                                tiles + r * depth + p * q->tall, strips + j * depth + p * q->strip,
-                                here + r * width + j, width, k + p > 0);
+                                tiles + r * depth + p * q->tall, strip + p * q->strip,
+                                in_C ? (float *)c + r * c_row + j : here + r * width + j,
+                                in_C ? c_row : width, k + p > 0 || (in_C && f.adds));
+                    }
+            }
             if (k + terms == A.terms)
-                finish_rows(a.lines, B.lines, here, width, half, C + i * bytes, bytes, f);
+                finish_rows(a.lines - rows, B.lines, here + rows * width, width, half,
+                            c + rows * bytes, bytes, f);
         }
     }
 }

@@ -42,8 +42,30 @@ static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
             }
 }
 
+/* Up to 32 lines that are neighbours in memory, 32 numbers of `to` a pair. */
+static void pack_neighbours(Side s, npy_uint32 *to) {
+    npy_uint16 first[32], second[32]; /* (a0 b0 a1 b1 ...) of rows a and b */
+    for (int i = 0; i < 32; i++) {
+        first[i] = i / 2 + 32 * (i % 2);
+        second[i] = first[i] + 16;
+    }
+    __m512i left = _mm512_loadu_si512(first), right = _mm512_loadu_si512(second);
+    __mmask32 there = s.lines < 32 ? (1u << s.lines) - 1 : 0xffffffff;
+    const npy_uint16 *at = s.at;
+    for (npy_intp k = 0; k < s.terms; k += 2, at += 2 * s.term, to += 32) {
+        __m512i a = _mm512_maskz_loadu_epi16(there, at), b = _mm512_setzero_si512();
+        if (k + 1 < s.terms) b = _mm512_maskz_loadu_epi16(there, at + s.term);
+        _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, left, b));
+        _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(a, right, b));
+    }
+}
+
 static void pack_pairs(Side s, int half, void *to, npy_intp width) {
     (void)half;
+    if (s.line == 1 && width == 32) {
+        pack_neighbours(s, to);
+        return;
+    }
     pack_lines(part_of(s, 0, 16, 0, s.terms), to, width);
     if (s.lines > 16) pack_lines(part_of(s, 16, 16, 0, s.terms), (npy_uint32 *)to + 16, width);
     else
@@ -57,7 +79,7 @@ static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *s
     const npy_uint32 *a = A, *b = B;
     __m512 c[TALL][2];
     UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
-        c[i][j] = adds ? _mm512_load_ps(sums + i * row + 16 * j) : _mm512_setzero_ps();
+        c[i][j] = adds ? _mm512_loadu_ps(sums + i * row + 16 * j) : _mm512_setzero_ps();
     for (npy_intp p = 0; p < pairs; p++, a += TALL, b += 32) {
         __m512bh left = (__m512bh)_mm512_load_si512(b);
         __m512bh right = (__m512bh)_mm512_load_si512(b + 16);
@@ -68,7 +90,7 @@ static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *s
         }
     }
     UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
-        _mm512_store_ps(sums + i * row + 16 * j, c[i][j]);
+        _mm512_storeu_ps(sums + i * row + 16 * j, c[i][j]);
 }
 #endif
 #endif
