@@ -12,19 +12,16 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import softmax as kernels
 from nnmpi.kernels.activations import of_value
-from nnmpi.kernels.halves import device_in_float32
 from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
-@device_in_float32
 def log_softmax(a: Array, *, axis: int = -1) -> Result:
     """a - log(sum(exp(a))) over `axis`."""
     return _along(a, axis, kernels.log_softmax_loop, kernels.log_softmax_gradient_loop)
 
 
-@device_in_float32
 def softmax(a: Array, *, axis: int = -1) -> Result:
     """exp(a) / sum(exp(a)) over `axis`."""
     return _along(a, axis, kernels.softmax_loop, kernels.softmax_gradient_loop)
