@@ -77,7 +77,7 @@ class Calls:
             self._caller = call[2]
         if not found.short.call(array):
             with self._log.during(call):
-                found.short.wait(array)
+                found.short.wait(array.reshape(-1))
         return True
 
     def finish(self, steps: Steps, call: CallRecord) -> None:

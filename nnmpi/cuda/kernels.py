@@ -38,6 +38,19 @@ def _each(file: str, name: str, arrays: int, floats: int = 0) -> Callable[..., A
     return loop
 
 
+def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
+    """A step on so many arrays of float32, with so many numbers and flags."""
+    loop, numbers = _each("optimizers", name, arrays, floats), floats + flags
+
+    def step(*args: Any) -> Any:
+        values, (factor, *undo) = args[arrays], args[arrays + 1 + numbers :]
+        if values is not None or factor != 1 or undo:
+            return NotImplemented
+        return loop(*args[:arrays], *args[arrays + 1 :][:numbers])
+
+    return step
+
+
 def cross_entropy_loop(
     z: Array, labels: Array, scale: float, loss: Array, p: Array, at: Array
 ) -> Any:
@@ -81,9 +94,9 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
 KERNELS: dict[str, Callable[..., Any]] = {
     "bias_relu_loop": bias_relu_loop,
     "relu_gradient_loop": _each("elementwise", "relu_gradient", 3),
-    "adam_loop": _each("optimizers", "adam", 5, 6),
-    "sgd_loop": _each("optimizers", "sgd", 3, 4),
-    "rmsprop_loop": _each("optimizers", "rmsprop", 5, 6),
+    "adam_loop": _step("adam", 5, 6),
+    "sgd_loop": _step("sgd", 3, 4, 1),
+    "rmsprop_loop": _step("rmsprop", 5, 6),
     "cross_entropy_loop": cross_entropy_loop,
     "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
 }

@@ -14,6 +14,8 @@ Rules:
 - The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
   equal bits. A change here is one in all three (`tests/kernels/`).
 - Gradients are left as they are: users read them after the step, and `--verify` compares them.
+- `values` of a step are the rounding of p to 16 bits, or None: they are merged into p before it, as
+  `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`.
 - `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing: then
   nothing is kept, and no time is lost.
 - M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
@@ -23,8 +25,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.kernels.halves import merge_loop
 from nnmpi.kernels.undo import blocks
-from nnmpi.native.table import InOut, kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
 
@@ -60,24 +63,55 @@ class RmsPropStep(NamedTuple):
     momentum: float
 
 
+BLOCK_OF_SQUARES = 8192
+"""Numbers of which squares are added up in their own type; OpenBLAS takes several threads for a dot
+product of more than 10,000."""
+
+
+class Mixed(NamedTuple):
+    """What a step has besides, where parameters have 16 bits: their values, of which p are masters,
+    and what gradients are multiplied by."""
+
+    values: Array | None = None
+    factor: float = 1.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a step has nothing besides."""
+        return self.values is None and self.factor == 1
+
+    def part(self, part: slice) -> "Mixed":
+        """Of some of the numbers."""
+        return self if self.values is None else self._replace(values=self.values[part])
+
+
+PLAIN = Mixed()
+"""Nothing besides."""
+
+
 def _chunks(
-    *arrays: Array, scratches: int = 1, undo: tuple[Array, ...] = ()
+    *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN, undo: tuple[Array, ...] = ()
 ) -> Iterator[tuple[Array, ...]]:
     """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed,
     and what is changed is kept in `undo`, if there is one."""
-    p = arrays[0]
+    p, (values, factor) = arrays[0], mixed
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
-    if whole <= size and not undo:
-        yield (*arrays, *(xp_of(p).empty(whole, p.dtype) for _ in range(scratches)))
-        return
-    scratch = [xp_of(p).empty(size, p.dtype) for _ in range(scratches)]
+    scratch = [xp_of(p).empty(min(size, whole), p.dtype) for _ in range(scratches)]
     parts: Iterable[slice] = (slice(i, min(i + size, whole)) for i in range(0, whole, size))
     for memory in undo:
-        changed = {id(a): a for a in (p, *arrays[2:])}
+        changed = {id(a): a for a in (p, *arrays[2:], *([] if values is None else [values]))}
         parts = blocks([*changed.values()], size, memory)
     for part in parts:
-        yield (*[a[part] for a in arrays], *[t[: part.stop - part.start] for t in scratch])
+        P, *others = (a[part] for a in arrays)
+        if others and (others[0].dtype != p.dtype or factor != 1):
+            others[0] = others[0].astype(p.dtype)
+            others[0] *= factor
+        if values is not None:
+            merge_loop(P, values[part])
+        yield (P, *others, *[t[: part.stop - part.start] for t in scratch])
+        if values is not None:
+            values[part] = P
 
 
 @kernel
@@ -95,6 +129,7 @@ def adam(
     c: AdamStep,
     largest: Array | None = None,
     undo: tuple[Array, ...] = (),
+    mixed: Mixed = PLAIN,
 ) -> None:
     """One step of Adam or AdamW on p; M and V are the scaled sums above.
 
@@ -104,7 +139,8 @@ def adam(
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
     decay = 0.0 if c.decoupled else c.weight_decay
     shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
-    adam_loop(p, g, M, V, largest, c.beta1, c.beta2, a, e, decay, shrink, *undo)
+    numbers = (c.beta1, c.beta2, a, e, decay, shrink, mixed.factor)
+    adam_loop(p, g, M, V, largest, mixed.values, *numbers, *undo)
 
 
 @kernel
@@ -114,17 +150,19 @@ def adam_loop(
     M: InOut,
     V: InOut,
     largest: InOut | None,
+    values: InOut | None,
     beta1: float,
     beta2: float,
     a: float,
     e: float,
     decay: float,
     shrink: float,
+    factor: float,
     *undo: InOut,
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
-    xp = xp_of(p)
-    for P, G, m, v, top, t in _chunks(p, g, M, V, V if largest is None else largest, undo=undo):
+    xp, own = xp_of(p), (p, g, M, V, V if largest is None else largest)
+    for P, G, m, v, top, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
         if shrink != 1:
             P *= shrink
         if decay:
@@ -144,13 +182,19 @@ def adam_loop(
 
 
 def sgd(
-    p: Array, g: Array, velocity: Array | None, c: SgdStep, undo: tuple[Array, ...] = ()
+    p: Array,
+    g: Array,
+    velocity: Array | None,
+    c: SgdStep,
+    undo: tuple[Array, ...] = (),
+    mixed: Mixed = PLAIN,
 ) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     moving = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct = c.nesterov or not c.momentum
-    sgd_loop(p, g, moving, c.momentum, c.weight_decay, c.lr, rate, direct, *undo)
+    numbers = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
+    sgd_loop(p, g, moving, mixed.values, *numbers, *undo)
 
 
 @kernel
@@ -158,16 +202,18 @@ def sgd_loop(
     p: InOut,
     g: Array,
     velocity: InOut | None,
+    values: InOut | None,
     momentum: float,
     decay: float,
     lr: float,
     rate: float,
     direct: bool,
+    factor: float,
     *undo: InOut,
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
-    xp = xp_of(p)
-    for P, G, v, t in _chunks(p, g, p if velocity is None else velocity, undo=undo):
+    xp, own = xp_of(p), (p, g, p if velocity is None else velocity)
+    for P, G, v, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
         if decay:
             G = _decayed(P, G, decay, t)
         if velocity is not None:
@@ -189,14 +235,15 @@ def rmsprop(
     mean: Array | None,
     c: RmsPropStep,
     undo: tuple[Array, ...] = (),
+    mixed: Mixed = PLAIN,
 ) -> None:
     """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
 
     squares = alpha squares + (1 - alpha) g^2; with `mean`, the same of g, its square is subtracted.
     """
     moving = velocity if c.momentum else None
-    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum)
-    rmsprop_loop(p, g, squares, moving, mean, *numbers, *undo)
+    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, mixed.factor)
+    rmsprop_loop(p, g, squares, moving, mean, mixed.values, *numbers, *undo)
 
 
 @kernel
@@ -206,18 +253,21 @@ def rmsprop_loop(
     squares: InOut,
     velocity: InOut | None,
     mean: InOut | None,
+    values: InOut | None,
     lr: float,
     alpha: float,
     rest: float,
     eps: float,
     decay: float,
     momentum: float,
+    factor: float,
     *undo: InOut,
 ) -> None:
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
-    pairs = (p if velocity is None else velocity, p if mean is None else mean)
-    for P, G, s, v, m, t, u in _chunks(p, g, squares, *pairs, scratches=2, undo=undo):
+    own = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
+    mixed = Mixed(values, factor)
+    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, mixed=mixed, undo=undo):
         if decay:
             G = _decayed(P, G, decay, u)
         xp.multiply(G, G, out=t)
@@ -243,6 +293,16 @@ def rmsprop_loop(
         else:
             t *= lr
         P -= t
+
+
+@kernel
+def squares_loop(g: Array, factor: float, sums: Out) -> None:
+    """The sums of squares of factor * g, one for each BLOCK_OF_SQUARES numbers of the flat array g,
+    which may have 16 bits; sums have float32 then."""
+    for k in range(len(sums)):
+        block = g[k * BLOCK_OF_SQUARES :][:BLOCK_OF_SQUARES].astype(sums.dtype, copy=False)
+        block = block if factor == 1 else block * sums.dtype.type(factor)
+        sums[k] = block @ block
 
 
 def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:

@@ -38,17 +38,26 @@ def done(undo: Array) -> int:
 def blocks(arrays: Sequence[Array], most: int, undo: Array) -> Iterator[slice]:
     """Parts of arrays of one length, of at most so many numbers, each of which is changed before
     the next one is asked for. The arrays begin with what is not done."""
-    word, kept = note(undo), undo[NOTE_BYTES // undo.itemsize :]
+    word, kept = note(undo), undo.view(np.uint8)[NOTE_BYTES:]
     at, n = divmod(int(word[0]), 1 << LENGTH_BITS)
-    for i, array in enumerate(arrays):
-        array[:n] = kept[i * n : (i + 1) * n]
+    for array, copy in zip(arrays, _copies(arrays, kept, n), strict=True):
+        array[:n] = copy
     word[0] = at << LENGTH_BITS
-    most = min(most, len(kept) // len(arrays), (1 << LENGTH_BITS) - 1)
+    most = min(most, len(kept) // sum(array.itemsize for array in arrays), (1 << LENGTH_BITS) - 1)
     for lo in range(0, len(arrays[0]), most):
         part = slice(lo, min(lo + most, len(arrays[0])))
         n = part.stop - lo
-        for i, array in enumerate(arrays):
-            kept[i * n : (i + 1) * n] = array[part]
+        for array, copy in zip(arrays, _copies(arrays, kept, n), strict=True):
+            copy[...] = array[part]
         word[0] = at + lo << LENGTH_BITS | n
         yield part
         word[0] = at + lo + n << LENGTH_BITS
+
+
+def _copies(arrays: Sequence[Array], kept: Array, n: int) -> Iterator[Array]:
+    """Where n numbers of each array are kept, one behind the other."""
+    at = 0
+    for array in arrays:
+        end = at + n * array.itemsize
+        yield kept[at:end].view(array.dtype)
+        at = end

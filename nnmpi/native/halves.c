@@ -200,22 +200,14 @@ static int round_loop(Arguments *a) {
     return DONE;
 }
 
-#define SOME 1024 /* numbers that are rounded at a time, on the stack */
-
 static int merge_loop(Arguments *a) {
-    float *masters = a->at[0], wide[SOME];
-    npy_uint16 *values = a->at[1], rounded[SOME];
+    float *masters = a->at[0];
+    const npy_uint16 *values = a->at[1];
     int half = a->array[1].half;
     if (!half || a->array[0].half) return NOT_MADE_FOR;
     without_gil(a, a->bytes);
-    for (npy_intp i = 0; i < a->n; i += SOME, masters += SOME, values += SOME) {
-        npy_intp n = a->n - i < SOME ? a->n - i : SOME;
-        round_to(half, masters, rounded, n);
-        if (!memcmp(rounded, values, n * sizeof *values)) continue;
-        widen(half, values, wide, n);
-        for (npy_intp k = 0; k < n; k++)
-            if (rounded[k] != values[k]) masters[k] = wide[k];
-    }
+    for (npy_intp i = 0; i < a->n; i += SOME)
+        merge(half, masters + i, values + i, a->n - i < SOME ? a->n - i : SOME);
     return DONE;
 }
 

@@ -151,4 +151,15 @@ static inline void convert(int from, int to, const void *x, void *y, npy_intp n)
     else widen(from, x, y, n);
 }
 
+#define SOME 512 /* numbers that are converted at a time, on the stack */
+
+/* Masters of which values are not the rounding become values; of n numbers, at most SOME. */
+static inline void merge(int half, float *masters, const npy_uint16 *values, npy_intp n) {
+    npy_uint16 rounded[SOME];
+    round_to(half, masters, rounded, n);
+    if (!memcmp(rounded, values, n * sizeof *values)) return;
+    for (npy_intp i = 0; i < n; i++)
+        if (rounded[i] != values[i]) widen(half, values + i, masters + i, 1);
+}
+
 #endif

@@ -41,7 +41,7 @@
 
 #define MAX_ARRAYS 257 /* parts of an array of 256 ranks, and their sum */
 #define MAX_NUMBERS 16
-#define MOST_ARGUMENTS 13
+#define MOST_ARGUMENTS 14
 #define ROOM 520 /* for the counts of 256 ranks too */
 
 /* An axis: factor times the sizes of two letters, or of one, or of none. */

@@ -1,10 +1,17 @@
 /* Optimizer steps in one pass over memory. Each number is computed by the operations of
    kernels/steps.py in their order, so the bits are those of NumPy.
 
+   Arrays of 16 bits are float32 in the first cache, a block at a time, and so are gradients that
+   have a factor. Where there are values of 16 bits beside masters p, a block of them is merged into
+   p before its step, and gets the rounding of p behind it.
+
    Where an array follows the numbers of a step, what is changed is kept in it, a block at a time,
    as kernels/undo.py says: a block is copied, which brings it into the first cache, noted as begun,
-   changed there, and noted as done. */
-#include "native.h"
+   changed there, and noted as done.
+
+   squares_loop(g, factor, sums)   sums of squares of factor * g, one for each BLOCK_OF_SQUARES */
+#include "halves.h"
+#include "lanes.h"
 #include <math.h>
 
 #define REAL float
@@ -45,13 +52,63 @@ static void note(npy_int64 *word, npy_int64 done, npy_intp n) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-/* A step on arrays of `width` bytes a number, of which the array behind them keeps blocks. */
-static int in_blocks(Arguments *a, Step step, int arrays, npy_intp width) {
+#define MOST_STEP_ARRAYS 5 /* besides values of 16 bits */
+#define GRADIENT 1         /* which array that is */
+#define NONE -1
+
+/* A step on so many arrays; `values`: which of them is the rounding of the first one, or NONE;
+   factor: what gradients are multiplied by before. */
+typedef struct {
+    Step of_float, of_double;
+    int arrays, values;
+    double factor;
+} Rule;
+
+/* A step on at most SOME numbers of float32, of which some arrays have 16 bits. */
+static void converted(Arguments *a, const Rule *r) {
+    float copy[MOST_STEP_ARRAYS][SOME];
+    void *at[MOST_STEP_ARRAYS + 1];
+    memcpy(at, a->at, r->arrays * sizeof *at);
+    for (int k = 0; k < r->arrays; k++) {
+        int half = a->array[k].half, is_scaled = k == GRADIENT && r->factor != 1;
+        if (!at[k] || k == r->values || !(half || is_scaled)) continue;
+        convert(half, 0, at[k], copy[k], a->n);
+        if (is_scaled) times(copy[k], a->n, (float)r->factor);
+        a->at[k] = copy[k];
+    }
+    void *values = r->values == NONE ? NULL : at[r->values];
+    if (values) merge(a->array[r->values].half, a->at[0], values, a->n);
+    r->of_float(a, a->number);
+    if (values) round_to(a->array[r->values].half, a->at[0], values, a->n);
+    for (int k = 0; k < r->arrays; k++) {
+        if (a->at[k] != at[k] && a->array[k].is_written)
+            round_to(a->array[k].half, copy[k], at[k], a->n);
+        a->at[k] = at[k];
+    }
+}
+
+/* A step on the numbers of now. */
+static void carry_out(Arguments *a, const Rule *r, int is_plain) {
+    if (!is_plain) converted(a, r);
+    else if (a->type == NPY_FLOAT) r->of_float(a, a->number);
+    else r->of_double(a, a->number);
+}
+
+/* Goes on to the next n numbers. */
+static void advance(Arguments *a, int arrays, npy_intp n) {
+    for (int k = 0; k < arrays; k++)
+        if (a->at[k]) a->at[k] = (char *)a->at[k] + n * a->array[k].itemsize;
+}
+
+/* A step of which the array behind the others keeps blocks. */
+static int in_kept_blocks(Arguments *a, const Rule *r, int is_plain) {
+    int arrays = r->arrays, width = a->array[arrays].itemsize;
     npy_int64 *word = a->at[arrays];
     char *kept = (char *)word + NOTE;
     npy_intp changed = 0, whole = a->n, bytes = numbers(a, arrays) * width - NOTE;
-    for (int k = 0; k < arrays; k++) changed += a->at[k] && a->array[k].is_written;
-    npy_intp most = bytes / (changed * width), n;
+    for (int k = 0; k < arrays; k++)
+        if (a->at[k] && a->array[k].is_written) changed += a->array[k].itemsize;
+    npy_intp most = bytes / changed, n;
     if (most < 1 || (npy_uintp)word % sizeof *word) return NOT_MADE_FOR;
     npy_int64 done = *word >> LENGTH_BITS;
     n = *word & ((1 << LENGTH_BITS) - 1);
@@ -63,38 +120,103 @@ static int in_blocks(Arguments *a, Step step, int arrays, npy_intp width) {
         a->n = n = whole - i < most ? whole - i : most;
         keep(a, arrays, kept, n, 0);
         note(word, done + i, n);
-        step(a, a->number);
+        carry_out(a, r, is_plain);
         note(word, done + i + n, 0);
-        for (int k = 0; k < arrays; k++)
-            if (a->at[k]) a->at[k] = (char *)a->at[k] + n * width;
+        advance(a, arrays, n);
     }
     return DONE;
 }
 
-/* A kernel of so many arrays. */
-#define STEP(name, of, count, fits)                                                                \
+static int step_of(Arguments *a, const Rule *r) {
+    int is_kept = a->arrays > r->arrays, is_plain = !a->halves && r->factor == 1;
+    int values = r->values != NONE && a->at[r->values];
+    if (a->arrays > r->arrays + 1 || (is_kept && a->array[r->arrays].half)) return NOT_MADE_FOR;
+    if (a->type != NPY_FLOAT && !is_plain) return NOT_MADE_FOR;
+    if (values && (a->array[0].half || !a->array[r->values].half)) return NOT_MADE_FOR;
+    without_gil(a, a->bytes);
+    if (is_kept) return in_kept_blocks(a, r, is_plain);
+    npy_intp whole = a->n, most = is_plain ? whole : SOME;
+    for (npy_intp i = 0; i < whole; i += most) {
+        a->n = whole - i < most ? whole - i : most;
+        carry_out(a, r, is_plain);
+        advance(a, r->arrays, a->n);
+    }
+    return DONE;
+}
+
+/* A kernel of so many arrays, the last of which is that of values, but for NONE. */
+#define STEP(name, of, count, values, factor, fits)                                                \
     static int name(Arguments *a) {                                                                \
-        if (!(fits) || a->arrays > count + 1) return NOT_MADE_FOR;                                 \
-        Step step = a->type == NPY_FLOAT ? of##_float : of##_double;                               \
-        if (a->arrays > count) return in_blocks(a, step, count, a->array[0].itemsize);             \
-        step(a, a->number);                                                                        \
-        return DONE;                                                                               \
+        Rule rule = {of##_float, of##_double, count, values, factor};                              \
+        return fits ? step_of(a, &rule) : NOT_MADE_FOR;                                            \
     }
 
 /* p, factor */
-STEP(scale_loop, scale, 1, 1)
-/* p, g, m, v, largest or None, beta1, beta2, a, e, decay, shrink */
-STEP(adam_loop, adam, 5, 1)
-/* p, g, velocity or None, momentum, decay, lr, rate of the velocity, whether g moves p, as it does
-   without a velocity */
-STEP(sgd_loop, sgd, 3, a->at[2] || a->number[4])
-/* p, g, squares, velocity or None, mean or None, lr, alpha, 1 - alpha, eps, decay, momentum */
-STEP(rmsprop_loop, rmsprop, 5, 1)
+STEP(scale_loop, scale, 1, NONE, 1, 1)
+/* p, g, m, v, largest or None, values or None, beta1, beta2, a, e, decay, shrink, factor of g */
+STEP(adam_loop, adam, 6, 5, a->number[6], 1)
+/* p, g, velocity or None, values or None, momentum, decay, lr, rate of the velocity, whether g moves
+   p, as it does without a velocity, factor of g */
+STEP(sgd_loop, sgd, 4, 3, a->number[5], a->at[2] || a->number[4])
+/* p, g, squares, velocity or None, mean or None, values or None, lr, alpha, 1 - alpha, eps, decay,
+   momentum, factor of g */
+STEP(rmsprop_loop, rmsprop, 6, 5, a->number[6], 1)
+
+#define BLOCK_OF_SQUARES 8192
+#define SQUARES (4 * LANES) /* sums side by side: one vector alone would wait for itself */
+
+/* The sum of squares of n numbers; lane l has those of i % SQUARES = l. */
+static float squares_of_float(const float *g, npy_intp n, float factor) {
+    float lane[SQUARES] = {0}, sum[LANES];
+    npy_intp i = 0;
+    for (; i + SQUARES <= n; i += SQUARES)
+        for (int l = 0; l < SQUARES; l++) lane[l] += g[i + l] * factor * (g[i + l] * factor);
+    for (int l = 0; i < n; i++, l++) lane[l] += g[i] * factor * (g[i] * factor);
+    for (int l = 0; l < LANES; l++)
+        sum[l] = lane[l] + lane[l + LANES] + (lane[l + 2 * LANES] + lane[l + 3 * LANES]);
+    return sum_of_lanes(sum);
+}
+
+static double squares_of_double(const double *g, npy_intp n, double factor) {
+    double lane[LANES] = {0}, sum = 0;
+    EACH_LANE(n, lane[l] += g[i] * factor * (g[i] * factor));
+    for (int l = 0; l < LANES; l++) sum += lane[l];
+    return sum;
+}
+
+/* Of float32 or 16 bits, in parts that stay in cache. */
+static float squares_of(int half, const char *g, npy_intp n, float factor) {
+    float wide[SOME], sum = 0;
+    int width = half ? sizeof(npy_uint16) : sizeof(float);
+    for (npy_intp i = 0; i < n; i += SOME, g += SOME * width) {
+        npy_intp some = n - i < SOME ? n - i : SOME;
+        if (half) widen(half, (const npy_uint16 *)g, wide, some);
+        sum += squares_of_float(half ? wide : (const float *)g, some, factor);
+    }
+    return sum;
+}
+
+static int squares_loop(Arguments *a) {
+    npy_intp n = numbers(a, 0), sums = numbers(a, 1);
+    int half = a->array[0].half, is_double = a->type == NPY_DOUBLE;
+    if (a->array[1].half || (is_double && half)) return NOT_MADE_FOR;
+    if (sums != (n + BLOCK_OF_SQUARES - 1) / BLOCK_OF_SQUARES) return NOT_MADE_FOR;
+    without_gil(a, a->bytes);
+    for (npy_intp k = 0; k < sums; k++) {
+        npy_intp i = k * BLOCK_OF_SQUARES, some = k + 1 < sums ? BLOCK_OF_SQUARES : n - i;
+        const char *g = (char *)a->at[0] + i * a->array[0].itemsize;
+        double factor = a->number[0];
+        if (is_double) ((double *)a->at[1])[k] = squares_of_double((double *)g, some, factor);
+        else ((float *)a->at[1])[k] = squares_of(half, g, some, factor);
+    }
+    return DONE;
+}
 
 Kernel optimizer_kernels[] = {
-    KERNEL(scale_loop, "=r@ # +=rU"),
-    KERNEL(adam_loop, "=r@ r@ =r@ =r@ =?r@ # # # # # # +=rU"),
-    KERNEL(sgd_loop, "=r@ r@ =?r@ # # # # ! +=rU"),
-    KERNEL(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ # # # # # # +=rU"),
+    HALVES(scale_loop, "=r@ # +=rU"),
+    HALVES(adam_loop, "=r@ r@ =r@ =r@ =?r@ =?r@ # # # # # # # +=rU"),
+    HALVES(sgd_loop, "=r@ r@ =?r@ =?r@ # # # # ! # +=rU"),
+    HALVES(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ =?r@ # # # # # # # +=rU"),
+    HALVES(squares_loop, "r_ # ~r_"),
     END_OF_KERNELS,
 };

@@ -20,7 +20,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
-from nnmpi.kernels.steps import scale_loop
+from nnmpi.kernels.steps import Mixed, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 
@@ -47,8 +47,20 @@ class Shard(NamedTuple):
 ShardArrays: TypeAlias = tuple[Shard, Array, Array]
 """A shard, its values and its gradients."""
 
-UpdateArrays: TypeAlias = tuple[Array, Array, dict[str, Array]]
-"""Values, their gradients, and their running sums by name, of which an update moves all."""
+
+class UpdateArrays(NamedTuple):
+    """Values, their gradients, and their running sums by name, of which an update moves all; beside
+    masters, what an update has of 16 bits."""
+
+    values: Array
+    grads: Array
+    sums: dict[str, Array]
+    mixed: Mixed = Mixed()
+
+    def part(self, part: slice) -> "UpdateArrays":
+        """Some of the numbers."""
+        sums = {name: array[part] for name, array in self.sums.items()}
+        return UpdateArrays(self.values[part], self.grads[part], sums, self.mixed.part(part))
 
 
 class FlatStore(Store):
@@ -118,10 +130,15 @@ class FlatStore(Store):
 
         It is changed before the next one is asked for.
         """
-        for _, values, grads in self.owned(start, end):
+        for shard, values, grads in self.owned(start, end):
             n = len(values)
-            yield values, grads, {name: array[at : at + n] for name, array in sums.items()}
+            own = {name: array[at : at + n] for name, array in sums.items()}
+            yield UpdateArrays(values, grads, own, self.mixed(shard))
             at += n
+
+    def mixed(self, shard: Shard) -> Mixed:
+        """What an update has of 16 bits, where it moves masters of a shard."""
+        return Mixed()
 
     @property
     def undo(self) -> tuple[Array, ...]:

@@ -22,12 +22,12 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd.tape_node import tick
 from nnmpi.backend import Array
-from nnmpi.kernels.undo import blocks
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
+from nnmpi.optim.operands import Operands, operands_of
 from nnmpi.optim.running_sums import RunningSums
 
 
@@ -51,29 +51,6 @@ class FlatRange(NamedTuple):
         return end == (self.i, self.store, self.start, self.group)
 
 
-class Operands(NamedTuple):
-    """What one update reads and writes: values, gradients, running sums, the number of the step,
-    and the memory in which it keeps what it changes, if others may have to finish it."""
-
-    values: Array
-    grads: Array
-    sums: dict[str, Array]
-    t: int
-    undo: tuple[Array, ...] = ()
-
-    def sum_for(self, option: str, group: Group, name: str) -> Array | None:
-        """The running sum that an option needs; None where the group does not use the option."""
-        if not group[option]:
-            return None
-        if name not in self.sums:
-            raise ValueError(
-                f"{option}={group[option]} needs a running sum, which this optimizer was created "
-                f"without: create it with {option}={group[option]}, which may then change between "
-                "steps"
-            )
-        return self.sums[name]
-
-
 class Optimizer:
     """The base of all optimizers: finds ranges of flat memory, and counts the steps of parameters.
 
@@ -88,10 +65,14 @@ class Optimizer:
     keeps_undo = False
     """Whether `_update` keeps in `undo` what it changes: said by the class that defines it. Else it
     gets a block at a time, which was kept before."""
+    takes_mixed = False
+    """Whether `_update` takes gradients of 16 bits and `mixed`, beside masters on the host. Else
+    it gets a piece at a time, with gradients in float32."""
 
     def __init_subclass__(cls) -> None:
         if "_update" in vars(cls):
             cls.keeps_undo = vars(cls).get("keeps_undo", False)
+            cls.takes_mixed = vars(cls).get("takes_mixed", False)
 
     def __init__(self, parameters: Parameters, **options: Any) -> None:
         self.defaults = options
@@ -181,8 +162,8 @@ class Optimizer:
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + steps, self._running.starts[i]
-            for values, grads, sums in store.updates(start, end, self.state, at):
-                for x in self._in_blocks(Operands(values, grads, sums, t, store.undo)):
+            for own in store.updates(start, end, self.state, at):
+                for x in operands_of(own, t, store.undo, self.keeps_undo, self.takes_mixed):
                     self._update(x, groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
@@ -285,15 +266,6 @@ class Optimizer:
     def _update(self, x: Operands, group: Group) -> None:
         """One step in one stretch of memory, of any length; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
-
-    def _in_blocks(self, x: Operands) -> Iterator[Operands]:
-        """What `_update` gets: all of it, or a block at a time, which is kept here."""
-        if self.keeps_undo or not x.undo:
-            yield x
-            return
-        for part in blocks([x.values, *x.sums.values()], len(x.values), *x.undo):
-            sums = {name: array[part] for name, array in x.sums.items()}
-            yield Operands(x.values[part], x.grads[part], sums, x.t)
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
         """What the ranges depend on."""

@@ -6,14 +6,15 @@ from nnmpi.backend import Array
 from nnmpi.kernels import steps
 from nnmpi.nn.store import flatten
 from nnmpi.optim.groups import Group, Option, Parameters
-from nnmpi.optim.optimizer import Operands, Optimizer, non_negative
+from nnmpi.optim.operands import Operands
+from nnmpi.optim.optimizer import Optimizer, non_negative
 from nnmpi.optim.running_sums import store_of
 
 
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
 
-    keeps_undo = True
+    keeps_undo = takes_mixed = True
     momentum, weight_decay, nesterov = Option(), Option(), Option()
 
     def __init__(
@@ -41,7 +42,7 @@ class SGD(Optimizer):
     def _update(self, x: Operands, group: Group) -> None:
         velocity = x.sum_for("momentum", group, "momentum_buffer")
         c = steps.SgdStep(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
-        steps.sgd(x.values, x.grads, velocity, c, x.undo)
+        steps.sgd(x.values, x.grads, velocity, c, x.undo, x.mixed)
 
 
 class Adam(Optimizer):
@@ -51,7 +52,7 @@ class Adam(Optimizer):
     max_exp_avg_sq / (1 - beta2), which take two passes over memory less (see `kernels.steps`).
     """
 
-    keeps_undo, decoupled = True, False
+    keeps_undo, takes_mixed, decoupled = True, True, False
     betas, eps, weight_decay = Option(), Option(), Option()
 
     def __init__(
@@ -120,7 +121,7 @@ class Adam(Optimizer):
         c = steps.AdamStep(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
         M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
         largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
-        steps.adam(x.values, x.grads, M, V, c, largest, x.undo)
+        steps.adam(x.values, x.grads, M, V, c, largest, x.undo, x.mixed)
 
 
 class AdamW(Adam):
@@ -146,7 +147,7 @@ class RMSprop(Optimizer):
     `centered` subtracts the square of a running mean of the gradient; weight decay is added to it.
     """
 
-    keeps_undo = True
+    keeps_undo = takes_mixed = True
     alpha, eps, weight_decay, momentum = Option(), Option(), Option(), Option()
 
     def __init__(
@@ -187,7 +188,7 @@ class RMSprop(Optimizer):
         c = steps.RmsPropStep(
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
-        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.undo)
+        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.undo, x.mixed)
 
 
 def _check_eps(eps: float) -> None:

@@ -65,6 +65,18 @@ def agree(name: str, args: list[Any], message: object = "") -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=close * largest, err_msg=str(message))
 
 
+VALUES_AT = {"adam_loop": 5, "sgd_loop": 3, "rmsprop_loop": 5}
+"""Where steps have values in 16 bits; the factor of gradients is their last argument."""
+
+
+def drawn(name: str, seed: int) -> list[Any]:
+    """Arguments that the kernel takes: an update of masters is no step of float32 alone."""
+    args = CASES[name][0](np.random.default_rng(seed), "float32")
+    if name in VALUES_AT:
+        args[VALUES_AT[name]], args[-1] = None, 1.0
+    return args
+
+
 def test_the_table_has_these_kernels() -> None:
     for name, kernel in KERNELS.items():
         assert TABLE[name].cuda is kernel
@@ -73,17 +85,26 @@ def test_the_table_has_these_kernels() -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_computes_what_numpy_does(name: str) -> None:
-    draw, _, _ = CASES[name]
     for seed in range(DRAWS):
-        agree(name, draw(np.random.default_rng(seed), "float32"), seed)
+        agree(name, drawn(name, seed), seed)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_threads_take_several_numbers_where_there_are_many(name, monkeypatch) -> None:
     monkeypatch.setattr(launch, "MOST_BLOCKS", 2)
-    draw, _, _ = CASES[name]
     for seed in range(DRAWS // 4):
-        agree(name, draw(np.random.default_rng(seed), "float32"), seed)
+        agree(name, drawn(name, seed), seed)
+
+
+@pytest.mark.parametrize("name", VALUES_AT)
+def test_a_step_of_masters_is_left_to_others(name: str) -> None:
+    values = np.zeros(3, "float16")
+    for at, argument in ((VALUES_AT[name], values), (-1, 0.5)):
+        mine = on_device(drawn(name, 0))
+        mine[at] = argument
+        before = bits(from_device(mine))
+        assert KERNELS[name](*mine) is NotImplemented
+        assert bits(from_device(mine)) == before
 
 
 SIZES = [

@@ -140,7 +140,7 @@ def test_memory_that_has_no_room_for_a_block_is_refused() -> None:
     if steps.adam_loop.compiled is None:
         pytest.skip("the kernels were not compiled")
     arrays = drawn(RULES["adam"], 100, "float32")
-    numbers = (None, 0.9, 0.999, 1e-2, 1e-8, 0.0, 1.0)
+    numbers = (None, None, 0.9, 0.999, 1e-2, 1e-8, 0.0, 1.0, 1.0)
     before = [a.copy() for a in arrays]
     short = np.zeros(undo.NOTE_BYTES // 4 + 2, "float32")
     wrong = np.zeros(undo.NOTE_BYTES // 4 + 60, "float32")

@@ -10,7 +10,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 import nnmpi
 from nnmpi import nn, optim
 from nnmpi.optim.groups import Group
-from nnmpi.optim.optimizer import Operands
+from nnmpi.optim.operands import Operands
 
 STEPS = 24
 
@@ -33,6 +33,8 @@ def test_a_class_that_defines_an_update_says_whether_it_keeps_what_it_changes() 
     assert optim.AdamW.keeps_undo
     assert not Halved.keeps_undo
     assert Quartered.keeps_undo
+    assert optim.SGD.takes_mixed
+    assert not Quartered.takes_mixed
 
 
 def model() -> nn.Sequential:

@@ -3,10 +3,11 @@
 import pytest
 from helpers.laws import Law, of
 from helpers.training import laws_loss_scale
+from helpers.training.pipelined import run
 
 from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.optim import loss_scale
+from nnmpi.optim import SGD, Adam, Optimizer, RMSprop, loss_scale
 from nnmpi.optim.loss_scale import GROWTH_INTERVAL, LossScale
 
 
@@ -27,6 +28,17 @@ def test_gradients_that_float16_does_not_have_train_only_with_the_scale(
     assert laws_loss_scale.small_gradients_survive(comm_self()) > 0.5
     monkeypatch.setattr(LossScale, "of", lambda dtype: LossScale())
     assert laws_loss_scale.small_gradients_survive(comm_self()) < 0.25  # a few round up
+
+
+@pytest.mark.parametrize("rule", [SGD, Adam, RMSprop])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_update_that_takes_float32_alone_moves_masters_to_the_same_bits(
+    dtype: str, rule: type[Optimizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"dtype": dtype, "optimizer": rule.__name__.lower(), "clip_norm": 0.5}
+    wanted = run(comm_self(), **given).done["parameters_sha256"]
+    monkeypatch.setattr(rule, "takes_mixed", False)
+    assert run(comm_self(), **given).done["parameters_sha256"] == wanted
 
 
 def test_the_scale_is_that_of_pytorch_s_grad_scaler() -> None:

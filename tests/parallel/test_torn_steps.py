@@ -26,7 +26,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.kernels.steps import adam_loop
 from nnmpi.optim import Adam
 from nnmpi.optim.groups import Group
-from nnmpi.optim.optimizer import Operands
+from nnmpi.optim.operands import Operands
 from nnmpi.parallel.stores.journal import NO_JOURNAL
 from nnmpi.parallel.stores.node import NodeStore
 
@@ -132,8 +132,9 @@ def check_killed_in_update(case: Case, most: int) -> None:
     assert found == {TORN, TORN + 1}
 
 
+@pytest.mark.parametrize("name", ["a node", "masters"])
 def test_the_update_of_an_optimizer_that_keeps_nothing_is_finished_by_others(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def update(self: Adam, x: Operands, group: Group, plain: Callable[..., None]) -> None:
         plain(self, x._replace(undo=()), group)
@@ -141,7 +142,8 @@ def test_the_update_of_an_optimizer_that_keeps_nothing_is_finished_by_others(
     with cut_up(monkeypatch):
         monkeypatch.setattr(Adam, "_update", partialmethod(update, plain=Adam._update))
         monkeypatch.setattr(Adam, "keeps_undo", False)
-        check_killed_in_update(NODES["a node"], 9)
+        monkeypatch.setattr(Adam, "takes_mixed", False)
+        check_killed_in_update(NODES[name], 9)
 
 
 def test_a_rank_is_lost_that_finishes_the_update_of_another(

@@ -1,5 +1,5 @@
-"""What plans and stores both know of flat buffers: the scalars in front, the length of pieces, and
-what a node keeps of an update that may have to be finished by others (`stores/journal.py`).
+"""What plans and stores both know of flat buffers: the scalars in front, and what a node keeps of
+an update that may have to be finished by others (`stores/journal.py`).
 
 Scalars that are summed together with the gradients cost no message:
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Backend
 from nnmpi.kernels.undo import NOTE_BYTES
 
 LOSS, REQUEST, USED = 0, 1, 2
@@ -33,11 +32,6 @@ Stretch = tuple[int, int]
 def scalar_count(parameters: Sequence[object]) -> int:
     """How many scalars there are: the loss, the request, and one number a parameter."""
     return USED + len(parameters)
-
-
-def piece_of(on: Backend) -> int:
-    """How many gradients of 16 bits become float32 at a time, for the optimizer."""
-    return on.chunk_bytes // 64
 
 
 DECIDED = 4

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import CPU, Backend
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.config import Config
@@ -29,7 +28,6 @@ from nnmpi.parallel.arrangement.convolutions import (
 )
 from nnmpi.parallel.arrangement.flat_buffer import (
     DECIDED,
-    piece_of,
     record_length,
     undo_length,
 )
@@ -115,12 +113,6 @@ def noted(config: Config, parameters: int, dtype: np.dtype[Any]) -> int:
     """The bytes by which others can finish what a rank of a node has begun to update."""
     undo = undo_length(sums_of_optimizer(config), dtype) * dtype.itemsize
     return undo + record_length(DECIDED, parameters) * 8
-
-
-def scratch(a: Arrangement, n: int) -> int:
-    """The bytes through which the optimizer reads gradients of 16 bits, of n numbers."""
-    on = Backend("cuda", CPU.xp) if a.cluster.has_devices else CPU
-    return a.is_mixed * a.updated_dtype.itemsize * max(min(n, piece_of(on)), 1)
 
 
 def window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:

@@ -40,7 +40,6 @@ from nnmpi.parallel.arrangement.memory import (
     Memory,
     noted,
     running_sums,
-    scratch,
     sum_windows,
     window,
 )
@@ -119,7 +118,7 @@ def _copy(a: Arrangement, rank: int) -> Memory:
     n = _numbers(a, rank)
     whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
     sums, windows = running_sums(a, n), _windows(a, rank)
-    return Memory(whole, whole, sums, slots=scratch(a, n), windows=windows)
+    return Memory(whole, whole, sums, windows=windows)
 
 
 def _windows(a: Arrangement, rank: int) -> int:
@@ -142,14 +141,14 @@ def _on_node(a: Arrangement, rank: int) -> Memory:
         near = a.near_replicas(rank)
         rest += len(near) * noted(a.config, len(held.trained), a.updated_dtype)
         rest += running_sums(a, first)
-    return Memory(parameters, gradients, running_sums(a, own), slots=scratch(a, own), windows=rest)
+    return Memory(parameters, gradients, running_sums(a, own), windows=rest)
 
 
 def _sharded_state(a: Arrangement, rank: int) -> Memory:
     """Running sums of this rank's shards."""
     flat, own = a.model_on(rank).length * a.dtype.itemsize, _shards(a, rank)
     sums, windows = running_sums(a, own), _windows(a, rank)
-    return Memory(flat, flat, sums, slots=scratch(a, own), windows=windows)
+    return Memory(flat, flat, sums, windows=windows)
 
 
 def _sharded_gradients(a: Arrangement, rank: int) -> Memory:

@@ -102,7 +102,6 @@ class Update:
         """What is left of `apply` on this rank, whose gradients are summed, without messages."""
         self._mark(used)
         self._carry_out(decision, self._optimizer.step)
-        self._store.masters.round_to(self._store.flat)
         self.decision, self.version = decision, self.step + 1
 
     def finish_another(self, used: Sequence[bool], decision: Sequence[float]) -> None:
@@ -111,7 +110,6 @@ class Update:
         if self._store.journal.noted(self.step) is None:
             self._store.journal.begin(self.step, used)
         self._carry_out(decision, self._optimizer.repeat)
-        self._store.masters.round_to(self._store.flat)
 
     def _carry_out(self, decision: Sequence[float], update: Callable[[float], None]) -> Outcome:
         """What ranks have decided on: to clip, and to call `update` with a factor of the rate."""

@@ -78,10 +78,10 @@ class JournaledNodeStore(NodeStore):
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
-        for values, grads, own in super().updates(start, end, sums, at):
-            part = self.journal.rest(len(values))
+        for own in super().updates(start, end, sums, at):
+            part = self.journal.rest(len(own.values))
             if part.start < part.stop:
-                yield values[part], grads[part], {name: s[part] for name, s in own.items()}
+                yield own.part(part)
 
     def scale(self, array: Array, factor: float) -> None:
         part = self.journal.rest(len(array))

@@ -14,6 +14,7 @@ from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
+from nnmpi.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
@@ -23,8 +24,6 @@ from nnmpi.parallel.stores.journal import NO_JOURNAL, NoJournal, Noted
 from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
 from nnmpi.parallel.stores.pages import IN_MEMORY, InMemory
 from nnmpi.parallel.wire import Transfer
-
-BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
 
 NOTHING = Shard(0, 0, 0)
 """A shard without numbers."""
@@ -87,7 +86,7 @@ class LocalStore(FlatStore):
         if self._scaler is None:
             return NoMasters()
         n = shards[-1].packed.stop if shards else 0
-        return Masters(shards, memory(n), self.on, self._scaler)
+        return Masters(memory(n), self._scaler)
 
     # ---- values
 
@@ -156,7 +155,13 @@ class LocalStore(FlatStore):
 
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
-        return sum(squares(g, self.pages) for lo, hi in counted for *_, g in self.owned(lo, hi))
+        shards = (shard for lo, hi in counted for shard in self.own_shards(lo, hi))
+        return self.squares_of(shards)
+
+    def squares_of(self, shards: Iterable[Shard]) -> Array:
+        """The sum of squares of the gradients in these shards, as an update reads them."""
+        gradients = (self.shard_gradient(shard) for shard in shards)
+        return sum(squares(g, self.pages, self.masters.factor) for g in gradients)
 
     # ---- a step
 
@@ -164,7 +169,7 @@ class LocalStore(FlatStore):
         """Starts a step: no parameter has a gradient."""
         for p in self.parameters:
             p.grad = None
-        self.masters.begin(self.flat)
+        self.masters.begin()
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
@@ -180,14 +185,20 @@ class LocalStore(FlatStore):
         """All sums are complete: from here on `flat_grad` holds them."""
 
     def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
-        return self.masters.owned(self, self.own_shards(start, end))
+        for shard, values, gradient in super().owned(start, end):
+            yield shard, self.masters.updated(shard, values), gradient
+
+    def mixed(self, shard: Shard) -> Mixed:
+        return self.masters.mixed(self.shard_values(shard))
 
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
-        for values, grads, own in super().updates(start, end, sums, at):
-            for v, g, *s in self.pages.in_turn(values, grads, *own.values()):
-                yield v, g, dict(zip(own, s, strict=True))
+        for values, grads, own, mixed in super().updates(start, end, sums, at):
+            beside = [] if mixed.values is None else [mixed.values]
+            for v, g, *s in self.pages.in_turn(values, grads, *own.values(), *beside):
+                found = mixed._replace(values=s.pop() if beside else None)
+                yield UpdateArrays(v, g, dict(zip(own, s, strict=True)), found)
 
     def scale(self, array: Array, factor: float) -> None:
         for (piece,) in self.pages.in_turn(array):
@@ -207,10 +218,6 @@ class LocalStore(FlatStore):
 
     def settle(self) -> None:
         """Returns when every rank has updated the parameters that it owns."""
-        self.masters.round_to(self.flat)
-
-    def slot_bytes(self) -> int:
-        return self.masters.scratch_bytes
 
     # ---- when ranks are lost
 
@@ -243,14 +250,16 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def squares(g: Array, pages: InMemory = IN_MEMORY) -> Array:
-    """The sum of squares, in blocks that are too short for BLAS to share out among threads.
-
-    So ranks with different numbers of threads get the same bits.
-    """
-    xp = backend.xp_of(g)
+def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array:
+    """The sum of squares of factor * g: of blocks in float32, or in float64 of such numbers, of
+    these in float64; so the threads of BLAS change nothing."""
+    xp, dtype = backend.xp_of(g), wide(g.dtype)
     if not backend.of(g).is_host:
+        g = g.astype(dtype, copy=False) if factor == 1 else g.astype(dtype) * dtype.type(factor)
         return xp.dot(g, g)
-    pieces = (piece for (piece,) in pages.in_turn(g))
-    blocks = (piece[i : i + BLOCK] for piece in pieces for i in range(0, len(piece), BLOCK))
-    return xp.array(sum(float(b @ b) for b in blocks))
+    found: list[float] = []
+    for (piece,) in pages.in_turn(g):
+        sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
+        squares_loop(piece, factor, sums)
+        found += sums.tolist()
+    return np.array(sum(found))

@@ -28,7 +28,7 @@ from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
-from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.weight_slots import WeightSlots
 from nnmpi.parallel.wire import wire_of
 
@@ -155,8 +155,7 @@ class ZeroStore(LocalStore):
     def totals(self, counted: Sequence[Stretch]) -> Array:
         order = float(self._values.order)
         shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
-        own = [squares(gradient) for *_, gradient in self.masters.owned(self, shards)]
-        row = np.array([*self.on_host(own), order, order**2])
+        row = np.array([*self.on_host([self.squares_of(shards)]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
         if orders**2 != self.dp.size * squared:  # as it is if, and only if, all orders are equal

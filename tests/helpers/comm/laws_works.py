@@ -274,3 +274,14 @@ def short_sums_wait_among_works(comm: Comm) -> None:
     comm.all_reduce(z, "shared")
     assert comm._progress.log.calls[-1].elements == 900
     assert comm._progress.log.calls[-1].file == __file__
+
+
+def short_sums_of_matrices_wait_for_late_ranks(comm: Comm) -> None:
+    """The sum has the shape of the array, also on ranks that others keep waiting."""
+    expected = np.full((2, 3), sum(range(comm.size)), np.float32)
+    for late in range(comm.size):
+        x = np.full((2, 3), comm.rank, np.float32)
+        if comm.rank == late:
+            time.sleep(0.05)
+        comm.all_reduce(x, "shared")
+        np.testing.assert_array_equal(x, expected)

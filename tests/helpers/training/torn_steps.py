@@ -45,7 +45,7 @@ def build() -> nn.Module:
 
 def torn_within(*args: Any, compiled: Callable[..., Any]) -> Any:
     """A compiled kernel that is killed between any two blocks, and within the one in the middle."""
-    arrays, numbers, kept = args[:5], args[5:11], args[11:]
+    arrays, numbers, kept = args[:6], args[6:13], args[13:]
     n = len(arrays[0])
     last, stop = n // 2, n // 2 + min(n // 2, 16)
     if not kept or stop == last or undo.note(*kept)[0] % (1 << undo.LENGTH_BITS):
@@ -57,7 +57,8 @@ def torn_within(*args: Any, compiled: Callable[..., Any]) -> Any:
     run(slice(last))
     run(slice(last, stop))
     undo.note(*kept)[0] -= ((stop - last) << undo.LENGTH_BITS) - (stop - last)
-    for a in (arrays[0], *arrays[2:4]):
+    values = [] if arrays[5] is None else [arrays[5]]
+    for a in (arrays[0], *arrays[2:4], *values):
         a[last:stop:2] = np.nan
     return run(slice(last, n))
 

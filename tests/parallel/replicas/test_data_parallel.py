@@ -17,13 +17,14 @@ from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
 from nnmpi.data.loader import BatchSplit
 from nnmpi.kernels import progress_hook
+from nnmpi.kernels.steps import BLOCK_OF_SQUARES
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.arrangement.flat_buffer import USED, scalar_count
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
-from nnmpi.parallel.stores.local import BLOCK, LocalStore, StoreSpec, squares
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
 from nnmpi.run.report import Event, NullReport
 
 
@@ -265,10 +266,8 @@ def test_a_thread_that_mpi_does_not_allow_is_refused(monkeypatch: pytest.MonkeyP
 # ---- norms
 
 
-def test_squares_are_summed_in_blocks_that_blas_does_not_share_out() -> None:
+def test_squares_are_summed_alike_whatever_the_threads_of_blas() -> None:
     g = np.random.default_rng(0).standard_normal(100_001).astype("float32")
-    blocks = [g[i : i + BLOCK] for i in range(0, len(g), BLOCK)]
-    assert BLOCK <= 10_000
     total = float(squares(g))
-    assert total == sum(float(b @ b) for b in blocks)
+    assert BLOCK_OF_SQUARES <= 10_000
     assert total == pytest.approx(float((g.astype("float64") ** 2).sum()), rel=1e-6)
