@@ -26,13 +26,13 @@ def used_memory(on: Backend) -> int:
 
 def nccl(on: Backend) -> Any:
     """The NCCL of the array library; raises ValueError where it has none."""
-    try:
-        return import_module(f"{on.xp.__name__}.cuda.nccl")
-    except ImportError as error:
+    found = import_module(f"{on.xp.__name__}.cuda.nccl")
+    if not found.available:  # CuPy warns where the library is missing, and raises nothing
         raise ValueError(
-            f"allreduce nccl: {on.xp.__name__} finds no NCCL ({error}): install the package "
+            f"allreduce nccl: {on.xp.__name__} finds no NCCL: install the package "
             "nvidia-nccl-cu12 (or cu13, as CuPy), or use --allreduce ring"
-        ) from None
+        )
+    return found
 
 
 class StreamEvent(Protocol):

@@ -5,7 +5,7 @@ ml_dtypes adds and multiplies a number of bfloat16 in 8 ns, so on the host kerne
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -126,14 +126,43 @@ def computed(a: Array) -> Array:
     return cast(a, np.float32) if on_host_in_16_bits(a) else a
 
 
+def in_16_bits(array: Any) -> bool:
+    """Whether this is an array in 16 bits."""
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and is_half(dtype)
+
+
+def on_device_in_16_bits(array: Any) -> bool:
+    """Whether a device has this array, in 16 bits."""
+    return in_16_bits(array) and not on_host_in_16_bits(array)
+
+
+def halves_in_float32(
+    op: Callable[..., Result], which: Callable[[Any], bool] = in_16_bits
+) -> Callable[..., Result]:
+    """The op, but of arrays in 16 bits `in_float32`: of squares beyond 65504, and of sums."""
+
+    @wraps(op)
+    def computing(*arrays: Any, **options: Any) -> Result:
+        if any(map(which, arrays)):
+            return in_float32(partial(op, **options), *arrays)
+        return op(*arrays, **options)
+
+    return computing
+
+
+device_in_float32 = partial(halves_in_float32, which=on_device_in_16_bits)
+"""The same for devices alone: an op whose kernels do so by themselves on the host."""
+
+
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
     """An op on copies in float32, which are kept for the backward pass where it reads them. Python
     numbers stay as they are.
 
     Its value and the gradients have the type of the first array that has 16 bits.
     """
-    dtype = next(a.dtype for a in arrays if on_host_in_16_bits(a))
-    result = op(*map(computed, arrays))
+    dtype = next(a.dtype for a in arrays if in_16_bits(a))
+    result = op(*(cast(a, np.float32) if in_16_bits(a) else a for a in arrays))
     plain = result.prepare
 
     def prepare(g: Array, needs: Sequence[bool]) -> Any:

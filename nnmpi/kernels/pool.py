@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import is_float, on_host_in_16_bits
+from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result, epilogue
-from nnmpi.kernels.halves import by_float32, in_float32
+from nnmpi.kernels.halves import by_float32, in_16_bits, in_float32
 from nnmpi.kernels.window import Window, Windows
 
 _2X2 = (Window(2, 2), Window(2, 2))
@@ -103,7 +103,7 @@ def _max_pool_2x2(x: Array) -> Result:
 
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
     """The sum of each window of x (N, C, H, W), divided by how many numbers it counts."""
-    if on_host_in_16_bits(x):
+    if in_16_bits(x):
         op = partial(avg_pool2d, windows=windows, count_include_pad=count_include_pad)
         return in_float32(op, x)
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
@@ -152,7 +152,7 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
     Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), columns likewise: two
     products with matrices of shares.
     """
-    if on_host_in_16_bits(x):
+    if in_16_bits(x):
         return in_float32(partial(adaptive_avg_pool2d, size=size), x)
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     n, H, W, C = xl.shape

@@ -1,7 +1,10 @@
 """Rows of matrices by integers: the mask of dropout, the gradient of an embedding."""
 
+import numpy as np
+
 from nnmpi import keyed
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import wide
 from nnmpi.native.table import InOut, Out, kernel
 
 
@@ -25,4 +28,34 @@ def dropout_mask_loop(
 @kernel
 def embedding_gradient_loop(g: Array, index: Array, dw: InOut) -> None:
     """dw[index] += g, one after the other."""
-    xp_of(dw).add.at(dw, index, g)
+    add_rows(dw, index, g)
+
+
+def add_rows(to: Array, index: Array, g: Array) -> None:
+    """to[index] += g of rows, with the same bits in each run; on a device in float32 at least."""
+    xp = xp_of(to)
+    if isinstance(to, np.ndarray):
+        xp.add.at(to, index, g)
+        return
+    index = index.reshape(-1) % max(len(to), 1)
+    order = xp.argsort(index, kind="stable")
+    rows, kind = index[order], wide(to.dtype)
+    total = xp.zeros((len(to), *to.shape[1:]), kind)
+    g = g.reshape(-1, *to.shape[1:])[order].astype(kind)
+    last = xp.ones(rows.shape, bool)
+    last[:-1] = rows[1:] != rows[:-1]
+    shape = (-1, *[1] * (to.ndim - 1))
+    # a row gets one sum and zeros, whose order changes no bit
+    xp.add.at(total, rows, xp.where(last.reshape(shape), _sums_so_far(g, rows, shape), 0))
+    to += total.astype(to.dtype)
+
+
+def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
+    """The sum of the gradients g of equal rows, which are sorted, up to each of them."""
+    xp, step = xp_of(g), 1
+    while step < len(rows):
+        same = (rows[step:] == rows[:-step]).reshape(shape)
+        before = xp.where(same, g[:-step], 0)
+        g[step:] += before
+        step *= 2
+    return g

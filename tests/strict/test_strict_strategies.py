@@ -1,11 +1,11 @@
 """On a device: strategies that the table of conformance lacks, files, and other arrangements."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import strictarray
 from helpers.datafiles import refused
 from helpers.training.on_device import on_device
 from helpers.training.pipelined import (
@@ -103,7 +103,7 @@ def test_a_run_is_rearranged_and_saved_and_goes_on_elsewhere(tmp_path: Path) -> 
         np.testing.assert_array_equal(array, saved[name], err_msg=name)
 
 
-def test_a_library_without_nccl_is_refused() -> None:
-    none: Any = SimpleNamespace(__name__="no_arrays")
-    with refused("allreduce nccl: no_arrays finds no NCCL", "use --allreduce ring"):
-        device.nccl(Backend("cuda", none))
+def test_a_library_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strictarray.cuda.nccl.available", False)  # what CuPy's module says then
+    with refused("allreduce nccl: strictarray finds no NCCL", "use --allreduce ring"):
+        device.nccl(Backend("cuda", strictarray))

@@ -98,6 +98,9 @@ UFUNCS = words("""
     true_divide trunc
 """)
 
+NO_BFLOAT16 = frozenset(words("argmax argmin argpartition argsort partition sort"))
+"""Functions without it, beside ufuncs, whose `types` say so: `Ufunc`."""
+
 WAITING = frozenset(words("argwhere bincount flatnonzero nonzero unique"))
 
 METHODS = words("""
@@ -172,6 +175,10 @@ class Ufunc:
         self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind"
     ) -> Any:
         _check("out", out, "out")
+        if self.__name__ in ("logical_not", "logical_xor"):  # whose `types` have no E in CuPy
+            for a in args:
+                if getattr(a, "dtype", None) == "bfloat16":
+                    raise TypeError(f"cupy.{self.__name__} has no bfloat16")
         to = {} if out is None else {"out": out}
         return call(self._ufunc, *map(allowed, args), **to, dtype=dtype, casting=casting)
 
@@ -231,10 +238,18 @@ def _function(name: str, signature: str) -> Callable[..., Any]:
             _check(kind, value, name)
         if name in WAITING:
             note(name)
+        _refuse_bfloat16(name, args)
         return call(plain, *args, **named)
 
     function.__name__ = name
     return function
+
+
+def _refuse_bfloat16(name: str, args: tuple[Any, ...]) -> None:
+    """Raises TypeError where CuPy 14.2 has no loop, or no product, for bfloat16."""
+    axes = [a.ndim for a in args if isinstance(a, ndarray) and a.dtype.name == "bfloat16"]
+    if axes and (name in NO_BFLOAT16 or (name == "matmul" and max(axes) > 2)):
+        raise TypeError(f"cupy.{name} has no bfloat16 of {max(axes)} axes")
 
 
 def parse(signature: str) -> tuple[list[str], list[str], list[str]]:

@@ -1,14 +1,12 @@
 """Activations with an op of their own."""
 
 from collections.abc import Callable
-from functools import partial
 
 from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import by_float32, in_float32, multiplied
+from nnmpi.kernels.halves import by_float32, device_in_float32, halves_in_float32, multiplied
 from nnmpi.native.table import Kernel
 
 
@@ -19,6 +17,7 @@ def _smooth(a: Array, loop: Kernel) -> Result:
     return Result(y, (lambda g, out: multiplied(g, slope),))
 
 
+@device_in_float32
 def silu(a: Array) -> Result:
     """a * sigmoid(a)."""
     return _smooth(a, kernels.silu_loop)
@@ -57,10 +56,9 @@ def prelu(a: Array, w: Array) -> Result:
     )
 
 
+@halves_in_float32
 def elu(a: Array, *, alpha: float) -> Result:
     """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
-    if on_host_in_16_bits(a):
-        return in_float32(partial(elu, alpha=alpha), a)
     xp = xp_of(a)
     low, positive = xp.minimum(a, 0), (a > 0).astype(a.dtype)
     return Result(
@@ -69,10 +67,9 @@ def elu(a: Array, *, alpha: float) -> Result:
     )
 
 
+@halves_in_float32
 def softplus(a: Array, *, beta: float, threshold: float) -> Result:
     """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold."""
-    if on_host_in_16_bits(a):
-        return in_float32(partial(softplus, beta=beta, threshold=threshold), a)
     xp, z = xp_of(a), a * beta
     y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z)))
     return Result(
@@ -81,11 +78,13 @@ def softplus(a: Array, *, beta: float, threshold: float) -> Result:
     )
 
 
+@device_in_float32
 def gelu(a: Array) -> Result:
     """a * Phi(a), with Phi the distribution function of the standard normal."""
     return _smooth(a, kernels.gelu_loop)
 
 
+@device_in_float32
 def gelu_tanh(a: Array) -> Result:
     """a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715 a^3): about gelu(a)."""
     return _smooth(a, kernels.gelu_tanh_loop)

@@ -5,14 +5,13 @@ from functools import partial
 from string import ascii_letters
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import in_float32
+from nnmpi.kernels.halves import in_16_bits, in_float32
 
 
 def einsum(*arrays: Array, equation: str) -> Result:
     """The sum over all letters that are not in the output of the product of the elements."""
-    if any(map(on_host_in_16_bits, arrays)):
+    if any(map(in_16_bits, arrays)):
         return in_float32(partial(einsum, equation=equation), *arrays)
     xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
     sizes: dict[str, int] = {}

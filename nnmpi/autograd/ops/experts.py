@@ -14,9 +14,8 @@ from typing import Any
 
 from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import in_float32
+from nnmpi.kernels.halves import in_16_bits, in_float32
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
     "gelu": activations.gelu,
@@ -84,7 +83,7 @@ def route(
     those in x chose each expert (N, 1, E), and returns how many before these did, and how many of
     all. Then the gradient of w is a term.
     """
-    if on_host_in_16_bits(x):
+    if in_16_bits(x):
         whole: dict[str, Any] = {"tokens": tokens, "counted": counted, "samples": samples}
         op = partial(route, top_k=top_k, factor=factor, auxiliary=auxiliary, **whole)
         return in_float32(op, x, w)
@@ -136,7 +135,7 @@ def experts(
     as its capacity; slots that no token is in hold zeros. So each product is one of matrices with N
     slots rows, for all experts, and what is kept does not depend on the samples.
     """
-    if on_host_in_16_bits(x):
+    if in_16_bits(x):
         op = partial(experts, slots=slots, activation=activation, start=start)
         return in_float32(op, x, gates, w1, b1, w2, b2)
     xp, E, shape, of_gates, dtype = xp_of(x), len(w1), x.shape, gates.shape, gates.dtype

@@ -24,7 +24,7 @@ def matmul(a: Array, b: Array) -> Result:
     """a @ b with NumPy's rules: 1-D arguments are vectors, leading axes broadcast."""
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
-    if on_host_in_16_bits(a) or on_host_in_16_bits(b):
+    if any(on_host_in_16_bits(m) or m.dtype.name == "bfloat16" for m in (a, b)):
         return in_float32(matmul, a, b)
     if a.dtype != b.dtype and (is_half(a.dtype) or is_half(b.dtype)):
         half = a.dtype if is_half(a.dtype) else b.dtype

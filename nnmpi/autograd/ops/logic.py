@@ -6,6 +6,7 @@ from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
+from nnmpi.kernels.halves import cast
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
@@ -57,9 +58,14 @@ def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
+def _sortable(a: Array) -> Array:
+    """The array, but of bfloat16 in float32: CuPy has no argsort and argmax of bfloat16."""
+    return cast(a, "float32") if a.dtype.name == "bfloat16" else a
+
+
 def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
     """The places of the elements in ascending order, equal ones and NaNs (last) in theirs."""
-    xp, n = xp_of(a), a.shape[axis]
+    xp, n, a = xp_of(a), a.shape[axis], _sortable(a)
     if not descending:
         return Result(xp.argsort(a, axis=axis, kind="stable"), ())
     order = xp.argsort(xp.flip(a, axis=axis), axis=axis, kind="stable")
@@ -69,4 +75,4 @@ def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
 def argmax(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
     """The index of the largest element over `axis`, the first of equal ones."""
     check_not_empty("argmax", a, axis)
-    return Result(xp_of(a).argmax(a, axis=axis, keepdims=keepdims), ())
+    return Result(xp_of(a).argmax(_sortable(a), axis=axis, keepdims=keepdims), ())

@@ -10,6 +10,7 @@ import numpy as np
 from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
+from nnmpi.kernels.rows import add_rows
 
 Shape = tuple[int, ...]
 
@@ -116,12 +117,22 @@ def getitem(a: Array, *, index: Any) -> Result:
     def vjp(g: Array, out: Array | None) -> Array:
         da = xp.zeros(before, g.dtype)
         if basic is None:
-            xp.add.at(da, kept, g)
+            _add_at(da, kept, g)
         else:
             da[kept] = g
         return da
 
     return Result(a[kept], (vjp,), is_view=basic is not None)
+
+
+def _add_at(to: Array, index: Any, g: Array) -> None:
+    """to[index] += g, once for every time that an index occurs."""
+    xp = xp_of(to)
+    if isinstance(to, np.ndarray):
+        xp.add.at(to, index, g)
+    else:
+        places = xp.arange(to.size).reshape(to.shape)[index]
+        add_rows(to.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
 def _basic(index: Any) -> tuple[Any, ...] | None:

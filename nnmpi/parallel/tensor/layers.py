@@ -34,6 +34,7 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.kernels.linear import gradients
+from nnmpi.kernels.rows import add_rows
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
@@ -299,7 +300,7 @@ def sharded_lookup(
     def vjp(g: Array, out: Array | None) -> Array:
         here, rows = found()
         dw = xp.zeros(w.shape, g.dtype)
-        xp.add.at(dw, rows, side.whole(g)[here])
+        add_rows(dw, rows, side.whole(g)[here])
         if padding is not None and start <= padding < start + len(w):
             dw[padding - start] = 0
         return dw
