@@ -62,6 +62,7 @@ from nnmpi.config import Config as Config
 from nnmpi.nn.random_numbers import random as random
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
+from nnmpi.notebook import load_ipython_extension as load_ipython_extension
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
 from nnmpi.run.report.plot import plot as plot
