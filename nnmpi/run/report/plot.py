@@ -89,6 +89,13 @@ def picture(runs: Sequence[RunLog]) -> str | None:
     return file.getvalue()
 
 
+def epochs_figure(start: Event, epochs: Sequence[Event]) -> "Figure | None":
+    """The epochs of a run so far; None without matplotlib, or if there are none."""
+    if not epochs or cli.picture_problem("run.png"):
+        return None
+    return _figure([_run(start, epochs)], "epochs", False)
+
+
 def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
     from matplotlib.figure import Figure
 
