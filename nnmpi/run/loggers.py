@@ -220,7 +220,7 @@ class Trackio(Logger):
 
     def end(self) -> None:
         """Waits until it is written."""
-        self._to.finish()
+        self._module.finish()  # that of the run would say so again when Python ends
 
 
 class WandB(Trackio):

@@ -1,7 +1,10 @@
 """Loggers write what a run says; the real libraries, offline, and what is in their files."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,6 +140,15 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert test == [e["test_loss"] for e in epochs]
     assert any(row["layout"]["_type"] == "trackio.html" for row in rows if "layout" in row)
     assert SQLiteStorage.get_run_config("flowers", "one")["model"] == "iris-mlp"
+
+
+@needs("trackio")
+def test_what_a_library_says_is_not_in_the_json(tmp_path: Path) -> None:
+    options = [f"--{name}={value}" for name, value in IRIS.items()]
+    command = [sys.executable, "-m", "nnmpi.train", *options, "--json", "--logger=trackio:flowers"]
+    env = {**os.environ, "TRACKIO_DIR": str(tmp_path)}
+    run = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=200)
+    assert [json.loads(line)["event"] for line in run.stdout.splitlines()][-1] == "done"
 
 
 def records(file: Path) -> Iterator[Any]:
