@@ -62,6 +62,8 @@ from nnmpi.config import Config as Config
 from nnmpi.nn.random_numbers import random as random
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
+from nnmpi.notebook import load_ipython_extension as load_ipython_extension
+from nnmpi.run import loggers as loggers
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
 from nnmpi.run.report.plot import plot as plot
@@ -70,11 +72,15 @@ from nnmpi.run.trainer import Trainer as Trainer
 from nnmpi.version import __version__ as __version__
 
 __path__.append(f"{__path__[0]}/commands")  # see there
+_MODULES = ("blas", "collectives", "loggers", "nn", "optim")
 __all__ = [
     name
     for name, value in globals().items()
     if not name.startswith("_")
-    and (not isinstance(value, _types.ModuleType) or name in ("blas", "collectives", "nn", "optim"))
+    and (
+        not isinstance(value, _types.ModuleType)
+        or name in ("blas", "collectives", "loggers", "nn", "optim")
+    )
 ]
 """The names above: an import binds submodules too, as `config`, which are not of the library."""
 

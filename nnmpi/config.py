@@ -233,18 +233,18 @@ class Config:
         None, "start from a saved model: a safetensors file, or a folder of GPT-2"
     )
     load_partial: bool = _files(
-        False,
-        "with --load: take the tensors whose names and shapes fit, and list the others, which keep "
-        "their initial values",
+        False, "with --load: take tensors whose names and shapes fit; others keep initial values"
     )
     log: str | None = _files(None, "write events to this file, one JSON a line")
     append: bool = _files(False, "add to the --log of another run, below what it has")
-    trace: str | None = _files(
-        None, "write what each rank does when to this file, as a Chrome/Perfetto trace"
+    trace: str | None = _files(None, "write what ranks do when to a file, for Chrome/Perfetto")
+    logger: str | None = _files(
+        None,
+        "write numbers and pictures for tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
+        "trackio:PROJECT",
+        form=terms.logger,
     )
-    checkpoint_dir: str | None = _checkpoints(
-        None, "directory of checkpoints, which all ranks share"
-    )
+    checkpoint_dir: str | None = _checkpoints(None, "directory of checkpoints of all ranks")
     save_every: str | None = _checkpoints(
         None,
         "write a checkpoint every N steps (100), seconds (600s) or epochs ('2 epochs'), while "

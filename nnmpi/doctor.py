@@ -4,6 +4,7 @@ Each check says what it found, and what is wrong with it, if anything. What may 
 process (MPI) is tried in a process of its own. Exit status: 0 all is well, 1 there is a problem.
 """
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -268,15 +269,20 @@ def _try(command: list[str]) -> tuple[int, str]:
     return done.returncode, (named or lines or [f"exit status {done.returncode}"])[0]
 
 
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    description = (__doc__ or "").partition("\n")[0]
+    p = cli.Parser(prog="python -m nnmpi.doctor", description=description)
+    what = "first remove the shared memory and the folders of jobs that were killed"
+    p.add_argument("--clean", action="store_true", help=what)
+    return p
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs all checks and prints each as soon as it is known; returns the exit status."""
 
     def command() -> int:
-        description = (__doc__ or "").partition("\n")[0]
-        p = cli.Parser(prog="python -m nnmpi.doctor", description=description)
-        what = "first remove the shared memory and the folders of jobs that were killed"
-        p.add_argument("--clean", action="store_true", help=what)
-        if p.parse_args(arguments).clean:
+        if parser().parse_args(arguments).clean:
             clean()
         width, problems = max(map(len, CHECKS)), 0
         for name, check in CHECKS.items():

@@ -172,6 +172,20 @@ def size(spec: str) -> float:
     return nbytes
 
 
+LOGGERS = ("tensorboard", "mlflow", "wandb", "trackio")
+
+
+def logger(spec: str) -> tuple[str, str]:
+    """The name and the place of `tensorboard:FOLDER`, or of another of LOGGERS."""
+    name, _, where = spec.partition(":")
+    if name not in LOGGERS or not where:
+        raise ValueError(
+            f"{quoted(spec)} is no logger: give tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
+            "trackio:PROJECT"
+        )
+    return name, where
+
+
 class Augment(NamedTuple):
     """How images are varied: moved by up to so many pixels, and mirrored left to right."""
 

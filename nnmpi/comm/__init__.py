@@ -29,6 +29,7 @@ from nnmpi.comm.mpi_ranks import mpi_versions as mpi_versions
 from nnmpi.comm.mpi_ranks import world as world
 from nnmpi.comm.progress import Work as Work
 from nnmpi.comm.thread_ranks import comm_self as comm_self
+from nnmpi.comm.thread_ranks import run as threads  # noqa: F401
 from nnmpi.comm.transport.base import AbortedError as AbortedError
 from nnmpi.comm.transport.base import MessageLengthError as MessageLengthError
 from nnmpi.comm.transport.base import NoRoomError as NoRoomError

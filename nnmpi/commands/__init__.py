@@ -1,5 +1,30 @@
-"""Commands with names of the standard library's modules: `nnmpi.tokenize` is found here.
+"""The commands of nnmpi, and those whose names others have.
 
-In `nnmpi/` itself the file would be taken for the standard library's wherever Python starts in that
-folder. So `nnmpi/__init__.py` adds this folder to where submodules of `nnmpi` are looked for.
+`nnmpi.tokenize` is found here: in `nnmpi/` itself the file would be taken for the standard
+library's wherever Python starts in that folder, and `nnmpi/plot.py` for the function `nnmpi.plot`.
+So `nnmpi/__init__.py` adds this folder to where submodules of `nnmpi` are looked for.
 """
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """The module whose `parser()` has the options, and what the command does."""
+
+    parser: str
+    text: str
+
+
+COMMANDS = {
+    "train": Command("nnmpi.train", "train a model, under mpirun on many ranks"),
+    "simulate": Command("nnmpi.simulate", "price and draw plans and layouts, without MPI"),
+    "plan": Command("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
+    "measure": Command("nnmpi.measure", "measure what a machine takes for a model, for plan"),
+    "plot": Command("nnmpi.commands.plot", "draw loss and accuracy of runs, from their logs"),
+    "generate": Command("nnmpi.run.text.generate_command", "generate text with a saved model"),
+    "tokenize": Command("nnmpi.commands.tokenize", "write the tokens of a text to a file"),
+    "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),
+    "doctor": Command("nnmpi.doctor", "check the installation"),
+    "completion": Command("nnmpi.commands.completion", "print the completion of a shell"),
+}
+"""`nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""

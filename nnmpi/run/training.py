@@ -26,6 +26,7 @@ from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
+from nnmpi.run.loggers import loggers_of
 from nnmpi.run.no_session import NO_SESSION, SPARE
 from nnmpi.run.planning.at_start import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
@@ -83,7 +84,9 @@ class Training:
         it."""
         build, data, loss, metrics, callbacks, optimizer, schedule, _ = self._given
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
-        self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
+        self.callbacks = all_or_none(
+            comm, lambda: [*check_callbacks(callbacks), *loggers_of(config)]
+        )
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
         self.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
         self.sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)

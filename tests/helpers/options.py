@@ -6,6 +6,7 @@ from typing import Any
 from nnmpi.option import kind_of
 
 TEXTS = {
+    "logger": "tensorboard:runs",
     "order": "pp,tp,dp",
     "layout": "batch:dp,channels:tp,0=column",
     "lr_schedule": "warmup:5+cosine",

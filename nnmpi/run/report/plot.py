@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ from nnmpi.user_files import content, parsed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
 """What x may be, and its key in the event of an epoch."""
@@ -74,6 +76,27 @@ def plot(
         if AXES[x] not in run.epochs:
             others = " or ".join(name for name, key in AXES.items() if key in run.epochs)
             raise ValueError(f"log {shown(run.name)} has no {x}; draw it over {others}")
+    with refusing(out, "write", "name another file"):
+        _figure(runs, x, everything).savefig(out, dpi=120)
+
+
+def picture(runs: Sequence[RunLog]) -> str | None:
+    """An SVG document of loss and accuracy over epochs; None without matplotlib."""
+    if cli.picture_problem("run.svg"):
+        return None
+    file = StringIO()
+    _figure(runs, "epochs", False).savefig(file, format="svg")
+    return file.getvalue()
+
+
+def epochs_figure(start: Event, epochs: Sequence[Event]) -> "Figure | None":
+    """The epochs of a run so far; None without matplotlib, or if there are none."""
+    if not epochs or cli.picture_problem("run.png"):
+        return None
+    return _figure([_run(start, epochs)], "epochs", False)
+
+
+def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
     from matplotlib.figure import Figure
 
     panels = _panels(runs, AXES[x], everything)
@@ -88,8 +111,7 @@ def plot(
     tasks = {run.task for run in runs}
     title = _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
     figure.suptitle(title, size=16, x=0.01, ha="left")
-    with refusing(out, "write", "name another file"):
-        figure.savefig(out, dpi=120)
+    return figure
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +15,9 @@ from helpers.runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer
+from nnmpi.commands.plot import main
 from nnmpi.run.report.plot import read_log, read_logs
 
-ROOT = Path(__file__).resolve().parents[3]
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
 )
@@ -301,15 +300,10 @@ def test_matplotlib_is_imported_when_something_is_drawn(
         nnmpi.plot(write(tmp_path / "log", START, *epochs()), out=tmp_path / "p.png")
 
 
-@pytest.fixture
-def script() -> Any:
-    return runpy.run_path(str(ROOT / "scripts" / "draw_log.py"))["main"]
-
-
 @needs_matplotlib
-def test_the_script_draws(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = [str(write(tmp_path / f"{name}.jsonl", START, *epochs())) for name in "ab"]
-    assert script([*logs, "--x", "seconds", "-o", str(tmp_path / "p.png")]) == 0
+    assert main([*logs, "--x", "seconds", "-o", str(tmp_path / "p.png")]) == 0
     assert (tmp_path / "p.png").stat().st_size > 5000
     assert capsys.readouterr() == ("", "")
 
@@ -322,11 +316,11 @@ def test_the_script_draws(script: Any, tmp_path: Path, capsys: pytest.CaptureFix
         pytest.param("none.jsonl -o p.png", "No such file", marks=needs_matplotlib),
     ],
 )
-def test_wrong_use_of_the_script_is_one_line(
-    arguments: str, words: str, script: Any, capsys: pytest.CaptureFixture[str]
+def test_wrong_use_of_the_command_is_one_line(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert script(arguments.split()) == 2
+    assert main(arguments.split()) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    assert err.startswith("draw_log.py: ")
+    assert err.startswith("nnmpi.plot: ")
     assert words in err

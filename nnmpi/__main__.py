@@ -1,0 +1,42 @@
+"""The command `nnmpi NAME ...`, which is `python -m nnmpi.NAME ...`; only that one is imported.
+
+Exit status: that of the command; 2 if there is none of this name.
+"""
+
+import runpy
+import sys
+
+from nnmpi import cli
+from nnmpi.commands import COMMANDS
+from nnmpi.quoting import nearest, quoted
+from nnmpi.version import __version__
+
+
+def main() -> int:
+    """Run the command that the first argument names; one that ends exits with its status."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in ("-V", "--version"):
+        return cli.run("nnmpi", lambda: _print(f"nnmpi {__version__}"))
+    if name in ("-h", "--help", "help"):
+        return cli.run("nnmpi", lambda: _print(_usage()))
+    if name not in COMMANDS:
+        what = f"no command {quoted(name)}{nearest(name, COMMANDS)}" if name else "no command"
+        return cli.fail("nnmpi", f"{what}; nnmpi --help lists all", 2)
+    del sys.argv[1]
+    runpy.run_module(f"nnmpi.{name}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _usage() -> str:
+    rows = [f"  {name:12}{command.text}" for name, command in COMMANDS.items()]
+    heads = ["usage: nnmpi [--version] COMMAND [OPTION ...]", ""]
+    return "\n".join([*heads, *rows, "", "nnmpi COMMAND --help lists the options of a command."])
+
+
+def _print(text: str) -> int:
+    print(text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

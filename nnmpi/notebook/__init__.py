@@ -1,0 +1,37 @@
+"""Notebooks: values draw themselves as the last line of a cell; `%%ranks 4` runs a cell on ranks.
+
+>>> %load_ext nnmpi
+"""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nnmpi.notebook import pictures as pictures
+from nnmpi.notebook.magic import ranks
+from nnmpi.run.report.plot import File, RunLog, picture, read_logs
+from nnmpi.sim.commands.trace import TraceFile
+
+
+class RunLogs(NamedTuple):
+    """The epochs of several runs, which it draws side by side."""
+
+    logs: tuple[RunLog, ...]
+
+    def _repr_svg_(self) -> str | None:
+        return picture(self.logs)
+
+
+def log(*files: File) -> RunLogs:
+    """The runs of files that --log has written."""
+    return RunLogs(tuple(read_logs(files)))
+
+
+def trace(file: str | os.PathLike[str]) -> TraceFile:
+    """The steps in a file that --trace has written."""
+    return TraceFile.read(Path(file))
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """What `%load_ext nnmpi` calls."""
+    ipython.register_magic_function(ranks, "cell", "ranks")

@@ -1,0 +1,92 @@
+"""`nnmpi NAME` is `python -m nnmpi.NAME`; completion; wrong names."""
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import nnmpi
+from nnmpi.commands import COMMANDS
+from nnmpi.commands.completion import script
+from nnmpi.run.report.plot import AXES
+
+TRAIN = ["train", "--model", "iris-mlp", "--data", "iris", "--epochs", "1", "--json"]
+
+
+def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nnmpi", *arguments]
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+
+
+def completed(words: str, shell: str = "bash") -> list[str]:
+    """What the shell offers for the last of the words."""
+    line = " ".join(f"'{word}'" for word in words.split(" "))
+    ask = f"COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _nnmpi"
+    text = f'{script(shell)}{ask}\nprintf "%s\\n" "${{COMPREPLY[@]}}"\n'
+    run = subprocess.run(
+        [shell], input=text, capture_output=True, check=True, text=True, timeout=60
+    )
+    assert run.stderr == ""
+    return run.stdout.split()
+
+
+def test_the_version_and_the_list_of_commands() -> None:
+    version = ran("--version")
+    assert (version.returncode, version.stdout) == (0, f"nnmpi {nnmpi.__version__}\n")
+    listed = ran("--help")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert all(f"  {name} " in listed.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("trian", "nnmpi: no command 'trian'; did you mean train?; nnmpi --help lists all"),
+        ("xyz", "nnmpi: no command 'xyz'; nnmpi --help lists all"),
+        ("a\x1bb", "nnmpi: no command 'a\\x1bb'; nnmpi --help lists all"),
+    ],
+)
+def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str) -> None:
+    run = ran(name)
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", f"{words}\n")
+    assert ran().returncode == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_prints_its_own_help(name: str) -> None:
+    run = ran(name, "--help")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith(f"usage: python -m nnmpi.{name} ")
+
+
+@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
+def test_a_run_and_its_picture(tmp_path: Path) -> None:
+    log, out = tmp_path / "run.jsonl", tmp_path / "run.svg"
+    run = ran(*TRAIN, "--log", str(log))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert json.loads(run.stdout.splitlines()[-1])["event"] == "done"
+    drawn = ran("plot", str(log), "--out", str(out), "--x", "steps")
+    assert (drawn.returncode, drawn.stdout) == (0, "")
+    assert out.read_text().startswith("<?xml")
+    assert ran("train", "--epochs", "0").returncode == 2
+    assert ran("plot", "no.jsonl").returncode == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_options_and_values(shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    assert completed("nnmpi tra", shell) == ["train"]
+    assert completed("nnmpi train --dty", shell) == ["--dtype"]
+    assert completed("nnmpi train --device ", shell) == ["cpu", "cuda", "auto"]
+    assert completed("nnmpi train --device = c", shell) == ["cpu", "cuda"]
+    assert completed("nnmpi train --epochs 1 --allreduce r", shell) == ["ring"]
+    assert completed("nnmpi train --save ", shell) == []  # of files, by the shell
+    assert completed("nnmpi simulate coll", shell) == ["collective"]
+    assert "--algorithm" in completed("nnmpi simulate collective --", shell)
+    assert completed("nnmpi plot run.jsonl --x ", shell) == [*AXES]
+    assert completed("nnmpi checkpoint ", shell)[-1] == "export"

@@ -1,0 +1,140 @@
+"""What a notebook shows: pictures of values, and `%%ranks`."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from helpers import mpijob
+
+import nnmpi
+from nnmpi import Config, Trainer, comm, notebook
+from nnmpi.collectives.algorithms import ALGORITHMS, ring, tree
+from nnmpi.drawing.rounds_svg import as_svg
+from nnmpi.mesh import Mesh
+from nnmpi.notebook.magic import RanksError, ranks
+from nnmpi.notebook.pictures import PICTURES
+from nnmpi.schedules.pipeline import SCHEDULES
+
+GPT = {"model": "gpt:2x2x32", "data": "text", "context": 16, "batch_size": 16}
+
+
+def words(value: Any) -> list[str]:
+    """The texts of the picture of a value."""
+    found = [e.text or "" for e in ElementTree.fromstring(value._repr_svg_()).iter()]
+    return [text for text in found if text.strip()]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_is_drawn_as_the_command_draws_it(name: str) -> None:
+    drawn = ALGORITHMS[name]._repr_svg_()
+    assert drawn == as_svg(ALGORITHMS[name], 4, f"all-reduce {name}, 4 ranks")
+
+
+def test_other_collectives_and_wrong_ones() -> None:
+    assert "reduce, 4 ranks" in words(tree)
+    (said,) = words(ring._replace(rounds=lambda p: 1))
+    assert said.startswith("all-reduce of 4 ranks: ")
+    assert "missing" in said
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_drawn_with_its_bubble(name: str) -> None:
+    (title, *_, last) = [text for text in words(SCHEDULES[name]) if " " in text]
+    assert title.startswith(f"{SCHEDULES[name].about}; bubble ")
+    assert ("later stage" in last) == SCHEDULES[name].virtual
+
+
+def test_a_mesh_shows_every_rank_once() -> None:
+    shown = words(Mesh({"pp": 2, "dp": 3, "cp": 1, "tp": 4}))
+    assert shown[0] == "pp 2 x dp 3 x tp 4"
+    assert [int(text) for text in shown if text.isdecimal()] == [*range(24)]
+    assert words(Mesh({"dp": 1, "tp": 1}))[0] == "one rank"
+    assert words(Mesh({"dp": 100, "tp": 2}))[-1] == "64 of 200 ranks"
+
+
+def test_a_graph_and_an_arrangement() -> None:
+    with Trainer(Config(**GPT, epochs=1), comm=comm.comm_self()) as trainer:
+        arrangement = trainer.arrangement
+    graph = arrangement.graph
+    shown = words(graph)
+    assert shown[0].startswith(f"{len(graph.nodes)} nodes, ")
+    assert sum(text == "add" for text in shown) == 4
+    assert "(N, 16, 32)" in shown
+    assert graph._repr_svg_().count('fill="none"') == 4  # the residual connections
+    assert words(arrangement)[:2] == ["gpt:2x2x32 on 1 rank", "stage 0: rank 0"]
+
+
+def test_a_run_and_its_trace(tmp_path: Path) -> None:
+    log, trace = tmp_path / "run.jsonl", tmp_path / "trace.json"
+    config = Config(model="iris-mlp", data="iris", epochs=2, log=str(log), trace=str(trace))
+    Trainer(config, comm=comm.comm_self()).fit()
+    assert any(" of trace.json" in text for text in words(notebook.trace(trace)))
+    runs = notebook.log(log)
+    if not find_spec("matplotlib"):
+        assert runs._repr_svg_() is None
+        pytest.skip("matplotlib is not installed")
+    assert "<svg" in runs._repr_svg_()
+    assert "<svg" in runs.logs[0]._repr_svg_()
+
+
+def test_every_class_of_the_table_draws_itself() -> None:
+    assert all(hasattr(kind, "_repr_svg_") for kind in PICTURES)
+
+
+def test_threads_are_ranks() -> None:
+    assert comm.threads(4, lambda one: one.size * one.rank) == [0, 4, 8, 12]
+
+
+@pytest.fixture
+def has_mpirun() -> None:
+    mpijob.launcher(sys.executable)  # skips where there is none
+
+
+@pytest.mark.usefixtures("has_mpirun")
+def test_a_cell_on_ranks(capfd: pytest.CaptureFixture[str]) -> None:
+    ranks("3", "print(comm.rank, 'of', comm.size)\nprint('twice')")
+    said = [f"rank {r} | {line}" for r in range(3) for line in (f"{r} of 3", "twice")]
+    assert capfd.readouterr() == ("\n".join([*said, ""]), "")
+
+
+@pytest.mark.usefixtures("has_mpirun")
+def test_a_rank_that_fails_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "comm.barrier()\nif comm.rank == 1:\n    raise ValueError('here')\ncomm.barrier()"
+    with pytest.raises(RanksError, match="failed with status 1"):
+        ranks("3", f"print('before')\n{code}")
+    out, err = capfd.readouterr()
+    assert out == "".join(f"rank {r} | before\n" for r in range(3))
+    assert err.count("ValueError: here") == 1
+    assert "    raise ValueError('here')" in err
+
+
+@pytest.mark.parametrize("line", ["", "two", "0", "4 5", "-n 4"])
+def test_a_number_of_ranks_that_is_none(line: str) -> None:
+    with pytest.raises(RanksError, match="write a number of ranks, as %%ranks 4"):
+        ranks(line, "")
+
+
+@pytest.mark.usefixtures("has_mpirun")
+@pytest.mark.skipif(not find_spec("IPython"), reason="IPython is not installed")
+def test_in_ipython(tmp_path: Path) -> None:
+    cells = ["%load_ext nnmpi", "%%ranks 2\nprint(comm.rank)", "%%ranks x\n1"]
+    code = "from IPython.core.interactiveshell import InteractiveShell as S\ns = S.instance()\n"
+    code += f"for c in {json.dumps(cells)}: print(s.run_cell(c).success)\n"
+    code += "from nnmpi.schedules.pipeline import SCHEDULES as P\n"
+    code += "print(*s.display_formatter.format(P['1f1b'])[0])"
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
+    )
+    lines = run.stdout.splitlines()
+    assert lines[:4] == ["True", "rank 0 | 0", "rank 1 | 1", "True"]
+    assert lines[-2:] == ["False", "text/plain image/svg+xml"]
+    assert "%%ranks x: write a number of ranks, as %%ranks 4\n" in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+    assert nnmpi.load_ipython_extension is notebook.load_ipython_extension
