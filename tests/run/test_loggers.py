@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -176,8 +177,12 @@ def test_wandb(tmp_path: Path) -> None:
     how = {"mode": "offline", "dir": str(tmp_path)}
     epochs = trained(nnmpi.loggers.WandB("flowers", **how))
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    until = time.monotonic() + 60
+    while (found := [*records(file)])[-1:] == [] or not found[-1].HasField("exit"):
+        assert time.monotonic() < until  # a process of its own writes it, a moment later
+        time.sleep(0.1)
     rows, config = list[dict[str, Any]](), dict[str, Any]()
-    for record in records(file):
+    for record in found:
         items = [*record.history.item]
         rows.append({"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items})
         config |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
