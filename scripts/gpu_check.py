@@ -99,6 +99,23 @@ def run_benchmark(folder: Path, options: Sequence[str]) -> list[Any]:
     return rows
 
 
+def run_stages(
+    out: Path, found: dict[str, Any], folder: Path, runs: Sequence[Sequence[str]]
+) -> list[str]:
+    """Run the benchmarks, and write all that is known after each stage; those that failed."""
+    rows: list[Any] = []
+    broken: list[str] = []
+    for options in [None, *runs]:
+        if options is not None:
+            try:
+                rows += run_benchmark(folder, options)
+            except (subprocess.CalledProcessError, OSError, ValueError) as error:
+                broken.append(f"benchmark {' '.join(options)}: {error}")
+        stages = {**found, "rows": rows, "broken": broken}
+        out.write_text(json.dumps(stages, indent=1) + "\n", encoding="utf-8")
+    return broken
+
+
 def main() -> int:
     """Run everything and write the file. Exit status: 1 if a test failed, 2 without a GPU."""
     p = argparse.ArgumentParser(description=__doc__)
@@ -113,17 +130,17 @@ def main() -> int:
         print(f"gpu_check: {error} or --stand-in", file=sys.stderr)
         return 2
     about = describe(device)
-    with tempfile.TemporaryDirectory() as folder:
-        tests = run_tests(device, Path(folder))
-        on_gpu = ("--device", "cuda", "--rounds", str(a.rounds))
-        runs = [QUICK] if a.stand_in else [on_gpu, (*on_gpu, "--tf32")]
-        rows = [row for options in runs for row in run_benchmark(Path(folder), options)]
+    on_gpu = ("--device", "cuda", "--rounds", str(a.rounds))
+    runs = [QUICK] if a.stand_in else [on_gpu, (*on_gpu, "--tf32")]
     name = "stand-in" if a.stand_in else re.sub(r"[^a-z0-9]+", "-", about["gpu"].lower())
     out = Path(a.out) / f"gpu-{name}-{about['date']}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({**about, "tests": tests, "rows": rows}, indent=1) + "\n")
-    print(f"{tests['passed']} tests passed, {len(tests['failed'])} failed; wrote {out}")
-    return 1 if tests["failed"] else 0
+    with tempfile.TemporaryDirectory() as folder:
+        tests = run_tests(device, Path(folder))
+        broken = run_stages(out, {**about, "tests": tests}, Path(folder), runs)
+    failed = [*tests["failed"], *broken]
+    print(f"{tests['passed']} tests passed, {len(failed)} failed; wrote {out}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
+from nnmpi.kernels.layouts import in_layout
 from nnmpi.native.table import InOut, Kernel, Out, kernel
 
 
@@ -78,7 +79,7 @@ def multiplied(a: Array, b: Array) -> Array:
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
     """op(a, b), by a loop if both have the same type of 16 bits, on the host, and one shape."""
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
-        return by_float32(op, a, b)
+        return elementwise(op, a, b)
     y = np.empty_like(a)
     loop(a, b, y)
     return y
@@ -90,6 +91,11 @@ def by_float32(op: Callable[..., Array], *args: Any) -> Array:
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
     return cast(op(*map(computed, args)), dtype)
+
+
+def elementwise(op: Callable[..., Array], *args: Any) -> Array:
+    """`by_float32` and `in_layout` of an op that is elementwise."""
+    return by_float32(partial(in_layout, op), *args)
 
 
 def add_to(target: Array, new: Array) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strictarray as xp
-from strictarray._functions import SIGNATURES, UFUNCS, parse
+from strictarray._functions import NO_BFLOAT16_LOOP, SIGNATURES, UFUNCS, parse
 
 from nnmpi import backend, keyed
 
@@ -211,3 +211,12 @@ def test_every_name_is_in_cupy() -> None:
     assert all(isinstance(getattr(cupy, name), cupy.ufunc) for name in UFUNCS)
     methods = set(dir(xp.ndarray)) - {"_a", "__weakref__"}
     assert not {name for name in methods if not hasattr(cupy.ndarray, name)}
+
+
+def test_loops_without_bfloat16_are_cupys() -> None:
+    cupy = pytest.importorskip("cupy")
+    arguments = {
+        name: "".join(t.split("->")[0] for t in getattr(cupy, name).types) for name in UFUNCS
+    }
+    floats = {name for name, letters in arguments.items() if "d" in letters}
+    assert {name for name in floats if "E" not in arguments[name]} == NO_BFLOAT16_LOOP

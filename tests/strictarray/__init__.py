@@ -12,8 +12,9 @@ wait for the device:
 
 It refuses NumPy arrays as operands, indices, values and outputs; lists where
 an array is expected; `where=` of ufuncs; options and types that CuPy does not
-have. Names that CuPy lacks are missing here too; one that CuPy has and this
-module lacks can be added to the tables in `_functions.py`.
+have. Its ufuncs return C order, and some have no bfloat16, as CuPy's. Names
+that CuPy lacks are missing here too; one that CuPy has and this module lacks
+can be added to the tables in `_functions.py`.
 
 In a few places it is stricter than CuPy, which allows what is slow or wrong:
 

@@ -203,6 +203,17 @@ def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return wrap(result, given)
 
 
+def elementwise(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """`call` of what is elementwise, in C order where NumPy keeps that of the arguments.
+
+    CuPy's ufuncs make their results in C order (`_get_out_args_from_optionals` of _kernel.pyx).
+    """
+    result = call(function, *args, **options)
+    if options.get("out") is None and isinstance(result, ndarray):
+        result._a = np.ascontiguousarray(result._a).reshape(result.shape)
+    return result
+
+
 def from_host(host: np.ndarray) -> ndarray:
     """A device array with a copy of these values."""
     return ndarray(np.array(host))
@@ -220,15 +231,19 @@ def _gives_way_to(other: object) -> bool:
 
 
 def _forward(function: Callable[..., Any]) -> Callable[[ndarray, Any], Any]:
+    made = elementwise if isinstance(function, np.ufunc) else call
+
     def method(self: ndarray, other: Any) -> Any:
-        return NotImplemented if _gives_way_to(other) else call(function, self, allowed(other))
+        return NotImplemented if _gives_way_to(other) else made(function, self, allowed(other))
 
     return method
 
 
 def _reflected(function: Callable[..., Any]) -> Callable[[ndarray, Any], Any]:
+    made = elementwise if isinstance(function, np.ufunc) else call
+
     def method(self: ndarray, other: Any) -> Any:
-        return NotImplemented if _gives_way_to(other) else call(function, allowed(other), self)
+        return NotImplemented if _gives_way_to(other) else made(function, allowed(other), self)
 
     return method
 
@@ -242,7 +257,7 @@ def _in_place(function: Callable[..., Any]) -> Callable[[ndarray, Any], Any]:
 
 
 def _unary(function: Callable[..., Any]) -> Callable[[ndarray], Any]:
-    return lambda self: call(function, self)
+    return lambda self: elementwise(function, self)
 
 
 def allowed(value: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from strictarray._array import allowed, call, matmul, ndarray, wrap
+from strictarray._array import allowed, call, elementwise, matmul, ndarray, wrap
 from strictarray._counting import note
 from strictarray._indexing import Index
 from strictarray._values import is_scalar, operand, raw, refusal, words
@@ -98,8 +98,14 @@ UFUNCS = words("""
     true_divide trunc
 """)
 
+ELEMENTWISE = frozenset(words("clip isclose nan_to_num round"))
+"""Functions that CuPy makes of ufuncs."""
+
 NO_BFLOAT16 = frozenset(words("argmax argmin argpartition argsort partition sort"))
-"""Functions without it, beside ufuncs, whose `types` say so: `Ufunc`."""
+"""Functions without it, beside ufuncs."""
+
+NO_BFLOAT16_LOOP = frozenset(words("float_power logical_not logical_xor"))
+"""Ufuncs of floats without it in `types` of CuPy 14.2."""
 
 WAITING = frozenset(words("argwhere bincount flatnonzero nonzero unique"))
 
@@ -151,7 +157,7 @@ def where(condition: Any, *choices: Any) -> Any:
     _check("A", condition, "condition")
     if not choices:
         note("where")
-    return call(np.where, condition, *map(allowed, choices))
+    return elementwise(np.where, condition, *map(allowed, choices))
 
 
 def _as_strided(x: ndarray, shape: Any = None, strides: Any = None) -> ndarray:
@@ -175,12 +181,12 @@ class Ufunc:
         self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind"
     ) -> Any:
         _check("out", out, "out")
-        if self.__name__ in ("logical_not", "logical_xor"):  # whose `types` have no E in CuPy
+        if self.__name__ in NO_BFLOAT16_LOOP:
             for a in args:
                 if getattr(a, "dtype", None) == "bfloat16":
                     raise TypeError(f"cupy.{self.__name__} has no bfloat16")
         to = {} if out is None else {"out": out}
-        return call(self._ufunc, *map(allowed, args), **to, dtype=dtype, casting=casting)
+        return elementwise(self._ufunc, *map(allowed, args), **to, dtype=dtype, casting=casting)
 
 
 class Add(Ufunc):
@@ -239,7 +245,8 @@ def _function(name: str, signature: str) -> Callable[..., Any]:
         if name in WAITING:
             note(name)
         _refuse_bfloat16(name, args)
-        return call(plain, *args, **named)
+        made = elementwise if name in ELEMENTWISE else call
+        return made(plain, *args, **named)
 
     function.__name__ = name
     return function
@@ -279,7 +286,7 @@ def _on_host(name: str) -> Callable[..., Any]:
 def _clip(self: ndarray, min: Any = None, max: Any = None, out: Any = None) -> ndarray:
     _check("out", out, "clip")
     bounds = [None if bound is None else allowed(bound) for bound in (min, max)]
-    return call(np.clip, self, *bounds, out=out)
+    return elementwise(np.clip, self, *bounds, out=out)
 
 
 def _reshape(self: ndarray, *shape: Any, order: str = "C") -> ndarray:

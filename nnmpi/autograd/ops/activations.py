@@ -1,12 +1,14 @@
 """Activations with an op of their own."""
 
+import operator
 from collections.abc import Callable
 
 from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import by_float32, device_in_float32, halves_in_float32, multiplied
+from nnmpi.kernels.halves import device_in_float32, elementwise, halves_in_float32, multiplied
+from nnmpi.kernels.layouts import in_layout
 from nnmpi.native.table import Kernel
 
 
@@ -27,11 +29,10 @@ def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where it is positive, slope * a elsewhere; the gradient at 0 is the slope."""
 
     def slopes(a: Array) -> Array:
-        # products keep channels-last memory, which xp.where does not
         positive = (a > 0).astype(a.dtype)
         return positive + (1 - positive) * slope
 
-    factor = by_float32(slopes, a)
+    factor = elementwise(slopes, a)
     return Result(multiplied(a, factor), (lambda g, out: multiplied(g, factor),))
 
 
@@ -43,15 +44,21 @@ def prelu(a: Array, w: Array) -> Result:
             f"(N, {w.size}, ...), or the weight one number"
         )
     slopes = w.reshape(((-1,) + (1,) * (a.ndim - 2))[: a.ndim])
-    positive = (a > 0).astype(a.dtype)
-    rest = 1 - positive
-    factor = positive + rest * slopes
     of_slopes, of_w = slopes.shape, w.shape
+
+    def factor(a: Array, slopes: Array) -> Array:
+        positive = (a > 0).astype(a.dtype)
+        return positive + (1 - positive) * slopes
+
+    def of_negative(g: Array, a: Array) -> Array:
+        return g * a * (1 - (a > 0).astype(a.dtype))
+
+    factors = in_layout(factor, a, slopes)
     return Result(
-        a * factor,
+        in_layout(operator.mul, a, factors),
         (
-            lambda g, out: g * factor,
-            lambda g, out: unbroadcast(g * a * rest, of_slopes).reshape(of_w),
+            lambda g, out: in_layout(operator.mul, g, factors),
+            lambda g, out: unbroadcast(in_layout(of_negative, g, a), of_slopes).reshape(of_w),
         ),
     )
 
@@ -60,22 +67,32 @@ def prelu(a: Array, w: Array) -> Result:
 def elu(a: Array, *, alpha: float) -> Result:
     """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
     xp = xp_of(a)
-    low, positive = xp.minimum(a, 0), (a > 0).astype(a.dtype)
-    return Result(
-        xp.maximum(a, 0) + alpha * xp.expm1(low),
-        (lambda g, out: g * (positive + (1 - positive) * (alpha * xp.exp(low))),),
-    )
+
+    def value(a: Array) -> Array:
+        return xp.maximum(a, 0) + alpha * xp.expm1(xp.minimum(a, 0))
+
+    def gradient(g: Array, a: Array) -> Array:
+        positive = (a > 0).astype(a.dtype)
+        return g * (positive + (1 - positive) * (alpha * xp.exp(xp.minimum(a, 0))))
+
+    return Result(in_layout(value, a), (lambda g, out: in_layout(gradient, g, a),))
 
 
 @halves_in_float32
 def softplus(a: Array, *, beta: float, threshold: float) -> Result:
     """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold."""
-    xp, z = xp_of(a), a * beta
-    y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z)))
-    return Result(
-        xp.where(z > threshold, a, y / beta),
-        (lambda g, out: g * xp.where(z > threshold, xp.ones_like(z), sigmoid(z).value),),
-    )
+    xp = xp_of(a)
+
+    def value(a: Array) -> Array:
+        z = a * beta
+        y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z)))
+        return xp.where(z > threshold, a, y / beta)
+
+    def gradient(g: Array, a: Array) -> Array:
+        z = a * beta
+        return g * xp.where(z > threshold, xp.ones_like(z), sigmoid(z).value)
+
+    return Result(in_layout(value, a), (lambda g, out: in_layout(gradient, g, a),))
 
 
 @device_in_float32

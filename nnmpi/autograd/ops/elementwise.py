@@ -21,11 +21,13 @@ from nnmpi.kernels.epilogue import relu_gradient
 from nnmpi.kernels.halves import (
     added,
     by_float32,
+    elementwise,
     in_float32,
     multiplied,
     subtracted,
     summed,
 )
+from nnmpi.kernels.layouts import in_layout
 
 Gradient = Callable[[Array], Array]
 
@@ -75,7 +77,7 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 def broadcasting(name: str, a: Array, b: Array) -> Array:
     """xp.name(a, b), with a clear error for shapes that do not broadcast."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
-    return _checked(name, getattr(xp, name), a, b)
+    return _checked(name, partial(in_layout, getattr(xp, name)), a, b)
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
@@ -105,7 +107,7 @@ def add(a: Array, b: Array) -> Result:
 
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
-    return Result(_checked("subtract", subtracted, a, b), _vjps(a, b, lambda g: g, lambda g: -g))
+    return Result(_checked("subtract", subtracted, a, b), _vjps(a, b, lambda g: g, _negated))
 
 
 def multiply(a: Array, b: Array) -> Result:
@@ -120,9 +122,9 @@ def divide(a: Array, b: Array) -> Result:
     y = _numbers("divide", a, b)
 
     def da(g: Array) -> Array:
-        return by_float32(operator.truediv, g, b)
+        return elementwise(operator.truediv, g, b)
 
-    return Result(y, _vjps(a, b, da, lambda g: da(-multiplied(g, y))))
+    return Result(y, _vjps(a, b, da, lambda g: da(_negated(multiplied(g, y)))))
 
 
 @_with_numbers
@@ -131,15 +133,19 @@ def power(a: Array, b: Array) -> Result:
     y = _numbers("power", a, b)
 
     def db(g: Array) -> Array:
-        xp = xp_of(y)
-        base = xp.ones_like(y) * a
-        flat = (base == 0) & (b >= 0)
-        return g * y * xp.log(base + flat)
+        return in_layout(_exponents_gradient, g, y, a, b)
 
     def da(g: Array) -> Array:
-        return by_float32(lambda g, a, b: g * b * a ** (b - (b != 0)), g, a, b)
+        return elementwise(lambda g, a, b: g * b * a ** (b - (b != 0)), g, a, b)
 
     return Result(y, _vjps(a, b, da, db))
+
+
+def _exponents_gradient(g: Array, y: Array, a: Array, b: Array) -> Array:
+    xp = xp_of(y)
+    base = xp.ones_like(y) * a
+    flat = (base == 0) & (b >= 0)
+    return g * y * xp.log(base + flat)
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
@@ -147,11 +153,12 @@ def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -
     y = _numbers(name, a, b)
     dtype = y.dtype
 
-    def share(u: Array, v: Array) -> Array:
-        """1 where u is taken, 1/2 where both are equal, 0 elsewhere."""
-        return wins(u, v).astype(dtype) + (a == b).astype(dtype) / 2
+    def taken(g: Array, u: Array, v: Array) -> Array:
+        """g where u is taken, half of it where both are equal, 0 elsewhere."""
+        return g * (wins(u, v).astype(dtype) + (u == v).astype(dtype) / 2)
 
-    return Result(y, _vjps(a, b, lambda g: g * share(a, b), lambda g: g * share(b, a)))
+    of_a, of_b = (lambda g: in_layout(taken, g, a, b)), (lambda g: in_layout(taken, g, b, a))
+    return Result(y, _vjps(a, b, of_a, of_b))
 
 
 def maximum(a: Array, b: Array) -> Result:
@@ -169,49 +176,63 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
     xp, a, b = xp_of(chosen), _of_type(a, b), _of_type(b, a)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
-    vjps = _vjps(a, b, lambda g: g * (chosen != 0), lambda g: g * (chosen == 0))
-    return Result(xp.where(chosen, a, b), (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps))
+
+    def kept(g: Array, taken: int) -> Array:
+        return in_layout(lambda g, chosen: g * ((chosen != 0) == taken), g, chosen)
+
+    vjps = _vjps(a, b, lambda g: kept(g, 1), lambda g: kept(g, 0))
+    return Result(
+        in_layout(xp.where, chosen, a, b), (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps)
+    )
+
+
+def _negated(a: Array) -> Array:
+    return in_layout(operator.neg, a)
 
 
 def negative(a: Array) -> Result:
     """-a."""
-    return Result(-a, (lambda g, out: -g,))
+    return Result(_negated(a), (lambda g, out: _negated(g),))
 
 
 def exp(a: Array) -> Result:
     """e ** a."""
-    y = by_float32(xp_of(a).exp, a)
+    y = elementwise(xp_of(a).exp, a)
     return Result(y, (lambda g, out: multiplied(g, y),))
 
 
 def log(a: Array) -> Result:
     """The natural logarithm."""
-    y = by_float32(xp_of(a).log, a)
-    return Result(y, (lambda g, out: by_float32(operator.truediv, g, a),))
+    y = elementwise(xp_of(a).log, a)
+    return Result(y, (lambda g, out: elementwise(operator.truediv, g, a),))
 
 
 def sqrt(a: Array) -> Result:
     """The square root."""
-    y = by_float32(xp_of(a).sqrt, a)
-    return Result(y, (lambda g, out: by_float32(lambda g, y: g / (2 * y), g, y),))
+    y = elementwise(xp_of(a).sqrt, a)
+    return Result(y, (lambda g, out: elementwise(lambda g, y: g / (2 * y), g, y),))
+
+
+def _of_one(op: Gradient, a: Array, da: Callable[[Array, Array], Array]) -> Result:
+    return Result(in_layout(op, a), (lambda g, out: in_layout(da, g, a),))
 
 
 def absolute(a: Array) -> Result:
     """|a|; the gradient at 0 is 0."""
     xp = xp_of(a)
-    return Result(xp.absolute(a), (lambda g, out: g * xp.sign(a),))
+    return _of_one(xp.absolute, a, lambda g, a: g * xp.sign(a))
 
 
 def sin(a: Array) -> Result:
     """Sine."""
     xp = xp_of(a)
-    return Result(xp.sin(a), (lambda g, out: g * xp.cos(a),))
+    return _of_one(xp.sin, a, lambda g, a: g * xp.cos(a))
 
 
 def cos(a: Array) -> Result:
     """Cosine."""
     xp = xp_of(a)
-    return Result(xp.cos(a), (lambda g, out: -g * xp.sin(a),))
+    return _of_one(xp.cos, a, lambda g, a: -g * xp.sin(a))
 
 
 def tanh(a: Array) -> Result:
@@ -243,10 +264,10 @@ def _bound(bound: Any, a: Array) -> Any:
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
     """a limited to [low, high]; the gradient passes inside, both ends included."""
     xp = xp_of(a)
-    y = a.copy() if low is None else xp.maximum(a, _bound(low, a))
+    y = a.copy("K") if low is None else in_layout(xp.maximum, a, _bound(low, a))
     if high is not None:
-        y = xp.minimum(y, _bound(high, a))
-    return Result(y, (lambda g, out: g * (y == a),))
+        y = in_layout(xp.minimum, y, _bound(high, a))
+    return Result(y, (lambda g, out: in_layout(lambda g, y, a: g * (y == a), g, y, a),))
 
 
 def astype(a: Array, *, dtype: Any) -> Result:

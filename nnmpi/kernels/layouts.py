@@ -1,0 +1,30 @@
+"""The order of memory of elementwise results."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nnmpi.backend import Array
+
+
+def in_layout(op: Callable[..., Array], *args: Any) -> Array:
+    """op(*args), which is elementwise, in the order of memory of its largest argument.
+
+    NumPy keeps this order. CuPy's ufuncs make C order of it: they are given transposed views.
+    """
+    if any(isinstance(a, np.ndarray) for a in args):
+        return op(*args)
+    first = max((a for a in args if hasattr(a, "strides")), key=lambda a: (a.size, a.ndim))
+    if first.ndim < 2 or first.flags.c_contiguous:
+        return op(*args)
+    order = sorted(range(first.ndim), key=lambda axis: -first.strides[axis])
+    back = sorted(range(first.ndim), key=order.__getitem__)
+    return op(*(_transposed(a, order) for a in args)).transpose(back)
+
+
+def _transposed(a: Any, order: list[int]) -> Any:
+    """A view with the axes in this order, behind leading ones where it has fewer."""
+    if getattr(a, "ndim", 0) == 0:
+        return a
+    return a.reshape((1,) * (len(order) - a.ndim) + a.shape).transpose(order)
