@@ -76,11 +76,7 @@ _MODULES = ("blas", "collectives", "loggers", "nn", "optim")
 __all__ = [
     name
     for name, value in globals().items()
-    if not name.startswith("_")
-    and (
-        not isinstance(value, _types.ModuleType)
-        or name in ("blas", "collectives", "loggers", "nn", "optim")
-    )
+    if not name.startswith("_") and (not isinstance(value, _types.ModuleType) or name in _MODULES)
 ]
 """The names above: an import binds submodules too, as `config`, which are not of the library."""
 
