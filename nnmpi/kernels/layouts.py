@@ -1,6 +1,7 @@
 """The order of memory of elementwise results."""
 
 from collections.abc import Callable
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ def in_layout(op: Callable[..., Array], *args: Any) -> Array:
     """op(*args), which is elementwise, in the order of memory of its largest argument.
 
     NumPy keeps this order. CuPy's ufuncs make C order of it: they are given transposed views.
+    Gradients of tables have no order of memory: they add themselves.
     """
-    if any(isinstance(a, np.ndarray) for a in args):
+    arrays = [a for a in args if not isinstance(a, Number)]
+    on_device = [hasattr(a, "strides") and not isinstance(a, np.ndarray) for a in arrays]
+    if not arrays or not all(on_device):
         return op(*args)
-    first = max((a for a in args if hasattr(a, "strides")), key=lambda a: (a.size, a.ndim))
+    first = max(arrays, key=lambda a: (a.size, a.ndim))
     if first.ndim < 2 or first.flags.c_contiguous:
         return op(*args)
     order = sorted(range(first.ndim), key=lambda axis: -first.strides[axis])
