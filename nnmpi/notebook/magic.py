@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,6 +70,6 @@ def run_cell(folder: str) -> None:
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}
-    sys.stdin = open(os.devnull)  # a rank that reads it would wait for ever
+    sys.stdin = StringIO()  # a rank that reads it would wait for ever
     with Path(folder, str(comm.rank)).open("w", buffering=1) as file, redirect_stdout(file):
         exec(compile(path.read_text(encoding="utf-8"), path, "exec"), names)
