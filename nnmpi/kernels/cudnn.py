@@ -7,7 +7,7 @@ exist for some types only.
 from nnmpi.backend import Array, xp_of
 from nnmpi.cuda import cudnn
 from nnmpi.kernels import epilogue, progress_hook
-from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.kernels.epilogue import Gradients, RowConstants
 from nnmpi.kernels.window import Windows
 
 
@@ -42,23 +42,23 @@ class Cudnn:
         """Not known: cuDNN takes memory of its own."""
         return 0
 
-    def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y (N, h, v, O) of all images."""
         z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
         cudnn.run(cudnn.FORWARD, self.spec, (self.x, self.filter), z)
         if self.f == 1:
             epilogue.bias_relu(y, rows)
         else:
-            epilogue.outputs(self._windows(z), y, masks, rows, self.covers)
+            epilogue.outputs(self._windows(z), y, largest, rows, self.covers)
 
     def gradients(
-        self, s: slice, g: Array, y: Array | None, masks: Masks, shared: Gradients
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx and dw, and add to db, those that are not None."""
         dz = epilogue.masked(g, y, shared.db)
         if self.f > 1:
             whole = self.xp.zeros(self.spec.y, g.dtype)  # some may be in no window
-            epilogue.spread(dz, masks, self._windows(whole), self.covers)
+            epilogue.spread(dz, largest, self._windows(whole), self.covers)
             dz = whole
         progress_hook.get()()
         if shared.dx is not None:
