@@ -1,6 +1,9 @@
 """How docstrings become pages: an extension of griffe, which reads them for mkdocstrings."""
 
+import importlib
+import inspect
 import re
+from types import FunctionType
 from typing import Any
 
 import griffe
@@ -9,14 +12,24 @@ ARGUMENT = re.compile(r"(\w+(?:, \w+)*): ")
 """A line that begins to say what an argument is; lines of it that follow are indented."""
 
 
-class Paragraphs(griffe.Extension):  # type: ignore[misc]
-    """Makes lists of arguments, and blocks of code of what is typed at a prompt."""
+class Docstrings(griffe.Extension):  # type: ignore[misc]
+    """Takes those of methods that functions return, too, and makes Markdown of all."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of a module, a class, a function or an attribute."""
+        if obj.is_attribute and not obj.docstring and isinstance(obj.value, griffe.ExprCall):
+            text = docstring_at_run_time(obj) if obj.parent.is_class else ""
+            obj.docstring = griffe.Docstring(text, parent=obj) if text else None
         if obj.docstring:
-            paragraphs = obj.docstring.value.split("\n\n")
-            obj.docstring.value = "\n\n".join(map(markdown, paragraphs))
+            obj.docstring.value = "\n\n".join(map(markdown, obj.docstring.value.split("\n\n")))
+
+
+def docstring_at_run_time(attribute: griffe.Attribute) -> str:
+    """That of an attribute of a class which is a method or a property; else nothing."""
+    found: Any = importlib.import_module(attribute.module.path)
+    for name in attribute.path.removeprefix(f"{attribute.module.path}.").split("."):
+        found = inspect.getattr_static(found, name, None)
+    return inspect.getdoc(found) or "" if isinstance(found, FunctionType | property) else ""
 
 
 def markdown(paragraph: str) -> str:
