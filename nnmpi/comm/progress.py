@@ -218,10 +218,12 @@ class Work:
 
     @property
     def signature(self) -> CallSignature:
+        """What was called."""
         return self._record[0]
 
     @property
     def call(self) -> LoggedCall:
+        """The call with its number and place, as it is in the log."""
         return LoggedCall.of(self._record)
 
     def poll(self) -> bool:
