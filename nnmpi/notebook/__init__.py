@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from nnmpi.notebook import pictures as pictures
 from nnmpi.notebook.magic import ranks
-from nnmpi.run.report.plot import File, RunLog, picture, read_logs
+from nnmpi.run.report.log_file import File
+from nnmpi.run.report.plot import RunLog, picture, read_logs
 from nnmpi.sim.commands.trace import TraceFile
 
 

@@ -140,7 +140,7 @@ def _simulated(row: Sequence[Any], ranks: int) -> Span:
 def _checked(span: Span, ranks: int) -> Span:
     """The span; raises ValueError if it is not one of nnmpi."""
     if not (abs(span.start) < LATEST and span.start <= span.end < 2 * LATEST):
-        raise ValueError(f"an event from {span.start:g} to {span.end:g}")
+        raise ValueError(f"an event from {span.start:g} for {span.end - span.start:g}")
     if not span.kind.isprintable() or len(span.kind) > LONGEST_KIND:
         raise ValueError(f"the category {span.kind!r:.60} of {len(span.kind):,} characters")
     return span._replace(
