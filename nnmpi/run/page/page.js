@@ -118,7 +118,7 @@ function chart(panel, box) {
   const log = panel.log && isLog && known.every((y) => y > 0);
   const text = (y) => (panel.title === "accuracy" && y !== null && y !== undefined ? `${+(100 * y).toPrecision(4)}%` : format(y));
   const range = (u, min, max) => {
-    if (min === null) return [0, 1];
+    if (min === null || (min === 0 && max === 0)) return [0, 1];
     const pad = log ? 1.1 : 0.06 * (max - min) || Math.abs(max) / 10 || 1;
     return log ? [min / pad, max * pad] : [min >= 0 && min < 0.5 * max ? 0 : min - pad, max + pad];
   };
@@ -175,14 +175,17 @@ function blocks(run) {
   }));
 }
 
+const SHADES = { waiting: "var(--k-wait)", communicating: "#e58fb5", other: "var(--c6)" };
+const shade = (name, k) => SHADES[name] || `var(--c${k % 7})`;
+
 /** A bar a row, in parts of several colours, and below it the numbers. */
 function bars(found) {
   if (!found.rows.length || !found.names.length) return null;
   const total = (one) => one.bytes.reduce((a, b) => a + b, 0), most = Math.max(...found.rows.map(total)) || 1;
-  const legend = el("div", "legend", ...found.names.map((name, k) => el("span", "", swatch(colour(k)), name)));
+  const legend = el("div", "legend", ...found.names.map((name, k) => el("span", "", swatch(shade(name, k)), name)));
   const rows = found.rows.map((one) => {
     const parts = one.bytes.map((size, k) => {
-      const part = swatch(`var(--c${k % 7})`, "");
+      const part = swatch(shade(found.names[k], k), "");
       part.style.width = `${(100 * size) / most}%`;
       part.title = `${found.names[k]}: ${one.text[k]}`;
       return part;
@@ -372,7 +375,7 @@ const SECTIONS = {
   head, figures, curves, timelines,
   facts: () => (values.runs.length ? facts() : null),
   holds: () => of("Who holds what", "A row a layer, the parts of its parameters that ranks along tp have; blocks that are alike are one row.", blocks),
-  compared: () => of("Predicted, and measured", "Predicted by formulas, without a run. Memory is measured as the growth of a process since before its model was made, in which Python's own is some MB.", compared),
+  compared: () => of("Predicted, and measured", "What a rank sends in a step: bytes, and in how many messages. Predicted is by formula, without a run; the memory that is measured is what a process has grown by since before its model was made, Python's own included.", compared),
   held: () => of("What a rank holds", "Bytes, as predicted.", (run) => bars(run.held)),
   seconds: () => of("Where the time went", "Of the steps that were traced.", (run) => bars(run.seconds)),
   said: () => of("What the run said", null, (run) => (run.said.length ? el("pre", "", run.said.join("\n")) : null)),

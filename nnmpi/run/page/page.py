@@ -2,14 +2,19 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from nnmpi.comm.stderr import print_error
+from nnmpi.config import Config
 from nnmpi.run.files.atomic import refusing, replaced
+from nnmpi.run.page import sources
 from nnmpi.run.page.sources import LoggedEvents, as_values
+from nnmpi.run.report import LostOutputError, Report
 
 PARTS = {
     "css": "page.css",
@@ -26,6 +31,22 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
     page = html(as_values(logs))
     with refusing(path, "write report", "name another file"), replaced(path, "x") as file:
         file.write(page)
+
+
+@contextmanager
+def page_of_run(config: Config, report: Report) -> Iterator[None]:
+    """Behind it the page of --report is written: of the log, if there is one."""
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        try:
+            write(Path(str(config.report)), sources.of_run(config, report.kept or ()))
+        except ValueError as error:
+            if not failed:
+                raise LostOutputError(str(error)) from None
+            print_error(str(error))
 
 
 def html(values: Mapping[str, Any]) -> str:

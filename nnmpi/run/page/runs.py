@@ -39,7 +39,7 @@ def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
             "progress": progress(events),
             "blocks": [_block(block) for block in events[0].get("blocks", ())],
             "held": held(events[0].get("kinds", ())),
-            "compared": [*compared(events[0], events[-1])],
+            "compared": sorted(compared(events[0], events[-1]), key=lambda row: str(row["what"])),
             "seconds": _seconds(events[-1]),
             "said": [as_text(e) for e in events if e["event"] not in QUIET][-MOST_SAID:],
         }
@@ -164,6 +164,10 @@ def _block(block: Event) -> Event:
 MOST_PARTS = 32  # ranks along tp that are drawn
 
 
+SMALL = 20_000_000
+"""Bytes by which a process grows that are mostly Python's own."""
+
+
 def held(kinds: Sequence[Event]) -> Event:
     """The bytes that each kind of ranks holds, as predicted."""
     names = [name for name in HELD if any(kind[f"{name}_bytes"] for kind in kinds)]
@@ -191,7 +195,7 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
             found = [one["sent"][axis] for one in own if "sent" in one]
             most = max(found, key=lambda sent: sent["bytes"], default=None)
             if said["messages"] or (most and most["messages"]):
-                yield _row(f"sent along {axis} in a step", ranks, said["bytes"],
+                yield _row(f"sent along {axis}", ranks, said["bytes"],
                            most and most["bytes"], _sent(said), most and _sent(most))  # fmt: skip
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
         grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
@@ -200,22 +204,24 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
     plan, of_trace = last.get("plan", e.get("plan", {})), last.get("trace", {})
     if "predicted_seconds" in plan:
         a, b = plan["predicted_seconds"], plan.get("measured_seconds")
-        yield _row("time of a step, by the plan", "all", a, b, duration(a), b and duration(b))
+        yield _row("time of a step", "all", a, b, duration(a), b and duration(b))
     if "bubble" in of_trace:
         a, b = (of_trace["bubble"][key] for key in ("simulated", "measured"))
-        yield _row("bubble, simulated", "all", a, b, f"{a:.1%}", f"{b:.1%}")
+        yield _row("bubble", "all", a, b, f"{a:.1%}", f"{b:.1%}")
 
 
 def _row(
     what: str, ranks: str, a: float, b: float | None, predicted: str, measured: str | None
 ) -> Event:
     error = f"{b / a - 1:+.1%}" if a and b is not None else ""
+    if what == "memory" and b is not None and b < SMALL:
+        error = "mostly Python"
     numbers = {"predicted": number(a), "measured": number(b)}
     return {"what": what, "ranks": ranks, **numbers, "text": [predicted, measured or "", error]}
 
 
 def _sent(e: Event) -> str:
-    return f"{amount(e['bytes'])} in {plural(e['messages'], 'message')}"
+    return f"{amount(e['bytes'])} in {e['messages']:,}"
 
 
 def _seconds(last: Event) -> Event:

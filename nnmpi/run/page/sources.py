@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.config import Config
 from nnmpi.quoting import shown
 from nnmpi.run.page import runs, timelines
 from nnmpi.run.report.log_file import (
@@ -79,6 +80,18 @@ def logs_of(sources: Sequence[Source]) -> list[LoggedEvents]:
         elif source.trace and found:
             found[-1] = found[-1]._replace(traces=(*found[-1].traces, source.trace))
     return found
+
+
+def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
+    """What the files of a run have that has ended, or else the events that its report has kept."""
+    name = config.log or config.report or ""
+    sources = [Source(path) for path in (config.log, config.trace) if path and Path(path).is_file()]
+    for source in sources:
+        source.read()
+    traces = tuple(source.trace for source in sources if source.trace)
+    logs = [source.events for source in sources if source.events] or [kept]
+    is_written = any("trace" in event for event in logs[0][-1:])
+    return [LoggedEvents(Path(name).stem, logs[0], traces if is_written else ())]
 
 
 def as_values(logs: Sequence[LoggedEvents], watched: bool = False) -> dict[str, Any]:
