@@ -123,10 +123,10 @@ function chart(panel, box) {
     return log ? [min / pad, max * pad] : [min >= 0 && min < 0.5 * max ? 0 : min - pad, max + pad];
   };
   const made = new uPlot({
-    width: box.clientWidth, height: 230, cursor: { sync: { key: "curves" }, points: { size: 7 }, y: false },
+    width: box.clientWidth, height: 216, cursor: { sync: { key: "curves" }, points: { size: 7 }, y: false },
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, range } },
     axes: [
-      { ...lines(), space: 60 },
+      { ...lines(), space: 60, size: 34 },
       { ...lines(), size: 58, values: (u, all) => all.map(text), ...(log ? { splits: (u, i, min, max) => decades(min, max), filter: (u, all) => all } : {}) },
     ],
     series: [{ label: axis === "epochs" ? "epoch" : axis, value: (u, x) => format(x) },
@@ -252,7 +252,7 @@ class Timeline {
       width: this.box.clientWidth, height: t.ranks * this.rows + 40, padding: [4, 12, 0, 0], legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (u, min, max) => [min, max] }, y: { dir: -1, range: () => [0, t.ranks] } },
-      axes: [{ ...lines(), values: (u, all) => all.map((x) => `${format(x)} ms`), space: 80 },
+      axes: [{ ...lines(), values: (u, all) => all.map((x) => `${format(x)} ms`), space: 80, size: 34 },
         { ...lines(), grid: { show: false }, size: 62, splits: () => ranks.map((r) => r + 0.5), values: () => ranks.map((r) => `rank ${r}`) }],
       series: [{}, {}],
       hooks: { drawClear: [(u) => this.draw(u)], setCursor: [(u) => this.hover(u)] },
