@@ -14,7 +14,9 @@ def content(
     shorter: str = "",
     start: int = 0,
 ) -> bytes:
-    """The bytes of a file from `start` on; raises ValueError if it cannot be read, or is longer than `most` bytes.
+    """The bytes of a file from `start` on.
+
+    Raises ValueError if it cannot be read, or if these are more than `most` bytes.
 
     remedy, shorter: what to do then
     """

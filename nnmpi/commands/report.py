@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
         prog="python -m nnmpi.report",
-        description="Write a page of one or several runs, which any browser shows without a network.",
+        description="Write a page of one or several runs, which browsers show without a network.",
         allow_abbrev=False,
     )
     add_files(p)

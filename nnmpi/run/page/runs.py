@@ -1,7 +1,7 @@
 """What a page says of a run: facts, curves, who holds what, the predicted beside the measured."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from nnmpi.config import options
@@ -90,12 +90,14 @@ def facts(e: Event, last: Event) -> Rows:
     others = [
         f"{o.name.replace('_', '-')} {given[o.name]}"
         for o in options()
-        if given.get(o.name, o.default) != o.default and o.name not in ("model", "data", "batch_size")
+        if given.get(o.name, o.default) != o.default
+        and o.name not in ("model", "data", "batch_size")
     ]
     blas = e.get("blas", {})
     found = {
         "model": f"{e['model']}, {plural(e['parameters'], 'parameter')}",
-        "data": f"{e['data']}: {e['train_samples']:,} training and {e['test_samples']:,} test samples",
+        "data": f"{e['data']}: {e['train_samples']:,} training samples, "
+        f"{e['test_samples']:,} test samples",
         "batches": f"{plural(e['steps'], 'step')} of {plural(e['batch_size'], 'sample')}, "
         f"{plural(e['epochs'], 'epoch')}",
         "numbers": f"{e['dtype']} on {e['device']}, seed {e['seed']}",
@@ -117,8 +119,12 @@ def facts(e: Event, last: Event) -> Rows:
 
 def epochs(rows: Sequence[Event]) -> dict[str, list[float | None]]:
     """The numbers of each epoch by key, metrics of users among them."""
-    flat = [{**row, **{f"metric {k}": v for k, v in row.get("metrics", {}).items()}} for row in rows]
-    keys = dict.fromkeys(key for row in flat for key, value in row.items() if number(value) is not None)
+    flat = [
+        {**row, **{f"metric {k}": v for k, v in row.get("metrics", {}).items()}} for row in rows
+    ]
+    keys = dict.fromkeys(
+        key for row in flat for key, value in row.items() if number(value) is not None
+    )
     return {key: [number(row.get(key)) for row in flat] for key in keys}
 
 
@@ -140,7 +146,10 @@ def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
     losses = {"title": "loss", "series": LOSSES, "log": True}
     others = [
-        {"title": BESIDES.get(key, key.removeprefix("metric ").replace("_", " ")), "series": {key: ""}}
+        {
+            "title": BESIDES.get(key, key.removeprefix("metric ").replace("_", " ")),
+            "series": {key: ""},
+        }
         for key in order
         if key in known and key not in UNDRAWN
     ]
@@ -186,28 +195,31 @@ def held(kinds: Sequence[Event]) -> Event:
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
     """Bytes and messages of a step, memory, time and the bubble: predicted, and measured."""
-    measured = last.get("measured", [])
-    if len(measured) != e["ranks"] or e.get("servers"):
-        measured = []
-    for kind in e.get("kinds", ()) if not e.get("servers") else ():
-        ranks, own = numbers_of(tuple(kind["ranks"])), [measured[r] for r in kind["ranks"] if measured]
+    measured: Sequence[Event] = last.get("measured", ())
+    kinds = () if e.get("servers") else e.get("kinds", ())  # what they send nobody knows before
+    for kind in kinds:
+        ranks = numbers_of(tuple(kind["ranks"]))
+        own = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
         for axis, said in kind["sent"].items():
             found = [one["sent"][axis] for one in own if "sent" in one]
             most = max(found, key=lambda sent: sent["bytes"], default=None)
             if said["messages"] or (most and most["messages"]):
-                yield _row(f"sent along {axis}", ranks, said["bytes"],
-                           most and most["bytes"], _sent(said), most and _sent(most))  # fmt: skip
+                sizes = said["bytes"], most and most["bytes"]
+                yield _row(f"sent along {axis}", ranks, *sizes, _sent(said), most and _sent(most))
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
         grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
-        yield _row("memory", ranks, predicted, grown, amount(predicted),
-                   None if grown is None else amount(grown))  # fmt: skip
-    plan, of_trace = last.get("plan", e.get("plan", {})), last.get("trace", {})
+        yield _row("memory", ranks, predicted, grown, *_texts(amount, predicted, grown))
+    plan: Event = last.get("plan") or e.get("plan") or {}
     if "predicted_seconds" in plan:
-        a, b = plan["predicted_seconds"], plan.get("measured_seconds")
-        yield _row("time of a step", "all", a, b, duration(a), b and duration(b))
-    if "bubble" in of_trace:
-        a, b = (of_trace["bubble"][key] for key in ("simulated", "measured"))
-        yield _row("bubble", "all", a, b, f"{a:.1%}", f"{b:.1%}")
+        times = plan["predicted_seconds"], plan.get("measured_seconds")
+        yield _row("time of a step", "all", *times, *_texts(duration, *times))
+    if found := last.get("trace", {}).get("bubble"):
+        bubbles = found["simulated"], found["measured"]
+        yield _row("bubble", "all", *bubbles, *_texts("{:.1%}".format, *bubbles))
+
+
+def _texts(text: Callable[[float], str], a: float, b: float | None) -> tuple[str, str | None]:
+    return text(a), None if b is None else text(b)
 
 
 def _row(

@@ -19,6 +19,7 @@ from nnmpi.run.report.log_file import (
     runs_of,
 )
 from nnmpi.run.report.messages import Event
+from nnmpi.run.report.plot import AXES
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.user_files import content
 
@@ -89,9 +90,9 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
     for source in sources:
         source.read()
     traces = tuple(source.trace for source in sources if source.trace)
-    logs = [source.events for source in sources if source.events] or [kept]
-    is_written = any("trace" in event for event in logs[0][-1:])
-    return [LoggedEvents(Path(name).stem, logs[0], traces if is_written else ())]
+    events = next((source.events for source in sources if source.events), kept)
+    is_written = any("trace" in event for event in events[-1:])  # by this run
+    return [LoggedEvents(Path(name).stem, events, traces if is_written else ())]
 
 
 def as_values(logs: Sequence[LoggedEvents], watched: bool = False) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def as_values(logs: Sequence[LoggedEvents], watched: bool = False) -> dict[str, 
     all_of_them = [one for run in found for one in run.get("timelines", ())]
     return {
         "watched": watched,
-        "axes": runs.AXES,
+        "axes": AXES,
         "panels": runs.panels(found),
         "styles": timelines.styles(all_of_them),
         "runs": found,
