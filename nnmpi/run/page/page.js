@@ -223,8 +223,7 @@ class Timeline {
     this.t = t;
     this.box = box;
     this.step = t.steps.findIndex(([k]) => k === t.median);
-    this.rows = Math.max(t.simulated.start.length ? 34 : 24, 0);
-    this.rows = Math.min(this.rows, Math.max(2, 1200 / t.ranks));
+    this.rows = Math.min(t.simulated.start.length ? 36 : 26, Math.max(2, 1200 / t.ranks)); // pixels of each
     for (const all of [t.measured, t.simulated]) {
       all.first = Array.from({ length: t.ranks + 1 }, (_, r) => lower(all.rank, r));
       all.longest = all.length.reduce((a, b) => Math.max(a, b), 0);
