@@ -251,7 +251,7 @@ class Timeline {
       width: this.box.clientWidth, height: t.ranks * this.rows + 40, padding: [4, 12, 0, 0], legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (u, min, max) => [min, max] }, y: { dir: -1, range: () => [0, t.ranks] } },
-      axes: [{ ...lines(), values: (u, all) => all.map((x) => `${format(x)} ms`), space: 80, size: 34 },
+      axes: [{ ...lines(), grid: { show: false }, values: (u, all) => all.map((x) => `${format(x)} ms`), space: 80, size: 34 },
         { ...lines(), grid: { show: false }, size: 62, splits: () => ranks.map((r) => r + 0.5), values: () => ranks.map((r) => `rank ${r}`) }],
       series: [{}, {}],
       hooks: { drawClear: [(u) => this.draw(u)], setCursor: [(u) => this.hover(u)] },
