@@ -209,7 +209,10 @@ def middle(page: Page, selector: str, x: float = 0.5, y: float = 0.5) -> tuple[f
 def test_all_is_drawn_in_light_and_dark_and_on_a_phone(
     width: int, dark: bool, page: Page, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    page.open(written(tmp_path, *files, files[0]).as_uri(), width, dark=dark)
+    other = tmp_path / ("long" * 20) / "run.jsonl"  # two have one name, so paths are shown
+    other.parent.mkdir()
+    write(other, events_of(files[0]))
+    page.open(written(tmp_path, *files, other).as_uri(), width, dark=dark)
     panels = page.value("values.panels.length")
     drawn = charts(page)
     assert len(drawn) == panels + 1 >= 6
@@ -235,6 +238,7 @@ def test_hovering_tells_numbers_and_dragging_zooms(
         page.move(*middle(page, ".timeline .u-over", x / 100, 0.06))
         if page.value("document.querySelector('.tip').offsetWidth"):
             break
+    assert page.value("document.querySelector('.tip').offsetWidth") > 0
     assert "rank 0, stage 0" in page.value("document.querySelector('.tip').innerText")
     span = (
         "charts[charts.length - 1].made.scales.x.max - charts[charts.length - 1].made.scales.x.min"
