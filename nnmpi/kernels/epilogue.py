@@ -93,7 +93,8 @@ def outputs(
 ) -> None:
     """From raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU.
 
-    z is (2, 2, ...), windows first, where it is pooled, and in the order of images elsewhere. `covers` is the height and width of what it holds, after pooling.
+    z is (2, 2, ...), windows first, where it is pooled, and in the order of images elsewhere.
+    `covers` is the height and width of what it holds, after pooling.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
