@@ -25,7 +25,7 @@ def near_ties(dtype: str) -> np.ndarray:
 def test_casts_round_to_nearest_and_ties_to_even(kind: str, dtype: str) -> None:
     """And take denormal numbers as they are, in stretches of any length."""
     x = near_ties(dtype)
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         wanted = x.astype(dtype)
     for first, n in [(0, len(x)), *((17 * n, n) for n in range(1, 50))]:
         found = np.empty(n, dtype)
