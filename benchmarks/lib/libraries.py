@@ -22,6 +22,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "nnmpi": {},
     "nnmpi F(2x2)": {},
     "nnmpi bfloat16": {},
+    "nnmpi float16": {},
     "T": {},
     "T*": {},
     "T+": KEPT_MEMORY,
@@ -66,8 +67,8 @@ def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
         from lib import jax_steps  # not above: it needs JAX
 
         return jax_steps.jax_step(w)
-    if subject == "nnmpi bfloat16":
-        return workloads.half_step(w)
+    if subject in ("nnmpi bfloat16", "nnmpi float16"):
+        return workloads.half_step(w, subject.split()[1])
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
         return workloads.nnmpi_step(w, algorithm, *device)

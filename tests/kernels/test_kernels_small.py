@@ -70,6 +70,22 @@ def test_a_tie_goes_to_the_first_in_reading_order():
         assert (y[0], dz.sum()) == (1, 1)
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -2.5])
+def test_a_gradient_goes_to_the_largest_alone(value):
+    """An infinite one leaves no NaN elsewhere."""
+    for place in range(4):
+        g, dz = np.full(40, value, "float32"), np.full((2, 2, 40), np.nan, "float32")
+        epilogue.unpool_loop(g, np.full(40, place, "uint8"), dz)
+        assert np.array_equal(dz[divmod(place, 2)], g, equal_nan=True)
+        others = np.delete(dz.reshape(4, 40), place, 0)
+        assert (others.view("u4") == 0).all()
+
+
+def test_a_pooled_number_keeps_one_byte():
+    y = np.empty((2, 3, 4, 5), "float32")
+    assert epilogue.places_of(y).nbytes == y.size
+
+
 # ---- the epilogue
 
 
