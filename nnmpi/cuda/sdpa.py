@@ -104,7 +104,9 @@ def _carried_out(
     if not _fits((*rows, *derivatives)) or cudnn.library() is None:
         return False
     lse = xp_of(lse).ascontiguousarray(lse)
-    q, k, v, y, stats = (_rows(a) for a in (*rows, lse[..., None]))
+    q, k, v, y = map(_rows, rows)
+    N, H, T, _ = q.dim
+    stats = Rows((N, H, T, 1), (H * T, T, 1, 1))
     found, dtype = tuple(map(_rows, derivatives)), rows[0].dtype.name
     what = Attention(q, k, v, y, stats, found, scale, causal, dtype)
     if not cudnn.can(what, xp_of(lse)):

@@ -134,6 +134,8 @@ class Graph:
             raise NotSupportedError("no engine")
         if self.kind.startswith("sdpa") and any(t.dim[3] % 8 for t in self.tensors[:3]):
             raise NotSupportedError("hidden_dim should be multiple of 8")
+        if self.kind.startswith("sdpa") and any(t.stride[3] != 1 for t in self.tensors):
+            raise NotSupportedError("The stride for the last dimension should be 1")
         self.done.append("check_support")
 
     def build_plans(self) -> None:
