@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - adds bfloat16 to NumPy
 import pytest
 from helpers.device import DEVICE
 from helpers.kernels import fakecudnn, plans
@@ -19,7 +20,10 @@ import nnmpi
 from nnmpi.cuda import cudnn, sdpa
 from nnmpi.nn import models
 
-PACKAGES = "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cuda-runtime"
+PACKAGES = (
+    *("nvidia-cudnn-cu13", "nvidia-cudnn-frontend"),
+    *("nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"),
+)
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CNNS = {"digits_cnn": (1, 8, 8), "mnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32)}
 BATCH = 64
@@ -106,10 +110,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def planned(folder: Path, gpu: str, graphs: list[Any]) -> list[dict[str, Any]]:
     root = Path(nnmpi.__file__).parents[1]
     runtime = next(folder.glob("nvidia/**/libcudart.so.*"))
+    libraries = folder, folder / "nvidia/cudnn/lib", runtime.parent
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (root, root / "tests", folder))),
-        "LD_LIBRARY_PATH": os.pathsep.join(map(str, (folder, folder / "nvidia/cudnn/lib"))),
+        "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
         "CUDNN_FRONTEND_CUDART_LIB_NAME": str(runtime),
     }
     command = [sys.executable, "-m", "helpers.kernels.plans", gpu]
