@@ -1,5 +1,7 @@
 """The subjects of benchmarks/training.py, each in a process of its own, which has one core.
 
+That is on the CPU: beside a GPU it has all.
+
 All are bound to that core: JAX computes on as many threads as it finds cores.
 """
 
@@ -93,6 +95,6 @@ def steps_of(subject: str, device: Device, case: str, samples: int) -> Steps:
 def main(subject: str, name: str, math: str, folder: str) -> None:
     """Time tasks until the pipe is closed."""
     device = Device(name, math == "tf32")
-    if hasattr(os, "sched_setaffinity"):  # not on macOS
+    if name == "cpu" and hasattr(os, "sched_setaffinity"):  # not on macOS
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     jobs.serve(Path(folder), 0, lambda: None, partial(steps_of, subject, device))
