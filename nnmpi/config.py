@@ -229,9 +229,7 @@ class Config:
     save: str | None = _files(
         None, "write the trained model: a safetensors file, or FOLDER/ in GPT-2's form"
     )
-    load: str | None = _files(
-        None, "start from a saved model: a safetensors file, or a folder of GPT-2"
-    )
+    load: str | None = _files(None, "start from a model: a safetensors file, or a folder of GPT-2")
     load_partial: bool = _files(
         False, "with --load: take tensors whose names and shapes fit; others keep initial values"
     )

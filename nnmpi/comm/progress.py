@@ -39,12 +39,17 @@ class Progress:
     def __init__(self, log: CallLog) -> None:
         self.log = log
         self.works: list[Work] = []
-        self.comms = WeakSet[Any]()
+        self._comms = WeakSet[Any]()
         self.lock = threading.RLock()
         self.family = TransportFamily()  # the last one of this rank's Comms
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
         self._wakes: list[threading.Event] = []
         self._error: BaseException | None = None  # raised in a helper thread
+
+    def comms_with(self, comm: Any) -> WeakSet[Any]:
+        """All Comms of the rank that are there, this new one among them."""
+        self._comms.add(comm)
+        return self._comms
 
     def is_free(self) -> bool:
         """Whether nothing is under way, and no helper thread has failed."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnmpi import cli
 from nnmpi.run.page.page import write
-from nnmpi.run.page.sources import Source, logs_of
+from nnmpi.run.page.sources import GrowingFile, logs_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         given = parser().parse_args(arguments)
-        sources = [Source(file) for file in given.files]
+        sources = [GrowingFile(file) for file in given.files]
         for source in sources:
             source.read()
         write(Path(given.out), logs_of(sources))

@@ -17,7 +17,7 @@ from nnmpi import cli
 from nnmpi.commands.report import add_files
 from nnmpi.quoting import shown
 from nnmpi.run.page.page import as_json, html
-from nnmpi.run.page.sources import Source, as_values, logs_of
+from nnmpi.run.page.sources import GrowingFile, as_values, logs_of
 
 HOST, PORT = "127.0.0.1", 8321
 NAMES = (HOST, "localhost")
@@ -40,7 +40,7 @@ class Watched(HTTPServer):
     """The files, and a version that counts their changes."""
 
     def __init__(self, port: int, files: Sequence[str]) -> None:
-        self.sources, self.version = [Source(file) for file in files], 0
+        self.sources, self.version = [GrowingFile(file) for file in files], 0
         self.values = as_values((), watched=True)
         self.problem = ""
         super().__init__((HOST, port), Answer)

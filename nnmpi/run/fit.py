@@ -54,8 +54,7 @@ class Fit:
 
     @property
     def _saves(self) -> NoSaves:
-        training = self._training
-        return training.saves if training.config.checkpoint_dir else NO_SAVES
+        return self._training.saves if self._training.config.checkpoint_dir else NO_SAVES
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
@@ -109,16 +108,14 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                if config.report:
-                    outputs.enter_context(page_of_run(config, found))
+                outputs.enter_context(page_of_run(config, found))
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found
         run.report = found
         begun = resumed_event if resumed else start_event
         event = {**begun(self._session, run), **environment(self._session)}
-        if run.opened is not None:
-            event |= arranged_event(self._session.arrangement)
+        event |= arranged_event(self._session.arrangement) if run.opened else {}
         if run.told.once(*start):
             run.report.event(event)
         for event in recovery.news:
@@ -238,13 +235,11 @@ class Fit:
         self._session.model.train()
         own = self._comm.size > 1 and "lr_schedule" in self._session.setup.own
         self._compare_settings(all_or_none(self._comm, run.factors_of_epoch) if own else ())
-        self._training.footprint.epoch()
         with closing(self._session.steps()) as steps:
             run.phase = StepPhase.COMPUTING
             for result in steps:
                 run.phase = StepPhase.BETWEEN_STEPS
-                is_whole = result.samples == run.batch_size
-                self._training.footprint.step(self._session.strategy.layout, is_whole)
+                self._training.footprint.step(self._session, result)
                 self._follow(result)
                 if run.is_over:
                     break

@@ -12,7 +12,9 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.report import Event
+from nnmpi.run.session import Session
 
 PROCESS = Path("/proc/self")
 
@@ -22,23 +24,21 @@ class Footprint:
 
     def __init__(self) -> None:
         self.sent: Traffic | None = None
-        self._before: Traffic | None = None
+        self._before: Traffic = {}
+        self._epoch = -1  # of the last step
         with suppress(OSError):
             (PROCESS / "clear_refs").write_text("5")  # the peak is what is resident now
         self._resident = memory("VmRSS")
 
-    def epoch(self) -> None:
-        """The next step follows none."""
-        self._before = None
-
-    def step(self, layout: Layout, is_whole: bool) -> None:
-        """A step has ended."""
+    def step(self, session: Session, result: StepResult) -> None:
+        """A step has ended. The state behind the last one of an epoch is that of the next epoch."""
         if self.sent is not None:
             return
-        now = sent_along(layout, layout.all.of_rank)
-        if self._before is not None and is_whole:
+        layout, state = session.strategy.layout, result.state
+        now, epoch = sent_along(layout, layout.all.of_rank), state.epoch - (state.batch == 0)
+        if epoch == self._epoch and result.samples == session.config.batch_size:
             self.sent = less(now, self._before)
-        self._before = now
+        self._before, self._epoch = now, epoch
 
     def event(self) -> Event:
         """What the last event says of it, where it is known."""

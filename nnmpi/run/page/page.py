@@ -42,7 +42,8 @@ def page_of_run(config: Config, report: Report) -> Iterator[None]:
         failed = False
     finally:
         try:
-            write(Path(str(config.report)), sources.of_run(config, report.kept or ()))
+            if config.report:
+                write(Path(config.report), sources.of_run(config, report.kept or ()))
         except ValueError as error:
             if not failed:
                 raise LostOutputError(str(error)) from None

@@ -12,7 +12,7 @@ from nnmpi.run.report.layouts import HELD
 from nnmpi.run.report.messages import Event, as_text, ranks_used
 from nnmpi.run.report.plot import AXES, BESIDES, LARGEST
 
-Rows: TypeAlias = list[tuple[str, str]]
+Facts: TypeAlias = list[tuple[str, str]]
 
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")
@@ -57,11 +57,11 @@ def number(value: Any) -> float | None:
     return (value if isinstance(value, int) else float(f"{value:.7g}")) if is_drawn else None
 
 
-def figures(events: Sequence[Event]) -> Rows:
+def figures(events: Sequence[Event]) -> Facts:
     """The numbers that one looks for first, the last ones that are known."""
     last = {k: v for e in events if e["event"] in (*QUIET, *ENDS) for k, v in e.items()}
     step = last["step"] if events[-1]["event"] == "progress" else last.get("steps", 0)
-    found: Rows = [("steps", f"{step:,} of {events[0]['steps']:,}")]
+    found: Facts = [("steps", f"{step:,} of {events[0]['steps']:,}")]
     if "accuracy" in last:
         found.append(("accuracy", f"{number(last['accuracy']) or 0:.2%}"))
     if "perplexity" in last:
@@ -83,7 +83,7 @@ def figures(events: Sequence[Event]) -> Rows:
     return found
 
 
-def facts(e: Event, last: Event) -> Rows:
+def facts(e: Event, last: Event) -> Facts:
     """What was run, and on what."""
     given = e.get("options", {})
     where = (f"{host}: {numbers_of(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())

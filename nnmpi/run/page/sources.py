@@ -35,7 +35,7 @@ class LoggedEvents(NamedTuple):
     traces: Sequence[TraceFile] = ()
 
 
-class Source:
+class GrowingFile:
     """A file; `events` or `trace` are what it has so far."""
 
     def __init__(self, path: File) -> None:
@@ -70,7 +70,7 @@ class Source:
         return True
 
 
-def logs_of(sources: Sequence[Source]) -> list[LoggedEvents]:
+def logs_of(sources: Sequence[GrowingFile]) -> list[LoggedEvents]:
     """The logs that have events; a trace is of the last run of the log that is named before it."""
     logs = [source for source in sources if source.events]
     names = dict(zip(logs, named([source.path for source in logs]), strict=True))
@@ -86,7 +86,9 @@ def logs_of(sources: Sequence[Source]) -> list[LoggedEvents]:
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
     """What the files of a run have that has ended, or else the events that its report has kept."""
     name = config.log or config.report or ""
-    sources = [Source(path) for path in (config.log, config.trace) if path and Path(path).is_file()]
+    sources = [
+        GrowingFile(path) for path in (config.log, config.trace) if path and Path(path).is_file()
+    ]
     for source in sources:
         source.read()
     traces = tuple(source.trace for source in sources if source.trace)

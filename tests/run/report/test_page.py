@@ -19,7 +19,7 @@ from nnmpi import Config, Trainer, train
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.commands import report
 from nnmpi.commands.watch import Watched
-from nnmpi.run.page.sources import Source, as_values, logs_of
+from nnmpi.run.page.sources import GrowingFile, as_values, logs_of
 from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
 
@@ -55,7 +55,7 @@ def written(folder: Path, *files: Path) -> Path:
 
 
 def values(*files: Path) -> dict[str, Any]:
-    sources = [Source(file) for file in files]
+    sources = [GrowingFile(file) for file in files]
     for source in sources:
         assert source.read()
     return as_values(logs_of(sources))
