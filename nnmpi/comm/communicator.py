@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -257,8 +257,8 @@ class Comm:
         self.free_sums()
         self._calls.free()
         self._p2p.free()
-        freed: Any = Freed(f"Comm {self.name}")
-        self._p2p = self._transport = self._receiver = freed
+        self.of_rank.discard(self)
+        self._p2p = self._transport = self._receiver = cast(Any, Freed(f"Comm {self.name}"))
 
     def confirm(self) -> None:
         """Returns on all ranks of the job, or raises RankLost on all that are left: see `shrink`.

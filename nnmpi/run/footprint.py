@@ -43,7 +43,8 @@ class Footprint:
     def event(self) -> Event:
         """What the last event says of it, where it is known."""
         sent = {axis: one._asdict() for axis, one in (self.sent or {}).items()}
-        known = {"memory_bytes": memory("VmHWM") - self._resident} if self._resident else {}
+        grown = max(memory("VmHWM") - self._resident, 0)  # Linux counts in batches
+        known = {"memory_bytes": grown} if self._resident else {}
         return {**({"sent": sent} if sent else {}), **known}
 
 

@@ -180,7 +180,7 @@ def a_row_goes_on_with_the_same_bits(case: Case, at: int, comm: Comm) -> None:
         two.close()
 
 
-TIMES = ("seconds", "samples_per_second", "epoch_samples_per_second", "checkpoints")
+TIMES = ("seconds", "samples_per_second", "epoch_samples_per_second", "checkpoints", "measured")
 
 
 def facts_of(event: Event) -> Event:
