@@ -81,6 +81,13 @@ def test_a_call_has_all_matrices_at_one_distance() -> None:
         assert cublas.calls[before:] == calls
 
 
+def test_a_row_that_is_repeated_is_copied() -> None:
+    xp = DEVICE.xp
+    a = xp.broadcast_to(xp.asarray(np.arange(4, dtype="float16")), (2, 3, 4))
+    b = xp.ones((2, 4, 5), "float16")
+    assert (backend.to_host(matmul(a, b)) == 6).all()
+
+
 def test_no_columns_and_no_rows() -> None:
     xp = DEVICE.xp
     for m, k in ((0, 3), (3, 0)):
