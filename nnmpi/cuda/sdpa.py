@@ -20,25 +20,25 @@ from nnmpi.cuda import cudnn
 from nnmpi.dtypes import is_half
 
 
-class Rows(NamedTuple):
+class HeadRows(NamedTuple):
     """An array as cuDNN sees it: (samples, heads, positions, numbers), and its strides."""
 
     dim: tuple[int, ...]
     stride: tuple[int, ...]
 
 
-class Attention(NamedTuple):
+class SdpaGraph(NamedTuple):
     """A graph of attention; `q`, `k`, `v`, `y` and `lse` are read, but for the last two forwards.
 
     gradients: those of y, q, k and v; none of the forward pass
     """
 
-    q: Rows
-    k: Rows
-    v: Rows
-    y: Rows
-    lse: Rows
-    gradients: tuple[Rows, ...]
+    q: HeadRows
+    k: HeadRows
+    v: HeadRows
+    y: HeadRows
+    lse: HeadRows
+    gradients: tuple[HeadRows, ...]
     scale: float
     causal: bool
     dtype: str
@@ -54,7 +54,7 @@ class Attention(NamedTuple):
     def tensors(self, graph: Any) -> list[Any]:
         """q, k, v, y and lse, and then dy, dq, dk and dv of a backward pass."""
 
-        def read(name: str, rows: Rows, dtype: str) -> Any:
+        def read(name: str, rows: HeadRows, dtype: str) -> Any:
             sizes: dict[str, list[int]] = {"dim": [*rows.dim], "stride": [*rows.stride]}
             return graph.tensor(name=name, data_type=cudnn.type_of(dtype), **sizes)
 
@@ -106,9 +106,9 @@ def _carried_out(
     lse = xp_of(lse).ascontiguousarray(lse)
     q, k, v, y = map(_rows, rows)
     N, H, T, _ = q.dim
-    stats = Rows((N, H, T, 1), (H * T, T, 1, 1))
+    stats = HeadRows((N, H, T, 1), (H * T, T, 1, 1))
     found, dtype = tuple(map(_rows, derivatives)), rows[0].dtype.name
-    what = Attention(q, k, v, y, stats, found, scale, causal, dtype)
+    what = SdpaGraph(q, k, v, y, stats, found, scale, causal, dtype)
     if not cudnn.can(what, xp_of(lse)):
         return False
     cudnn.run(what, (*rows, lse, *derivatives))
@@ -135,10 +135,10 @@ def _fits(arrays: Sequence[Array]) -> bool:
     )
 
 
-def _rows(a: Array) -> Rows:
+def _rows(a: Array) -> HeadRows:
     """An array (N, K, G, T, D), whose heads of a position lie at one distance, or (N, K, S, D)."""
     stride = [s // a.itemsize for s in a.strides]
     if a.ndim == 4:
-        return Rows(a.shape, (*stride,))
+        return HeadRows(a.shape, (*stride,))
     N, K, G, T, D = a.shape
-    return Rows((N, K * G, T, D), (stride[0], stride[2 if G > 1 else 1], *stride[3:]))
+    return HeadRows((N, K * G, T, D), (stride[0], stride[2 if G > 1 else 1], *stride[3:]))

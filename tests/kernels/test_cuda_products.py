@@ -10,6 +10,7 @@ from nnmpi import backend
 from nnmpi.autograd.ops import linear
 from nnmpi.cuda.products import products_loop
 from nnmpi.dtypes import named
+from nnmpi.kernels import column_sum
 from nnmpi.kernels.products import matmul
 
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -80,6 +81,13 @@ def test_a_call_has_all_matrices_at_one_distance() -> None:
         assert cublas.calls[before:] == calls
 
 
+def test_a_row_that_is_repeated_is_copied() -> None:
+    xp = DEVICE.xp
+    a = xp.broadcast_to(xp.asarray(np.arange(4, dtype="float16")), (2, 3, 4))
+    b = xp.ones((2, 4, 5), "float16")
+    assert (backend.to_host(matmul(a, b)) == 6).all()
+
+
 def test_no_columns_and_no_rows() -> None:
     xp = DEVICE.xp
     for m, k in ((0, 3), (3, 0)):
@@ -117,3 +125,19 @@ def test_the_op_gives_the_values_and_gradients_of_the_host(name: str, dtype: str
         assert found.dtype == wanted.dtype
         x, y = backend.to_host(found).astype("float64"), wanted.astype("float64")
         np.testing.assert_allclose(x, y, rtol=CLOSE[dtype], atol=4 * CLOSE[dtype])
+
+
+def test_sums_of_biases_are_no_products_that_tf32_would_round() -> None:
+    """A device adds up rows; the stand-in's products round nothing, so the call is looked at."""
+    if IS_GPU:
+        pytest.skip("only the stand-in counts operations")
+    xp, g = DEVICE.xp, DEVICE.xp.ones((7, 3), "float32")
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a product")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(xp, "dot", refused)
+        out = xp.empty(3, "float32")
+        assert backend.to_host(column_sum(g)).tolist() == [7.0] * 3
+        assert column_sum(g, out) is out

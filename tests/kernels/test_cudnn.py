@@ -152,6 +152,14 @@ def test_the_gradient_of_samples_is_not_planned(fake: fakecudnn.Fake | None) -> 
     assert [g.kind for g in fake.graphs] == ["fprop", "wgrad", "fprop", "wgrad", "dgrad"]
 
 
+def test_without_gradients_only_the_forward_pass_is_planned(fake: fakecudnn.Fake | None) -> None:
+    if fake is None:
+        pytest.skip("only the fake tells which graphs were built")
+    x, w = DEVICE.xp.ones((2, 4, 5, 5), "float32"), DEVICE.xp.ones((3, 4, 3, 3), "float32")
+    conv2d(x, w, None, keep=False)
+    assert [g.kind for g in fake.graphs] == ["fprop"]
+
+
 def test_without_the_library_im2col_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "library", lambda: None)
     assert cudnn.version() == "none: convolutions by im2col, attention by products"
