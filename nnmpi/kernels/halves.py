@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import is_half, on_host_in_16_bits
+from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels.layouts import in_layout
 from nnmpi.native.table import InOut, Kernel, Out, kernel
@@ -130,12 +130,6 @@ def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
 def computed(a: Array) -> Array:
     """An array as NumPy computes with it: 16 bits as a copy in float32."""
     return cast(a, np.float32) if on_host_in_16_bits(a) else a
-
-
-def in_16_bits(array: Any) -> bool:
-    """Whether this is an array in 16 bits."""
-    dtype = getattr(array, "dtype", None)
-    return dtype is not None and is_half(dtype)
 
 
 def on_device_in_16_bits(array: Any) -> bool:

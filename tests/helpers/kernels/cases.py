@@ -136,6 +136,11 @@ def rms_norm_sum(rng: Rng, dtype: Any) -> list[Any]:
     return [*map(abs, normal(rng, dtype, (M, K), (M, K), M, K))]
 
 
+def column_sum(rng: Rng, dtype: Any) -> list[Any]:
+    n, k = one_of(rng, 1, 7, 400, 3000), one_of(rng, 1, 10, 33, 300)
+    return normal(rng, dtype, (n, k), k)
+
+
 def dropout_mask(rng: Rng, dtype: Any) -> list[Any]:
     n, m = int(rng.integers(1, 5)), one_of(rng, 1, 17, 3000)
     index = rng.integers(0, 2**32, m).astype(np.uint32)
@@ -191,6 +196,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "rms_norm_loop": (rms_norm, CLOSE, False),
     "rms_norm_gradient_loop": (rms_norm_gradient, CLOSE, False),
     "rms_norm_sum_loop": (rms_norm_sum, CLOSE, False),
+    "column_sum_loop": (column_sum, CLOSE, True),
     "dropout_mask_loop": (dropout_mask, 0, False),
     "embedding_gradient_loop": (embedding_gradient, 0, False),
     "lstm_loop": (steps(4, "ggssss"), CLOSE, False),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strictarray
+from strictarray._counting import launched
 
 from nnmpi.cuda import cudnn
 
@@ -125,6 +126,7 @@ class Graph:
         x, w, y = (t.at(pack[t]) for t in self.tensors)
         convolve(self.kind, x, w, y, **self.ends)
         self.fake.executed.append(self.kind)
+        launched("kernel", self.kind)
 
 
 def convolve(
@@ -206,10 +208,8 @@ def forget() -> None:
 @contextmanager
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     fake = Fake()
-    device = SimpleNamespace(
-        get_current_stream=lambda: SimpleNamespace(ptr=STREAM),
-        runtime=SimpleNamespace(getDevice=lambda: 0),
-    )
+    device = SimpleNamespace(**vars(strictarray.cuda))
+    device.get_current_stream = lambda: SimpleNamespace(ptr=STREAM)
     monkeypatch.setattr(strictarray, "cuda", device, raising=False)
     monkeypatch.setitem(sys.modules, "cudnn", fake)
     forget()

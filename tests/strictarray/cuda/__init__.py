@@ -230,6 +230,10 @@ class Device:
 
 class runtime:  # noqa: N801 (CuPy's name)
     @staticmethod
+    def getDevice() -> int:  # noqa: N802 (CuPy's name)
+        return 0
+
+    @staticmethod
     def getDeviceCount() -> int:  # noqa: N802 (CuPy's name)
         return _machine["devices"]
 
