@@ -1,4 +1,4 @@
-/* Bias, ReLU, pooling and the mask of dropout: each number by the operations of kernels/epilogue.py
+/* Bias, ReLU, pooling, the mask of dropout and sums of rows: each number by the operations of kernels/epilogue.py
    and kernels/rows.py, in their order. */
 
 /* y (rows, width) += bias (width), or NULL; then max(y, 0), if it cuts. */
@@ -70,5 +70,21 @@ KERNEL dropout_mask(const unsigned *index, const long long *rows, T *mask, unsig
         unsigned long long row = rows[i / m];
         unsigned bits = HASH(index[i % m], k2, k3) ^ HASH((unsigned)row, k0, k1 ^ (unsigned)(row >> 32));
         mask[i] = ROUND(mix(bits) >= least ? factor : 0.0f);
+    }
+}
+
+/* to[rows[k]] += g[order[k]], one after the other; equal rows, which lie behind each other, by one
+   block. */
+KERNEL add_sorted(T *to, const long long *rows, const long long *order, const T *g, unsigned n,
+                  unsigned C) {
+    EACH_BLOCK(k, n) {
+        if (k && rows[k] == rows[k - 1]) continue;
+        T *row = to + AT(rows[k], C);
+        EACH_OF_BLOCK(c, C) {
+            float sum = LOAD(row[c]);
+            for (unsigned j = k; j < n && rows[j] == rows[k]; j++)
+                sum += LOAD(g[AT(order[j], C) + c]);
+            row[c] = ROUND(sum);
+        }
     }
 }

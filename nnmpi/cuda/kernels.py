@@ -121,6 +121,14 @@ def dropout_mask_loop(index: Array, rows: Array, *args: Any) -> Any:
     return None
 
 
+def add_sorted_loop(to: Array, rows: Array, order: Array, g: Array) -> Any:
+    if not fits(to) or not are_plain(to.dtype, to, g) or not are_plain(np.int64, rows, order):
+        return NotImplemented
+    args = (to, rows, order, g, *counts(len(rows), to.size // len(to)))
+    run("elementwise", "add_sorted", len(rows) * THREADS, args, type_of(to.dtype))
+    return None
+
+
 # ---- softmax and cross-entropy
 
 
@@ -192,6 +200,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "pool_loop": pool_loop,
     "unpool_loop": unpool_loop,
     "dropout_mask_loop": dropout_mask_loop,
+    "add_sorted_loop": add_sorted_loop,
     "tanh_loop": _each("activations", "tanh_value"),
     "tanh_gradient_loop": _each("activations", "tanh_gradient"),
     "sigmoid_loop": _each("activations", "sigmoid_value"),

@@ -86,7 +86,8 @@ KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *
 #define PART (AT(block % R, AT(N, C)) + AT(SAMPLE, C) + COLUMN)
 
 /* The sums of u and v, of a term for each row, and their place. */
-#define TWO_SUMS(term)                                                                             \
+#define STORE_SUMS first[PART] = u; if (second) second[PART] = v
+#define TWO_SUMS(term, store)                                                                            \
     __shared__ float us[THREADS], vs[THREADS];                                                     \
     EACH_BLOCK(block, N * GROUPS * R) {                                                            \
         unsigned c = COLUMN, t = threadIdx.x;                                                      \
@@ -99,27 +100,27 @@ KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *
         __syncthreads();                                                                           \
         if (LANE == 0 && c < C) {                                                                  \
             for (unsigned k = t + COLUMNS; k < THREADS; k += COLUMNS) u += us[k], v += vs[k];      \
-            first[PART] = u;                                                                       \
-            if (second) second[PART] = v;                                                          \
+            store;                                                                                 \
         }                                                                                          \
         __syncthreads();                                                                           \
     }
 
-KERNEL column_sums(const T *g, float *first, float *second, unsigned N, unsigned P, unsigned C,
+/* Of one part in `out`. */
+KERNEL column_sums(const T *g, float *parts, T *out, unsigned N, unsigned P, unsigned C,
                    unsigned R) {
-    TWO_SUMS(u += LOAD(g[at]))
+    TWO_SUMS(u += LOAD(g[at]), if (R == 1) out[PART] = ROUND(u); else parts[PART] = u)
 }
 
 KERNEL norm_sums(const T *g, const T *x, const float *mean, float *first, float *second, unsigned N,
                  unsigned P, unsigned C, unsigned R) {
-    TWO_SUMS(u += LOAD(g[at]); v += LOAD(g[at]) * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]))
+    TWO_SUMS(u += LOAD(g[at]); v += LOAD(g[at]) * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
 }
 
 /* Of rows with statistics of their own; without means that of RMSNorm. */
 KERNEL row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *first,
                      float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
     TWO_SUMS(u += LOAD(g[at]) * ((mean ? LOAD(x[at]) - mean[i] : LOAD(x[at])) * r[i]);
-             v += LOAD(g[at]))
+             v += LOAD(g[at]), STORE_SUMS)
 }
 
 /* out (n) = the sum of R parts */
@@ -197,5 +198,32 @@ KERNEL norm_gradient(const T *g, const T *x, const float *mean, const float *a, 
     EACH(i, n) {
         unsigned at = i / S * C + i % C;
         dx[i] = ROUND(LOAD(g[i]) * a[at] - (LOAD(x[i]) - mean[at]) * b[at] - e[at]);
+    }
+}
+
+/* ---- numbers of channels: of BatchNorm */
+
+KERNEL channel_scales(const float *var, const T *w, float *r, float *scale, unsigned n, float eps) {
+    EACH(i, n) {
+        float s = 1.0f / sqrtf(var[i] + eps);
+        r[i] = s;
+        scale[i] = w ? s * LOAD(w[i]) : s;
+    }
+}
+
+/* sums (2, C) over n numbers each */
+KERNEL gradient_scales(const float *sums, const float *scale, const float *r, float *b, float *e,
+                       unsigned C, float n) {
+    EACH(i, C) {
+        e[i] = sums[i] * scale[i] / n;
+        b[i] = sums[C + i] * scale[i] / n * r[i];
+    }
+}
+
+KERNEL track(float *mean, float *var, const float *now, const float *m2, unsigned C, float others,
+             float share, float rest) {
+    EACH(i, C) {
+        mean[i] = mean[i] * rest + now[i] * share;
+        var[i] = var[i] * rest + m2[i] / others * share;
     }
 }

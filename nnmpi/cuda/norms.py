@@ -119,7 +119,46 @@ def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Array) -> Any:
 
 
 def column_sum_loop(g: Array, out: Array) -> Any:
-    return _columns("column_sums", (g,), (), (out, None))
+    if not fits(g) or not are_plain(g.dtype, g) or not fits(out) or not are_plain(out.dtype, out):
+        return NotImplemented
+    (P, C), same = g.shape, out.dtype == g.dtype
+    R = parts_of(P) if same else MOST_PARTS
+    parts = None if R == 1 else xp_of(g).empty((R, C), "float32")
+    args = (g, parts, out if R == 1 else None, *counts(1, P, C, R))
+    run("norms", "column_sums", -(-C // COLUMNS) * R * THREADS, args, type_of(g.dtype))
+    if R > 1:
+        run("norms", "add_parts", C, (parts, out, *counts(C, R)), type_of(out.dtype))
+    return None
+
+
+# ---- numbers of channels
+
+
+def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequence[Any]) -> Any:
+    """A kernel on statistics, and weights of any type."""
+    if not fits(wide[0]) or not are_plain(np.float32, *wide):
+        return NotImplemented
+    if w is not None and (not fits(w) or not are_plain(w.dtype, w)):
+        return NotImplemented
+    run("norms", name, wide[0].size, args, FLOAT if w is None else type_of(w.dtype))
+    return None
+
+
+def channel_scales_loop(var: Array, w: Array | None, eps: float, r: Array, scale: Array) -> Any:
+    args = (var, w, r, scale, *counts(var.size), np.float32(eps))
+    return _of_channels("channel_scales", (var, r, scale), w, args)
+
+
+def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Array, e: Array) -> Any:
+    args = (sums, scale, r, b, e, *counts(r.size), np.float32(n))
+    return _of_channels("gradient_scales", (sums, scale, r, b, e), None, args)
+
+
+def track_loop(mean: Array, var: Array, now: Array, m2: Array, n: int, share: Any) -> Any:
+    if not isinstance(share, float):
+        return NotImplemented
+    args = (mean, var, now, m2, *counts(mean.size), *map(np.float32, (n - 1, share, 1 - share)))
+    return _of_channels("track", (mean, var, now, m2), None, args)
 
 
 def _by_column(
@@ -163,5 +202,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "norm_sums_loop": norm_sums_loop,
     "norm_gradient_loop": norm_gradient_loop,
     "column_sum_loop": column_sum_loop,
+    "channel_scales_loop": channel_scales_loop,
+    "gradient_scales_loop": gradient_scales_loop,
+    "track_loop": track_loop,
 }
 """As in kernels.py."""

@@ -30,7 +30,7 @@ CLOSE = {
     name: 10 * close if name.endswith(("sums_loop", "sum_loop", "moments_loop")) else close
     for name, (_, close, _) in CASES.items()
 }
-"""How far they may be from NumPy: further where sums of columns may cancel, and have other orders."""
+"""How far they may be from NumPy: further where sums of columns cancel, and have other orders."""
 
 
 def on_device(args: list[Any]) -> list[Any]:
@@ -76,15 +76,26 @@ def agree(name: str, args: list[Any], message: object = "") -> None:
 
 WIDE_AT = {
     **dict.fromkeys(("adam_loop", "rmsprop_loop"), (0, 2, 3, 4, 5)),
-    **{"sgd_loop": (0, 2, 3), "squares_loop": (2,), "column_sum_loop": (1,)},
-    **{"layer_norm_loop": (4, 5), "layer_norm_gradient_loop": (3, 4), "rms_norm_loop": (3,)},
-    **{"layer_norm_sums_loop": (2, 3, 4, 5), "rms_norm_gradient_loop": (3,)},
-    **{"rms_norm_sum_loop": (2, 3), "moments_loop": (1, 2), "normalise_loop": (1, 2)},
-    **{"norm_sums_loop": (2, 3, 4), "norm_gradient_loop": (2, 3, 4, 5)},
+    "sgd_loop": (0, 2, 3),
+    "squares_loop": (2,),
+    "channel_scales_loop": (0, 3, 4),
+    "layer_norm_loop": (4, 5),
+    "layer_norm_gradient_loop": (3, 4),
+    "rms_norm_loop": (3,),
+    "layer_norm_sums_loop": (2, 3, 4, 5),
+    "rms_norm_gradient_loop": (3,),
+    "rms_norm_sum_loop": (2, 3),
+    "moments_loop": (1, 2),
+    "normalise_loop": (1, 2),
+    "norm_sums_loop": (2, 3, 4),
+    "norm_gradient_loop": (2, 3, 4, 5),
 }
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
-OF_FLOAT32 = {"cross_entropy_loop", "cross_entropy_gradient_loop"}
-"""Losses of scores in float32."""
+OF_FLOAT32 = {
+    *("cross_entropy_loop", "cross_entropy_gradient_loop"),
+    *("gradient_scales_loop", "track_loop"),
+}
+"""Losses of scores in float32, and statistics alone."""
 
 
 def drawn(name: str, seed: int, dtype: str = "float32") -> list[Any]:

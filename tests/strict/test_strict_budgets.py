@@ -136,7 +136,23 @@ def step_of(task: Task, dtype: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Bu
     return budget, found.names
 
 
-BUDGETS: dict[tuple[str, str], Budget] = {}
+BUDGETS: dict[tuple[str, str], Budget] = {
+    ("W1", "float32"): Budget(56, 10, 0, 3, 1),
+    ("W1", "float16"): Budget(61, 13, 3, 2, 1),
+    ("W4", "float32"): Budget(63, 14, 0, 3, 1),
+    ("W4", "float16"): Budget(70, 18, 3, 2, 1),
+    ("W5", "float32"): Budget(195, 40, 0, 5, 1),
+    ("W5", "float16"): Budget(199, 42, 3, 4, 1),
+    ("gpt:1", "float32"): Budget(116, 19, 2, 3, 1),
+    ("gpt:1", "float16"): Budget(121, 21, 6, 2, 1),
+    ("gpt:2", "float32"): Budget(198, 30, 4, 3, 1),
+    ("gpt:2", "float16"): Budget(207, 36, 8, 2, 1),
+    ("gpt:1, dropout", "float32"): Budget(273, 19, 10, 7, 1),
+    ("gpt:1, dropout", "float16"): Budget(278, 21, 14, 6, 1),
+    ("LSTM", "float32"): Budget(201, 41, 0, 3, 1),
+    ("LSTM", "float16"): Budget(216, 64, 3, 2, 1),
+}
+"""By task and type of numbers."""
 
 
 @pytest.mark.parametrize(("name", "dtype"), BUDGETS)

@@ -224,10 +224,9 @@ def _note_work(name: str, found: Any, given: list[ndarray], out: Any) -> None:
         return
     if name in PRODUCTS:
         _note_conversions(name, found, [a for a in given if a is not out])
-    if out is None and isinstance(found, ndarray) and found.size:
-        if any(found is a or np.may_share_memory(found._a, a._a) for a in given):
-            return
-    launched("copy" if name in COPIES else "kernel", name)
+    is_new = out is not None or not isinstance(found, ndarray) or not found.size
+    if is_new or not any(found is a or np.may_share_memory(found._a, a._a) for a in given):
+        launched("copy" if name in COPIES else "kernel", name)
 
 
 def _note_conversions(name: str, found: ndarray, factors: list[ndarray]) -> None:

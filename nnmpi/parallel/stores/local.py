@@ -161,7 +161,8 @@ class LocalStore(FlatStore):
     def squares_of(self, shards: Iterable[Shard]) -> Array:
         """The sum of squares of the gradients in these shards, as an update reads them."""
         gradients = (self.shard_gradient(shard) for shard in shards)
-        return sum(squares(g, self.pages, self.masters.factor) for g in gradients if len(g))
+        found = [squares(g, self.pages, self.masters.factor) for g in gradients if len(g)]
+        return sum(found[1:], start=found[0]) if found else np.zeros(())
 
     # ---- a step
 
