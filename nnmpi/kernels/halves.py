@@ -86,10 +86,13 @@ def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -
 
 
 def by_float32(op: Callable[..., Array], *args: Any) -> Array:
-    """op(*args), an array of 16 bits where all arrays have them, on the host, in one type."""
-    dtype = next((a.dtype for a in args if on_host_in_16_bits(a)), None)
+    """op(*args), an array of 16 bits where all arrays have them, in one type."""
+    dtype = next((a.dtype for a in args if in_16_bits(a)), None)
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
+    if not any(map(on_host_in_16_bits, args)):
+        found = op(*args)  # bfloat16 beside a Python number may become float32
+        return cast(found, dtype) if found.dtype == "float32" else found
     return cast(op(*map(computed, args)), dtype)
 
 
