@@ -27,30 +27,29 @@ KERNEL relu_gradient(const T *g, const T *y, T *out, unsigned n) {
 #define BEGIN(k)                                                                                   \
     (AT((k) / C / w / h, by_sample) + AT((k) / C / w % h, by_row) + AT((k) / C % w, by_column) + (k) % C)
 
-/* y = the largest of each 2x2 window of z, and whether it is in the left column of each of its
-   rows, (2, n), and in the upper row, (n). */
-KERNEL pool(const T *z, T *y, bool *left, bool *upper, unsigned n, unsigned h, unsigned w,
+/* y = the largest of each 2x2 window of z, the first of equal ones, and its place:  0 1
+                                                                                     2 3 */
+KERNEL pool(const T *z, T *y, unsigned char *largest, unsigned n, unsigned h, unsigned w,
             unsigned C, unsigned down, unsigned right, unsigned by_sample, unsigned by_row,
             unsigned by_column) {
     EACH(k, n) {
         const T *at = z + BEGIN(k);
         float a = LOAD(at[0]), b = LOAD(at[right]), c = LOAD(at[down]), d = LOAD(at[down + right]);
-        left[k] = a >= b, left[n + k] = c >= d;
+        int first = !(a >= b), last = !(c >= d);
         a = LARGER(a, b), c = LARGER(c, d);
-        upper[k] = a >= c;
+        largest[k] = a >= c ? first : last + 2;
         y[k] = ROUND(LARGER(a, c));
     }
 }
 
-/* dz = g at the largest of each window, 0 elsewhere, by the products and differences of NumPy. */
-KERNEL unpool(const T *g, const bool *left, const bool *upper, T *dz, unsigned n, unsigned h,
-              unsigned w, unsigned C, unsigned down, unsigned right, unsigned by_sample,
-              unsigned by_row, unsigned by_column) {
+/* dz = g at the largest of each window, 0 elsewhere. */
+KERNEL unpool(const T *g, const unsigned char *largest, T *dz, unsigned n, unsigned h, unsigned w,
+              unsigned C, unsigned down, unsigned right, unsigned by_sample, unsigned by_row,
+              unsigned by_column) {
     EACH(k, n) {
         T *at = dz + BEGIN(k);
-        float a = LOAD(g[k]) * upper[k], c = LOAD(g[k]) - a, b = a * left[k], d = c * left[n + k];
-        at[0] = ROUND(b), at[right] = ROUND(a - b);
-        at[down] = ROUND(d), at[down + right] = ROUND(c - d);
+        for (unsigned place = 0; place < 4; place++)
+            at[place / 2 * down + place % 2 * right] = largest[k] == place ? g[k] : 0;
     }
 }
 

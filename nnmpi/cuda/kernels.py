@@ -93,11 +93,11 @@ def _windows(z: Array) -> tuple[np.uint32, ...] | None:
 
 def _pooling(name: str, z_first: bool) -> Callable[..., Any]:
     def loop(z: Array, *others: Array) -> Any:
-        (y, left, upper), sizes = others, _windows(z)
-        plain = are_plain(z.dtype, y) and are_plain(np.bool_, left, upper)
+        (y, largest), sizes = others, _windows(z)
+        plain = are_plain(z.dtype, y) and are_plain(np.uint8, largest)
         if sizes is None or not plain or y.shape != z.shape[2:]:
             return NotImplemented
-        arrays = (address(z), y, left, upper) if z_first else (y, left, upper, address(z))
+        arrays = (address(z), y, largest) if z_first else (y, largest, address(z))
         run("elementwise", name, y.size, (*arrays, *sizes), type_of(z.dtype))
         return None
 
@@ -107,8 +107,8 @@ def _pooling(name: str, z_first: bool) -> Callable[..., Any]:
 pool_loop, _unpool_loop = _pooling("pool", True), _pooling("unpool", False)
 
 
-def unpool_loop(g: Array, left: Array, upper: Array, dz: Array) -> Any:
-    return _unpool_loop(dz, g, left, upper)
+def unpool_loop(g: Array, largest: Array, dz: Array) -> Any:
+    return _unpool_loop(dz, g, largest)
 
 
 def dropout_mask_loop(index: Array, rows: Array, *args: Any) -> Any:

@@ -67,18 +67,16 @@ def address(view: Array) -> np.uintp:
 
 
 @lru_cache(maxsize=64)
-def type_of(dtype: Any) -> str | None:
-    """The name of a type of numbers that kernels take, or None."""
+def type_of(dtype: Any) -> str:
+    """The name of a type."""
     name: str = dtype.name
-    return name if name in FLOATS else None
+    return name
 
 
 def fits(array: Array) -> bool:
     """Whether the library of an array compiles kernels, and they are made for its numbers."""
     return (
-        _compiles(xp_of(array))
-        and type_of(array.dtype) is not None
-        and 0 < array.size < MOST_NUMBERS
+        _compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
     )
 
 
