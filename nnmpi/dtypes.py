@@ -31,6 +31,12 @@ def wide(dtype: Any) -> Any:
     return np.promote_types(dtype, np.float32)
 
 
+def in_16_bits(array: Any) -> bool:
+    """Whether this is an array in 16 bits."""
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and is_half(dtype)
+
+
 def on_host_in_16_bits(array: Any) -> bool:
     """Whether NumPy has this array, in 16 bits."""
     return isinstance(array, np.ndarray) and is_half(array.dtype)

@@ -1,11 +1,64 @@
-/* Read before each source of this folder.
+/* Read before each source of this folder, behind the names of its types: T, and G of gradients.
 
-   In CUDA's order of threads, thread FIRST of a grid takes numbers FIRST, FIRST + STEP, ... */
+   In CUDA's order of threads, thread FIRST of a grid takes numbers FIRST, FIRST + STEP, ...
+   Numbers of T are LOADed to float, in which all is computed, and ROUNDed once. */
+typedef float float32;
+typedef unsigned short float16, bfloat16; /* bits */
+
 #ifndef KERNEL /* a test defines it, to compile kernels for the host */
 #define KERNEL extern "C" __global__ void
+#define DEVICE static __device__
+DEVICE float from_float16(float16 bits) {
+    float v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
+    return v;
+}
+DEVICE float16 to_float16(float v) {
+    float16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    return bits;
+}
 #endif
+DEVICE float from_bfloat16(bfloat16 bits) { return __uint_as_float((unsigned)bits << 16); }
+DEVICE bfloat16 to_bfloat16(float v) {
+    unsigned bits = __float_as_uint(v);
+    return v != v ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+#define from_float32(v) (v)
+#define to_float32(v) (v)
+#define JOINED(a, b) a##b
+#define OF(way, type) JOINED(way, type)
+#define LOAD(v) OF(from_, T)(v)
+#define ROUND(v) OF(to_, T)(v)
+
 #define FIRST (blockIdx.x * blockDim.x + threadIdx.x)
 #define STEP (gridDim.x * blockDim.x)
+#define EACH(i, n) for (unsigned i = FIRST; i < (n); i += STEP)
+#define EACH_BLOCK(i, n) for (unsigned i = blockIdx.x; i < (n); i += gridDim.x)
+#define EACH_OF_BLOCK(i, n) for (unsigned i = threadIdx.x; i < (n); i += THREADS)
+#define AT(row, width) ((unsigned long long)(row) * (width))
 
 /* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
 #define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+
+/* One number for all threads of a block from one of each, in `all` (THREADS, shared). Sums have a
+   fixed order, so that the same input gives the same bits. */
+#define SOME (THREADS / 16)
+#define OF_BLOCK(name, operation)                                                                  \
+    DEVICE float name(float v, float *all) {                                                       \
+        unsigned t = threadIdx.x;                                                                  \
+        __syncthreads(); /* all have read the last one */                                          \
+        all[t] = v;                                                                                \
+        __syncthreads();                                                                           \
+        if (t < SOME) {                                                                            \
+            for (unsigned k = t + SOME; k < THREADS; k += SOME) v = operation(v, all[k]);          \
+            all[t] = v;                                                                            \
+        }                                                                                          \
+        __syncthreads();                                                                           \
+        v = all[0];                                                                                \
+        for (unsigned k = 1; k < SOME; k++) v = operation(v, all[k]);                              \
+        return v;                                                                                  \
+    }
+#define SUM(a, b) ((a) + (b))
+OF_BLOCK(sum_of_block, SUM)
+OF_BLOCK(largest_of_block, LARGER)

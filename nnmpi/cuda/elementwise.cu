@@ -1,15 +1,89 @@
-/* Bias and ReLU, and its gradient: each number by the operations of kernels/epilogue.py, in their
-   order. */
+/* Bias, ReLU, pooling, the mask of dropout and sums of rows: each number by the operations of kernels/epilogue.py
+   and kernels/rows.py, in their order. */
 
 /* y (rows, width) += bias (width), or NULL; then max(y, 0), if it cuts. */
-KERNEL bias_relu(float *y, const float *bias, unsigned n, unsigned width, int cuts) {
-    for (unsigned i = FIRST; i < n; i += STEP) {
-        float v = bias ? y[i] + bias[i % width] : y[i];
-        y[i] = cuts ? LARGER(v, 0.0f) : v;
+KERNEL bias_relu(T *y, const T *bias, unsigned n, unsigned width, int cuts) {
+    EACH(i, n) {
+        float v = LOAD(y[i]);
+        if (bias) v += LOAD(bias[i % width]);
+        y[i] = ROUND(cuts ? LARGER(v, 0.0f) : v);
+    }
+}
+
+KERNEL relu(const T *x, T *y, unsigned n) {
+    EACH(i, n) {
+        float v = LOAD(x[i]);
+        y[i] = ROUND(LARGER(v, 0.0f));
     }
 }
 
 /* out = g where y > 0: a product, so that 0 has the sign of g, and NaN stays. */
-KERNEL relu_gradient(const float *g, const float *y, float *out, unsigned n) {
-    for (unsigned i = FIRST; i < n; i += STEP) out[i] = g[i] * (y[i] > 0.0f ? 1.0f : 0.0f);
+KERNEL relu_gradient(const T *g, const T *y, T *out, unsigned n) {
+    EACH(i, n) out[i] = ROUND(LOAD(g[i]) * (LOAD(y[i]) > 0.0f ? 1.0f : 0.0f));
+}
+
+/* Where the window of number k of (N, h, w, C) begins: its rows are `down` apart, its columns
+   `right`, and windows by_sample, by_row and by_column. */
+#define BEGIN(k)                                                                                   \
+    (AT((k) / C / w / h, by_sample) + AT((k) / C / w % h, by_row) + AT((k) / C % w, by_column) + (k) % C)
+
+/* y = the largest of each 2x2 window of z, the first of equal ones, and its place:  0 1
+                                                                                     2 3 */
+KERNEL pool(const T *z, T *y, unsigned char *largest, unsigned n, unsigned h, unsigned w,
+            unsigned C, unsigned down, unsigned right, unsigned by_sample, unsigned by_row,
+            unsigned by_column) {
+    EACH(k, n) {
+        const T *at = z + BEGIN(k);
+        float a = LOAD(at[0]), b = LOAD(at[right]), c = LOAD(at[down]), d = LOAD(at[down + right]);
+        int first = !(a >= b), last = !(c >= d);
+        a = LARGER(a, b), c = LARGER(c, d);
+        largest[k] = a >= c ? first : last + 2;
+        y[k] = ROUND(LARGER(a, c));
+    }
+}
+
+/* dz = g at the largest of each window, 0 elsewhere. */
+KERNEL unpool(const T *g, const unsigned char *largest, T *dz, unsigned n, unsigned h, unsigned w,
+              unsigned C, unsigned down, unsigned right, unsigned by_sample, unsigned by_row,
+              unsigned by_column) {
+    EACH(k, n) {
+        T *at = dz + BEGIN(k);
+        for (unsigned place = 0; place < 4; place++)
+            at[place / 2 * down + place % 2 * right] = largest[k] == place ? g[k] : 0;
+    }
+}
+
+/* lowbias32, and two rounds of it, as keyed.py has them. */
+DEVICE unsigned mix(unsigned x) {
+    x ^= x >> 16, x *= 0x7FEB352Du;
+    x ^= x >> 15, x *= 0x846CA68Bu;
+    return x ^ x >> 16;
+}
+#define HASH(x, before, between) mix(mix((x) + (before)) ^ (between))
+
+/* mask (rows, m) = factor where the bits of index and row are at least `least`, else 0. */
+KERNEL dropout_mask(const unsigned *index, const long long *rows, T *mask, unsigned n, unsigned m,
+                    unsigned k0, unsigned k1, unsigned k2, unsigned k3, unsigned least,
+                    float factor) {
+    EACH(i, n) {
+        unsigned long long row = rows[i / m];
+        unsigned bits = HASH(index[i % m], k2, k3) ^ HASH((unsigned)row, k0, k1 ^ (unsigned)(row >> 32));
+        mask[i] = ROUND(mix(bits) >= least ? factor : 0.0f);
+    }
+}
+
+/* to[rows[k]] += g[order[k]], one after the other; equal rows, which lie behind each other, by one
+   block. */
+KERNEL add_sorted(T *to, const long long *rows, const long long *order, const T *g, unsigned n,
+                  unsigned C) {
+    EACH_BLOCK(k, n) {
+        if (k && rows[k] == rows[k - 1]) continue;
+        T *row = to + AT(rows[k], C);
+        EACH_OF_BLOCK(c, C) {
+            float sum = LOAD(row[c]);
+            for (unsigned j = k; j < n && rows[j] == rows[k]; j++)
+                sum += LOAD(g[AT(order[j], C) + c]);
+            row[c] = ROUND(sum);
+        }
+    }
 }

@@ -6,49 +6,130 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.cuda.launch import THREADS, all_fit, fits, is_plain, run
+from nnmpi.cuda import norms
+from nnmpi.cuda.launch import FLOAT, THREADS, address, alike, are_plain, counts, fits, run, type_of
 
 NARROW = 32  # up to so many classes, a thread has a row of scores; above, a block has one
 
 
 def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
     width = lines.shape[-1]
-    if not fits(lines) or not all(
-        a is None or (is_plain(a) and a.shape == (width,)) for a in (bias, zero)
-    ):
+    if not fits(lines) or not are_plain(lines.dtype, lines, bias, zero):
+        return NotImplemented
+    if any(a is not None and a.shape != (width,) for a in (bias, zero)):
         return NotImplemented
     if bias is not None or zero is not None:
-        sizes, cuts = map(np.uint32, (lines.size, width)), np.int32(zero is not None)
-        run("elementwise", "bias_relu", lines.size, (lines, bias, *sizes, cuts))
+        sizes, cuts = counts(lines.size, width), np.int32(zero is not None)
+        args = (lines, bias, *sizes, cuts)
+        run("elementwise", "bias_relu", lines.size, args, type_of(lines.dtype))
     return None
 
 
-def _each(file: str, name: str, arrays: int, floats: int = 0) -> Callable[..., Any]:
-    """A loop over so many arrays of one size, each of which but the first may be None: they are
-    followed by so many numbers in float32, and by flags."""
+def _each(file: str, name: str) -> Callable[..., Any]:
+    """A loop over arrays that lie alike."""
 
     def loop(*args: Any) -> Any:
-        given, numbers, flags = args[:arrays], args[arrays:][:floats], args[arrays + floats :]
-        if not all_fit(*given):
+        arrays = alike(*args)
+        if arrays is None:
             return NotImplemented
-        n = given[0].size
-        run(file, name, n, (*given, np.uint32(n), *map(np.float32, numbers), *map(np.int32, flags)))
+        n = args[0].size
+        run(file, name, n, (*arrays, *counts(n)), type_of(args[0].dtype))
         return None
 
     return loop
 
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
-    """A step on so many arrays of float32, with so many numbers and flags."""
-    loop, numbers = _each("optimizers", name, arrays, floats), floats + flags
+    """A step on so many arrays of float32, of which the second one, the gradients, may have 16
+    bits, with values that may have them, and so many numbers and flags."""
+    numbers = floats + flags
 
     def step(*args: Any) -> Any:
-        values, (factor, *undo) = args[arrays], args[arrays + 1 + numbers :]
-        if values is not None or factor != 1 or undo:
+        p, g, *sums = args[:arrays]
+        values, (*given, factor), undo = (
+            args[arrays],
+            args[arrays + 1 :][: numbers + 1],
+            args[arrays + numbers + 2 :],
+        )
+        plain = fits(p) and fits(g) and are_plain(np.float32, p, *sums) and are_plain(g.dtype, g)
+        if undo or not plain or (values is not None and not fits(values)):
             return NotImplemented
-        return loop(*args[:arrays], *args[arrays + 1 :][:numbers])
+        if not are_plain(None if values is None else values.dtype, values):
+            return NotImplemented
+        if any(a is not None and a.size != p.size for a in (g, *sums, values)):
+            return NotImplemented
+        floating = map(np.float32, (*given[:floats], factor))
+        args = (p, g, *sums, values, *counts(p.size), *floating, *map(np.int32, given[floats:]))
+        T = FLOAT if values is None else type_of(values.dtype)
+        run("optimizers", name, p.size, args, T, type_of(g.dtype))
+        return None
 
     return step
+
+
+def squares_loop(g: Array, factor: float, sums: Array) -> Any:
+    if not fits(g) or not are_plain(g.dtype, g) or not are_plain(np.float32, sums):
+        return NotImplemented
+    args = (g, sums, *counts(g.size, BLOCK_OF_SQUARES), np.float32(factor))
+    run("optimizers", "squares", len(sums) * THREADS, args, type_of(g.dtype))
+    return None
+
+
+BLOCK_OF_SQUARES = 8192
+"""As in kernels/steps.py."""
+
+
+# ---- pooling
+
+
+def _windows(z: Array) -> tuple[np.uint32, ...] | None:
+    """What kernels take of windows z (2, 2, N, h, w, C), a view of images: sizes and strides, in
+    numbers; None if channels do not lie side by side."""
+    if z.ndim != 6 or not fits(z) or z.strides[5] != z.itemsize:
+        return None
+    down, right, *places, _ = (stride // z.itemsize for stride in z.strides)
+    return (*counts(z[0, 0].size, *z.shape[3:], down, right, *places),)
+
+
+def _pooling(name: str, z_first: bool) -> Callable[..., Any]:
+    def loop(z: Array, *others: Array) -> Any:
+        (y, largest), sizes = others, _windows(z)
+        plain = are_plain(z.dtype, y) and are_plain(np.uint8, largest)
+        if sizes is None or not plain or y.shape != z.shape[2:]:
+            return NotImplemented
+        arrays = (address(z), y, largest) if z_first else (y, largest, address(z))
+        run("elementwise", name, y.size, (*arrays, *sizes), type_of(z.dtype))
+        return None
+
+    return loop
+
+
+pool_loop, _unpool_loop = _pooling("pool", True), _pooling("unpool", False)
+
+
+def unpool_loop(g: Array, largest: Array, dz: Array) -> Any:
+    return _unpool_loop(dz, g, largest)
+
+
+def dropout_mask_loop(index: Array, rows: Array, *args: Any) -> Any:
+    *words, factor, mask = args
+    plain = are_plain(np.uint32, index) and are_plain(np.int64, rows)
+    if not fits(mask) or not plain or not are_plain(mask.dtype, mask):
+        return NotImplemented
+    args = (index, rows, mask, *counts(mask.size, len(index), *words), np.float32(factor))
+    run("elementwise", "dropout_mask", mask.size, args, type_of(mask.dtype))
+    return None
+
+
+def add_sorted_loop(to: Array, rows: Array, order: Array, g: Array) -> Any:
+    if not fits(to) or not are_plain(to.dtype, to, g) or not are_plain(np.int64, rows, order):
+        return NotImplemented
+    args = (to, rows, order, g, *counts(len(rows), to.size // len(to)))
+    run("elementwise", "add_sorted", len(rows) * THREADS, args, type_of(to.dtype))
+    return None
+
+
+# ---- softmax and cross-entropy
 
 
 def cross_entropy_loop(
@@ -56,22 +137,22 @@ def cross_entropy_loop(
 ) -> Any:
     beside = p.flags.f_contiguous  # whether rows are beside each other in memory
     if (
-        not all_fit(z, p.T if beside else p)
-        or not (is_plain(at, "l") and at.shape == labels.shape == z.shape[:1])
-        or not is_plain(loss)
+        not fits(z)
+        or not are_plain(np.float32, z, p.T if beside else p, loss)
+        or not are_plain(np.int64, at)
+        or not at.shape == labels.shape == z.shape[:1]
     ):
         return NotImplemented
     n, C = z.shape
-    if not is_plain(labels, "l"):
+    if not are_plain(np.int64, labels):
         at[...] = labels
         labels = at
     losses = loss if loss.ndim else xp_of(z).empty(n, "float32")
     by = (1, n) if beside else (C, 1)
     name, threads = ("narrow_rows", n) if C <= NARROW else ("wide_rows", n * THREADS)
-    args = (z, labels, losses, p, at, *map(np.uint32, (n, C, *by)))
-    run("cross_entropy", name, threads, args)
+    run("softmax", name, threads, (z, labels, losses, p, at, *counts(n, C, *by)))
     if not loss.ndim:
-        run("cross_entropy", "sum_losses", 1, (losses, loss, np.uint32(n), np.float32(scale)))
+        run("softmax", "sum_losses", 1, (losses, loss, *counts(n), np.float32(scale)))
     return None
 
 
@@ -81,23 +162,62 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
     p, dz = (p.T, dz.T) if beside else (p, dz)
     n, C = p.shape[::-1] if beside else p.shape
     if (
-        not all_fit(p, dz)
-        or not (is_plain(at, "l") and at.size == n)
-        or not (is_plain(g) and g.size == (n if each else 1))
+        not fits(p)
+        or not are_plain(np.float32, p, dz, g)
+        or not (are_plain(np.int64, at) and at.size == n)
+        or g.size != (n if each else 1)
     ):
         return NotImplemented
-    sizes, flags = map(np.uint32, (n, C)), map(np.int32, (beside, each))
-    run("cross_entropy", "gradient", p.size, (p, at, g, dz, *sizes, *flags, np.float32(scale)))
+    flags = map(np.int32, (beside, each))
+    run("softmax", "gradient", p.size, (p, at, g, dz, *counts(n, C), *flags, np.float32(scale)))
     return None
+
+
+def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
+    """A loop along an axis that is the last one in memory."""
+
+    def loop(*args: Any) -> Any:
+        *given, axis = args
+        if not fits(given[0]):
+            return NotImplemented
+        order = [i for i in range(given[0].ndim) if i != axis % given[0].ndim]
+        given = [a.transpose(*order, axis) for a in given]
+        x = given[0]
+        if not are_plain(x.dtype, *given):
+            return NotImplemented
+        K = x.shape[-1]
+        numbers = *counts(x.size // K, K), np.int32(logarithm)
+        run("softmax", name, x.size // K * THREADS, (*given, *numbers), type_of(x.dtype))
+        return None
+
+    return loop
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "bias_relu_loop": bias_relu_loop,
-    "relu_gradient_loop": _each("elementwise", "relu_gradient", 3),
+    "relu_loop": _each("elementwise", "relu"),
+    "relu_gradient_loop": _each("elementwise", "relu_gradient"),
+    "pool_loop": pool_loop,
+    "unpool_loop": unpool_loop,
+    "dropout_mask_loop": dropout_mask_loop,
+    "add_sorted_loop": add_sorted_loop,
+    "tanh_loop": _each("activations", "tanh_value"),
+    "tanh_gradient_loop": _each("activations", "tanh_gradient"),
+    "sigmoid_loop": _each("activations", "sigmoid_value"),
+    "sigmoid_gradient_loop": _each("activations", "sigmoid_gradient"),
+    "silu_loop": _each("activations", "silu"),
+    "gelu_loop": _each("activations", "gelu"),
+    "gelu_tanh_loop": _each("activations", "gelu_tanh"),
+    "softmax_loop": _along_rows("softmax", False),
+    "softmax_gradient_loop": _along_rows("softmax_gradient", False),
+    "log_softmax_loop": _along_rows("softmax", True),
+    "log_softmax_gradient_loop": _along_rows("softmax_gradient", True),
+    "cross_entropy_loop": cross_entropy_loop,
+    "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
     "adam_loop": _step("adam", 5, 6),
     "sgd_loop": _step("sgd", 3, 4, 1),
     "rmsprop_loop": _step("rmsprop", 5, 6),
-    "cross_entropy_loop": cross_entropy_loop,
-    "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
+    "squares_loop": squares_loop,
+    **norms.KERNELS,
 }
 """The kernels by their names in the table."""

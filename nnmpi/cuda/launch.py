@@ -1,6 +1,7 @@
-"""Launching kernels: a source is compiled once a process and device, by the array library.
+"""Launching kernels: a source is compiled once a process, device and set of types, by the array
+library.
 
-    run("optimizers", "sgd", threads, (p, g, None, ...))
+    run("optimizers", "sgd", threads, (p, g, None, ...), T="float16")
 
 Arrays are passed as pointers, None as NULL. Numbers need the type of the kernel's argument, since
 nothing else converts them: np.float32, np.uint32, np.int32.
@@ -23,30 +24,60 @@ MOST_BLOCKS = 1 << 12  # threads of more would wait: those of so many take sever
 MOST_NUMBERS = 1 << 31  # of an array: indices have 32 bits, and may pass the end by a step
 NULL = np.uintp(0)
 FOLDER = Path(__file__).parent
+FLOAT, FLOATS = "float32", ("float32", "float16", "bfloat16")
 
 
-def source(name: str) -> str:
-    """The text of a file of this folder, with what it needs before it."""
+def source(name: str, T: str = FLOAT, G: str = FLOAT) -> str:
+    """The text of a file of this folder for numbers of these types, with what it needs before
+    it."""
     files = FOLDER / "common.cuh", FOLDER / f"{name}.cu"
     texts = (path.read_text(encoding="utf-8") for path in files)
-    return "".join((f"#define THREADS {THREADS} /* in a block */\n", *texts))
+    threads = f"#define THREADS {THREADS} /* in a block */\n"
+    return "".join((threads, f"#define T {T}\n#define G {G}\n", *texts))
 
 
-@lru_cache(maxsize=256)
-def _function(xp: Any, file: str, name: str) -> Any:
-    return xp.RawModule(code=source(file), options=OPTIONS).get_function(name)
+@lru_cache(maxsize=1024)
+def _function(xp: Any, file: str, name: str, T: str, G: str) -> Any:
+    return _module(xp, file, T, G).get_function(name)
 
 
-def run(file: str, name: str, threads: int, args: Sequence[Any]) -> None:
-    """Launch a kernel for arrays of the library of its first argument."""
+@lru_cache(maxsize=64)
+def _module(xp: Any, file: str, T: str, G: str) -> Any:
+    return xp.RawModule(code=source(file, T, G), options=OPTIONS)
+
+
+def run(
+    file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
+) -> None:
+    """Launch a kernel for arrays of one library."""
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)
-    _function(xp_of(args[0]), file, name)((blocks,), (THREADS,), values)
+    xp = xp_of(next(a for a in args if not isinstance(a, np.generic)))
+    _function(xp, file, name, T, G)((blocks,), (THREADS,), values)
+
+
+def counts(*numbers: int) -> list[np.uint32]:
+    """Numbers as kernels take them."""
+    return [np.uint32(n) for n in numbers]
+
+
+def address(view: Array) -> np.uintp:
+    """The pointer to a view with gaps, whose strides the kernel gets too."""
+    return np.uintp(view.data.ptr)
+
+
+@lru_cache(maxsize=64)
+def type_of(dtype: Any) -> str:
+    """The name of a type."""
+    name: str = dtype.name
+    return name
 
 
 def fits(array: Array) -> bool:
-    """Whether the library of an array compiles kernels, and they are made for that array."""
-    return _compiles(xp_of(array)) and is_plain(array)
+    """Whether the library of an array compiles kernels, and they are made for its numbers."""
+    return (
+        _compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
+    )
 
 
 @lru_cache(maxsize=16)
@@ -54,12 +85,25 @@ def _compiles(xp: Any) -> bool:
     return hasattr(xp, "RawModule")
 
 
-def all_fit(first: Array, *others: Array | None) -> bool:
-    """Whether arrays, of which others may be None, fit, and have as many numbers as the first."""
-    return fits(first) and all(a is None or (is_plain(a) and a.size == first.size) for a in others)
+def are_plain(dtype: Any, *arrays: Array | None) -> bool:
+    """Whether all arrays that there are have this type and no gaps, and are neither empty nor too
+    large."""
+    return all(
+        a is None or (a.dtype == dtype and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS)
+        for a in arrays
+    )
 
 
-def is_plain(a: Array, char: str = "f") -> bool:
-    """Whether an array has this type, float32, is contiguous, and neither empty nor too large."""
-    found: bool = a.dtype.char == char and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS
-    return found
+def alike(first: Array, *others: Array | None) -> list[Array | None] | None:
+    """The arrays, of which others may be None, as they lie in memory; None if they have other types
+    or sizes, other orders of memory, or gaps."""
+    given = [first, *(a for a in others if a is not None)]
+    if not fits(first) or any(a.dtype != first.dtype or a.size != first.size for a in given):
+        return None
+    if all(a.flags.c_contiguous for a in given):
+        return [first, *others]
+    if any(a.shape != first.shape for a in given):
+        return None
+    order = sorted(range(first.ndim), key=lambda axis: -first.strides[axis])
+    views = [a if a is None else a.transpose(order) for a in (first, *others)]
+    return views if all(a is None or a.flags.c_contiguous for a in views) else None

@@ -1,49 +1,74 @@
 /* Steps of optimizers on flat arrays: each number by the operations of kernels/steps.py, in their
    order. No product and sum may be contracted to one rounding, so that the bits are NumPy's.
 
-   p, g    parameters and their gradients        m, v, s   running sums of g and of its square */
+   p, g     parameters and their gradients       m, v, s   running sums of g and of its square
+   values   the rounding of p to 16 bits, or NULL: p becomes those of which it is not the rounding
+            before the step, and they become its rounding behind it
+   factor   what gradients are multiplied by */
+#define GRADIENT(i) (factor != 1.0f ? OF(from_, G)(g[i]) * factor : OF(from_, G)(g[i]))
+#define MERGED(i) (values && ROUND(p[i]) != values[i] ? LOAD(values[i]) : p[i])
+#define WRITE(i, value)                                                                            \
+    p[i] = value;                                                                                  \
+    if (values) values[i] = ROUND(p[i])
 
 /* top: the largest v so far (AMSGrad), or NULL */
-KERNEL adam(float *p, const float *g, float *m, float *v, float *top, unsigned n, float beta1,
-            float beta2, float a, float e, float decay, float shrink) {
-    for (unsigned i = FIRST; i < n; i += STEP) {
-        float P = shrink != 1.0f ? p[i] * shrink : p[i];
-        float G = decay != 0.0f ? P * decay + g[i] : g[i];
-        float M = m[i] * beta1 + G, V = v[i] * beta2 + G * G, W = V;
+KERNEL adam(float *p, const G *g, float *m, float *v, float *top, T *values, unsigned n,
+            float beta1, float beta2, float a, float e, float decay, float shrink, float factor) {
+    EACH(i, n) {
+        float P = MERGED(i), d = GRADIENT(i);
+        if (shrink != 1.0f) P *= shrink;
+        if (decay != 0.0f) d = P * decay + d;
+        float M = m[i] * beta1 + d, V = v[i] * beta2 + d * d, W = V;
         m[i] = M;
         v[i] = V;
         if (top) top[i] = W = LARGER(top[i], V);
-        p[i] = P - M / (sqrtf(W) + e) * a;
+        WRITE(i, P - M / (sqrtf(W) + e) * a);
     }
 }
 
 /* v: the velocity, or NULL; direct: whether g moves p */
-KERNEL sgd(float *p, const float *g, float *v, unsigned n, float momentum, float decay, float lr,
-           float rate, int direct) {
-    for (unsigned i = FIRST; i < n; i += STEP) {
-        float P = p[i], G = decay != 0.0f ? P * decay + g[i] : g[i], V = 0.0f;
-        if (v) v[i] = V = v[i] * momentum + G;
-        if (direct) P = P - G * lr;
+KERNEL sgd(float *p, const G *g, float *v, T *values, unsigned n, float momentum, float decay,
+           float lr, float rate, float factor, int direct) {
+    EACH(i, n) {
+        float P = MERGED(i), d = GRADIENT(i), V = 0.0f;
+        if (decay != 0.0f) d = P * decay + d;
+        if (v) v[i] = V = v[i] * momentum + d;
+        if (direct) P = P - d * lr;
         if (v) P = P - V * rate;
-        p[i] = P;
+        WRITE(i, P);
     }
 }
 
 /* v: the velocity, mean: the running sum of g, or NULL; rest: 1 - alpha */
-KERNEL rmsprop(float *p, const float *g, float *s, float *v, float *mean, unsigned n, float lr,
-               float alpha, float rest, float eps, float decay, float momentum) {
-    for (unsigned i = FIRST; i < n; i += STEP) {
-        float P = p[i], G = decay != 0.0f ? P * decay + g[i] : g[i];
-        float S = s[i] * alpha + G * G * rest, t = S;
+KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values, unsigned n,
+               float lr, float alpha, float rest, float eps, float decay, float momentum,
+               float factor) {
+    EACH(i, n) {
+        float P = MERGED(i), d = GRADIENT(i);
+        if (decay != 0.0f) d = P * decay + d;
+        float S = s[i] * alpha + d * d * rest, t = S;
         s[i] = S;
         if (mean) {
-            float M = mean[i] * alpha + G * rest;
+            float M = mean[i] * alpha + d * rest;
             mean[i] = M;
             t = S - M * M;
             t = LARGER(t, 0.0f); /* rounding may leave less than 0 */
         }
-        t = G / (sqrtf(t) + eps);
+        t = d / (sqrtf(t) + eps);
         if (v) v[i] = t = v[i] * momentum + t;
-        p[i] = P - t * lr;
+        WRITE(i, P - t * lr);
+    }
+}
+
+/* sums[k] = the squares of factor * g in block k of `length` numbers */
+KERNEL squares(const T *g, float *sums, unsigned n, unsigned length, float factor) {
+    __shared__ float all[THREADS];
+    EACH_BLOCK(k, (n - 1) / length + 1) {
+        unsigned start = k * length, stop = n - start < length ? n : start + length;
+        float sum = 0.0f;
+        for (unsigned i = start + threadIdx.x; i < stop; i += THREADS)
+            sum += LOAD(g[i]) * factor * (LOAD(g[i]) * factor);
+        sum = sum_of_block(sum, all);
+        if (threadIdx.x == 0) sums[k] = sum;
     }
 }

@@ -9,7 +9,6 @@ from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, float_type
-from nnmpi.kernels.halves import device_in_float32
 from nnmpi.native.table import Kernel, Out, kernel
 
 
@@ -18,7 +17,6 @@ def floats_like(x: Array) -> Array:
     return xp_of(x).empty_like(x, float_type(x))
 
 
-@device_in_float32
 def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
     """An op whose gradient is computed from its value; both loops take the options."""
     y = floats_like(a)

@@ -6,7 +6,7 @@ exist for some types only.
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.cuda import convolution as cudnn
-from nnmpi.kernels import epilogue, progress_hook
+from nnmpi.kernels import column_sum, epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, RowConstants
 from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.window import Windows
@@ -64,9 +64,13 @@ class Cudnn:
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx and dw, and add to db, those that are not None."""
-        dz = epilogue.masked(g, y, shared.db)
+        dz = epilogue.masked(g, y, None)
+        if shared.db is not None:
+            column_sum(dz.reshape(-1, dz.shape[3]), shared.db)
         if self.f > 1:
-            whole = self.xp.zeros(self.spec.y, g.dtype)  # some may be in no window
+            is_covered = tuple(self.f * size for size in self.covers) == self.spec.y[1:3]
+            make = self.xp.empty if is_covered else self.xp.zeros
+            whole = make(self.spec.y, g.dtype)
             epilogue.spread(dz, largest, self._windows(whole), self.covers)
             dz = whole
         progress_hook.get()()

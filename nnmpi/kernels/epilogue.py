@@ -10,9 +10,10 @@ only the place of the largest element is kept, a byte each. Of equal elements th
 PyTorch.
 """
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.halves import cast_loop, computed
 from nnmpi.native.table import InOut, Out, kernel
@@ -56,15 +57,23 @@ class RowConstants(NamedTuple):
 
 
 def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """The arrays for `bias_relu`: whole rows, since operations on single pixels are slow."""
-    xp = xp_of(like)
-    zero = xp.zeros(w * like.shape[-1], like.dtype) if relu else None
-    return RowConstants(None if b is None else xp.tile(b, w), zero)
+    """The arrays for `bias_relu`: on the host whole rows, since operations on single pixels are
+    slow there."""
+    xp, w = xp_of(like), w if of(like).is_host else 1
+    zero = zeros(w * like.shape[-1], like.dtype, xp) if relu else None
+    return RowConstants(b if b is None or w == 1 else xp.tile(b, w), zero)
+
+
+@lru_cache(maxsize=64)
+def zeros(n: int, dtype: Any, xp: Any) -> Array:
+    """The zeros of ReLU, which nobody writes to."""
+    return xp.zeros(n, dtype)
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:
     """y (n, H, W, O) += b, then max(y, 0): in place."""
-    bias_relu_loop(y.reshape(y.shape[0] * y.shape[1], -1), *r)
+    width = next((len(a) for a in r if a is not None), y.shape[-1])
+    bias_relu_loop(y.reshape(y.size // max(width, 1), width), *r)
 
 
 @kernel

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import is_half, on_host_in_16_bits
+from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels.layouts import in_layout
 from nnmpi.native.table import InOut, Kernel, Out, kernel
@@ -86,10 +86,13 @@ def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -
 
 
 def by_float32(op: Callable[..., Array], *args: Any) -> Array:
-    """op(*args), an array of 16 bits where all arrays have them, on the host, in one type."""
-    dtype = next((a.dtype for a in args if on_host_in_16_bits(a)), None)
+    """op(*args), an array of 16 bits where all arrays have them, in one type."""
+    dtype = next((a.dtype for a in args if in_16_bits(a)), None)
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
+    if not any(map(on_host_in_16_bits, args)):
+        found = op(*args)  # bfloat16 beside a Python number may become float32
+        return cast(found, dtype) if found.dtype == "float32" else found
     return cast(op(*map(computed, args)), dtype)
 
 
@@ -130,12 +133,6 @@ def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
 def computed(a: Array) -> Array:
     """An array as NumPy computes with it: 16 bits as a copy in float32."""
     return cast(a, np.float32) if on_host_in_16_bits(a) else a
-
-
-def in_16_bits(array: Any) -> bool:
-    """Whether this is an array in 16 bits."""
-    dtype = getattr(array, "dtype", None)
-    return dtype is not None and is_half(dtype)
 
 
 def on_device_in_16_bits(array: Any) -> bool:

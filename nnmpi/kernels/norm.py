@@ -5,10 +5,12 @@ and channel, (N, C). BatchNorm has one sample. Of x (M, K), M rows with statisti
 LayerNorm and RMSNorm.
 """
 
+from typing import Any
+
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half
 from nnmpi.kernels import column_sum
-from nnmpi.native.table import Out, kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 
 def _sum(x: Array) -> Array:
@@ -68,6 +70,29 @@ def norm_gradient_loop(
     xp_of(x).multiply(g, a[:, None], out=dx)
     dx -= d
     dx -= e[:, None]
+
+
+@kernel
+def channel_scales_loop(var: Array, w: Array | None, eps: float, r: Out, scale: Out) -> None:
+    """r = 1 / sqrt(var + eps), scale = r w."""
+    r[...] = 1 / xp_of(var).sqrt(var + eps)
+    scale[...] = r if w is None else r * w
+
+
+@kernel
+def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Out, e: Out) -> None:
+    """What `norm_gradient_loop` takes, from the sums (2, C) over n numbers of g and of g xhat."""
+    of_g, of_xhat = sums
+    e[...] = of_g * scale / n
+    b[...] = of_xhat * scale / n * r
+
+
+@kernel
+def track_loop(mean: InOut, var: InOut, now: Array, m2: Array, n: int, share: Any) -> None:
+    """Running statistics take a share of those of n numbers."""
+    for running, new in ((mean, now), (var, m2 / (n - 1))):
+        running *= 1 - share
+        running += share * new
 
 
 @kernel

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import is_float
+from nnmpi.dtypes import in_16_bits, is_float
 from nnmpi.kernels import Result, epilogue
-from nnmpi.kernels.halves import by_float32, in_16_bits, in_float32
+from nnmpi.kernels.halves import by_float32, in_float32
 from nnmpi.kernels.window import Window, Windows
 
 _2X2 = (Window(2, 2), Window(2, 2))
@@ -94,7 +94,7 @@ def _max_pool_2x2(x: Array) -> Result:
     epilogue.pool_loop(windows(x), y, largest)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.zeros(shape, dtype)
+        d = (xp.zeros if H % 2 or W % 2 else xp.empty)(shape, dtype)
         epilogue.unpool_loop(g.transpose(0, 2, 3, 1), largest, windows(d))
         return d.transpose(0, 3, 1, 2)
 

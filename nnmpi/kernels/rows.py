@@ -1,5 +1,7 @@
 """Rows of matrices by integers: the mask of dropout, the gradient of an embedding."""
 
+from functools import partial
+
 import numpy as np
 
 from nnmpi import keyed
@@ -37,11 +39,17 @@ def add_rows(to: Array, index: Array, g: Array) -> None:
     if isinstance(to, np.ndarray):
         xp.add.at(to, index, g)
         return
-    index = index.reshape(-1) % max(len(to), 1)
+    index = index.reshape(-1).astype(np.int64, copy=False) % max(len(to), 1)
     order = xp.argsort(index, kind="stable")
-    rows, kind = index[order], wide(to.dtype)
+    add_sorted_loop(to, index[order], order, g.reshape(-1, *to.shape[1:]))
+
+
+@partial(kernel, composed=True)
+def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
+    """to[rows] += g[order], where equal rows lie behind each other."""
+    xp, kind = xp_of(to), wide(to.dtype)
     total = xp.zeros((len(to), *to.shape[1:]), kind)
-    g = g.reshape(-1, *to.shape[1:])[order].astype(kind)
+    g = g[order].astype(kind)
     last = xp.ones(rows.shape, bool)
     last[:-1] = rows[1:] != rows[:-1]
     shape = (-1, *[1] * (to.ndim - 1))

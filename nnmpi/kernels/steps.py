@@ -299,6 +299,11 @@ def rmsprop_loop(
 def squares_loop(g: Array, factor: float, sums: Out) -> None:
     """The sums of squares of factor * g, one for each BLOCK_OF_SQUARES numbers of the flat array g,
     which may have 16 bits; sums have float32 then."""
+    if not of(g).is_host:
+        g = g.astype(sums.dtype, copy=False)
+        sums[...] = 0
+        sums[:1] = xp_of(g).dot(g, g) * factor**2
+        return
     for k in range(len(sums)):
         block = g[k * BLOCK_OF_SQUARES :][:BLOCK_OF_SQUARES].astype(sums.dtype, copy=False)
         block = block if factor == 1 else block * sums.dtype.type(factor)

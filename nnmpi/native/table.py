@@ -4,10 +4,11 @@
     def add(a, b, y: Out)        nnmpi.native's of that name for NumPy's arrays, where it was built,
                                  and nnmpi.cuda's for CuPy's, if there is one
 
-Callers do not know which of them computes. Of arrays in 16 bits on the host each entry computes in
-float32, and rounds what it has written once: compiled kernels a part at a time in cache
-(`native/halves.c`), NumPy on whole copies. Which arrays are
-copied back its annotations say, as types in C do.
+Callers do not know which of them computes. Of arrays in 16 bits each entry computes in float32, and
+rounds what it has written once: compiled kernels a part at a time in cache (`native/halves.c`),
+those in CUDA number by number, and where they do not take the arguments, the function on whole
+copies. Which arrays are copied back its annotations say, as types in C do. On a device an entry
+without a twin in CUDA gets 16 bits as they are: products.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from typing import Annotated, Any, get_args
 import numpy as np
 
 from nnmpi import cuda, native
-from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.backend import xp_of
+from nnmpi.dtypes import in_16_bits, on_host_in_16_bits
 from nnmpi.meta import is_meta
 
 Out = Annotated[Any, "written"]
@@ -60,7 +62,8 @@ class Kernel:
             return
         if is_meta(*args):
             return
-        if on_host_in_16_bits(args[0]) and not self.composed:
+        widens = on_host_in_16_bits if self.cuda is None else in_16_bits
+        if not self.composed and widens(args[0]):
             _in_float32(self, args)
         else:
             self.reference(*args)
@@ -69,21 +72,21 @@ class Kernel:
 _cast = native.kernel("cast_loop")
 
 
-def _copy(x: np.ndarray, y: np.ndarray) -> None:
+def _copy(x: Any, y: Any) -> None:
     if _cast is None or _cast(x, y) is NotImplemented:
         y[...] = x
 
 
 def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
     """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it writes."""
-    copies: list[tuple[np.ndarray, np.ndarray]] = []
+    copies: list[tuple[Any, Any]] = []
 
     def widened(value: Any, mark: Any) -> Any:
         if isinstance(value, tuple | list):
             return tuple(widened(item, mark) for item in value)
-        if not on_host_in_16_bits(value):
+        if not in_16_bits(value):
             return value
-        copy = np.empty_like(value, np.float32)
+        copy = xp_of(value).empty_like(value, np.float32)
         if mark is not Out:
             _copy(value, copy)
         if mark is not None:

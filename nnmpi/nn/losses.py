@@ -12,6 +12,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
+from nnmpi.autograd.ops.logic import sortable
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.nn import hooks
@@ -87,15 +88,19 @@ class ClassLoss(Loss):
     def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
         """The loss, how many labels have the largest score (the first of equal ones), of how many.
 
-        Labels that are ignored are not among them.
+        Labels that are ignored are not among them. A device sends three numbers, not the scores.
         """
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
-        host = backend.to_host(labels)
-        kept = host != self.ignore_index
-        correct = (scores.numpy().argmax(1) == host) & kept
-        loss = self.of_checked(scores, labels, may_ignore)
-        return loss.item(), int(correct.sum()), int(kept.sum())
+        on, loss = backend.of(scores.data), self.of_checked(scores, labels, may_ignore)
+        here = on.asarray(labels)
+        kept = here != self.ignore_index
+        correct = (on.xp.argmax(sortable(scores.data), axis=1) == here) & kept
+        row = [
+            on.xp.asarray(n, "float64").reshape(1) for n in (loss.data, correct.sum(), kept.sum())
+        ]
+        total, right, of = backend.to_host(on.xp.concatenate(row)).tolist()
+        return total, int(right), int(of)
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)

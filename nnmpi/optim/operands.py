@@ -43,8 +43,7 @@ def operands_of(
     """All of x for an `_update` that keeps what it changes and takes 16 bits, where there is such;
     else a block at a time, which is kept and converted here."""
     is_wide = x.grads.dtype == x.values.dtype and x.mixed.is_empty
-    takes = is_wide or (takes_mixed and backend.of(x.values).is_host)
-    if takes and (keeps_undo or not undo):
+    if (is_wide or takes_mixed) and (keeps_undo or not undo):
         yield Operands(x.values, x.grads, x.sums, t, undo, x.mixed)
         return
     values, n = x.mixed.values, len(x.values)

@@ -13,7 +13,7 @@ from nnmpi.cuda import launch
 NAMES = sorted(path.stem for path in launch.FOLDER.glob("*.cu"))
 KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
 ARCHITECTURES = ("sm_80", "sm_90")
-WITH_EXP = ("cross_entropy",)
+WITH_EXP = ("softmax", "activations")
 """Their logarithms and powers of e multiply and add at once; all else has to round twice."""
 
 
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def output_of(name: str, architecture: str, kind: str) -> bytes:
+def output_of(name: str, architecture: str, kind: str, T: str = launch.FLOAT) -> bytes:
     """The PTX or CUBIN of a source, with the options that it is launched with."""
     library, program, size = nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     assert library is not None
-    text = launch.source(name).encode()
+    text = launch.source(name, T, T).encode()
     options = [f"--gpu-architecture={architecture}".encode(), *map(str.encode, launch.OPTIONS)]
     options.append(b"-ftz=true")  # as CuPy compiles, behind the options it is given
     made = library.nvrtcCreateProgram(ctypes.byref(program), text, b"k.cu", 0, None, None)
@@ -53,10 +53,11 @@ def output_of(name: str, architecture: str, kind: str) -> bytes:
     return found.raw
 
 
+@pytest.mark.parametrize("T", launch.FLOATS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", NAMES)
-def test_it_compiles(name: str, architecture: str) -> None:
-    cubin = output_of(name, architecture, "CUBIN")
+def test_it_compiles(name: str, architecture: str, T: str) -> None:
+    cubin = output_of(name, architecture, "CUBIN", T)
     assert cubin.startswith(b"\x7fELF")
     for kernel in KERNEL.findall(launch.source(name)):
         assert b".text." + kernel.encode() + b"\0" in cubin
@@ -68,12 +69,12 @@ def test_every_number_is_rounded_as_numpy_rounds_it(name: str) -> None:
     ptx = output_of(name, "compute_80", "PTX").decode()
     operations = set(re.findall(r"\b((?:fma|mad|add|sub|mul|div|sqrt|rcp)\.\S*f32)\b", ptx))
     assert operations
-    rounded = {f"{name}.rn.ftz.f32" for name in ("add", "sub", "mul", "div", "sqrt")}
+    rounded = {f"{name}.rn.ftz.f32" for name in ("add", "sub", "mul", "div", "rcp", "sqrt")}
     assert operations <= rounded
 
 
 def test_sources_that_do_not_compile_are_noticed(monkeypatch) -> None:
-    monkeypatch.setattr(launch, "source", lambda name: "KERNEL broken() { y = 1; }")
+    monkeypatch.setattr(launch, "source", lambda *of: "KERNEL broken() { y = 1; }")
     with pytest.raises(AssertionError, match="error"):
         output_of("broken", "sm_80", "CUBIN")
 

@@ -153,6 +153,18 @@ def test_evaluation_waits_for_its_answer_only() -> None:
     )
 
 
+def test_a_loss_is_evaluated_without_bringing_scores() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype("float32")
+    labels = np.array([0, 1, -100, 3, 2, 1])
+    scores = nnmpi.tensor(x, on=DEVICE)
+    loss = nn.CrossEntropyLoss(reduction="sum")
+    with waits(["get"]):
+        found = loss.evaluate(scores, labels)
+    here = loss.evaluate(nnmpi.tensor(x), labels)
+    assert found[1:] == here[1:]
+    np.testing.assert_allclose(found[0], here[0], rtol=1e-6)
+
+
 def test_a_model_moves_there_and_back_in_the_middle_of_training() -> None:
     """Weights, gradients, statistics and the optimizer's sums come along."""
     rng = np.random.default_rng(0)

@@ -10,6 +10,12 @@ wait for the device:
         ...
     assert count.total <= 1, count
 
+and what the device does:
+
+    with strictarray.working() as work:
+        ...
+    assert work.launches <= 3, work
+
 It refuses NumPy arrays as operands, indices, values and outputs; lists where
 an array is expected; `where=` of ufuncs; options and types that CuPy does not
 have. Its ufuncs return C order, and some have no bfloat16, as CuPy's. Names
@@ -32,16 +38,18 @@ import tracemalloc
 
 from strictarray import _core, _functions, _kernels, cuda
 from strictarray._array import ndarray
-from strictarray._counting import Count, counting, synchronisations
+from strictarray._counting import Count, Work, counting, synchronisations, working
 
 __all__ = [
     "Count",
+    "Work",
     "_core",
     "counting",
     "cuda",
     "get_default_memory_pool",
     "ndarray",
     "synchronisations",
+    "working",
 ]
 
 globals().update(_functions.NAMES)

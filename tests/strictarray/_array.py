@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from strictarray._counting import note
+from strictarray._counting import launched, note
 from strictarray._indexing import Index
 from strictarray._values import Held, is_scalar, operand, raw
 from strictarray.cuda import Stream, kernels
@@ -63,20 +63,23 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
     real = property(lambda self: ndarray(self._a.real))
 
     def ravel(self, order: str = "C") -> "ndarray":
-        return ndarray(self._a.ravel(order))
+        return call(np.ravel, self, order)
 
     def flatten(self, order: str = "C") -> "ndarray":
-        return ndarray(self._a.flatten(order))
+        return self.copy(order).ravel(order)
 
     def view(self, dtype: Any = None) -> "ndarray":
         return ndarray(self._a.view() if dtype is None else self._a.view(dtype))
 
     def copy(self, order: str = "C") -> "ndarray":
-        return ndarray(self._a.copy(order))
+        return call(np.copy, self, order)
 
     def astype(self, dtype: Any, *, order: str = "K", copy: bool = True) -> "ndarray":
         with np.errstate(all="ignore"):
-            return wrap(self._a.astype(dtype, order=order, copy=copy), [self])
+            found = wrap(self._a.astype(dtype, order=order, copy=copy), [self])
+        if found is not self:
+            launched("copy" if found.dtype == self.dtype else "conversion", "astype")
+        return found
 
     def __copy__(self) -> "ndarray":
         return self.copy()
@@ -87,13 +90,16 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
     # Changes in place.
     def fill(self, value: Any) -> None:
         kernels.count += 1
+        launched("kernel", "fill")
         self._a.fill(operand(value))
 
     def sort(self, axis: int = -1) -> None:
+        launched("kernel", "sort")
         self._a.sort(axis)
 
     def set(self, host: np.ndarray, stream: Stream | None = None) -> None:
         """Copy a NumPy array of the same shape and type to the device, now or on a stream."""
+        launched("transfer", "set")
         if type(host) is not np.ndarray or (host.dtype, host.shape) != (self.dtype, self.shape):
             raise ValueError(f"set() takes a NumPy array of shape {self.shape} and {self.dtype}")
         if stream is None:
@@ -144,6 +150,8 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
         if where.masked:
             note("masked selection")
         found = self._a[where.key]
+        if where.gathers:
+            launched("kernel", "gather")
         return ndarray(found.copy("K") if where.gathers else found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -156,6 +164,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
         kernels.count += 1
         if where.masked:
             note("masked assignment")
+        launched("kernel" if where.gathers or not isinstance(value, ndarray) else "copy", "set")
         if isinstance(value, ndarray):
             where.refuse_undefined(self._a, value._a)
         with np.errstate(all="ignore"):
@@ -200,7 +209,47 @@ def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     given = [value for value in (*args, *options.values()) if isinstance(value, ndarray)]
     with np.errstate(all="ignore"):
         result = function(*map(raw, args), **{name: raw(v) for name, v in options.items()})
-    return wrap(result, given)
+    found = wrap(result, given)
+    _note_work(function.__name__, found, given, options.get("out"))
+    return found
+
+
+COPIES = frozenset({"ascontiguousarray", "asfortranarray", "copy", "ravel", "reshape"})
+PRODUCTS = frozenset({"dot", "matmul"})
+
+
+def _note_work(name: str, found: Any, given: list[ndarray], out: Any) -> None:
+    """Records what CuPy launches for a function, whose result may be a view."""
+    if isinstance(found, list | tuple) or name in ("empty", "empty_like", "broadcast_to"):
+        return
+    if name in PRODUCTS:
+        _note_conversions(name, found, [a for a in given if a is not out])
+    is_new = out is not None or not isinstance(found, ndarray) or not found.size
+    if is_new or not any(found is a or np.may_share_memory(found._a, a._a) for a in given):
+        launched("copy" if name in COPIES else "kernel", name)
+
+
+def _note_conversions(name: str, found: ndarray, factors: list[ndarray]) -> None:
+    """What a product does with its factors first: one type, no gaps, float32 for batches."""
+    for a in factors:
+        is_batch = a.ndim > 2 and a.dtype.name in ("float16", "bfloat16")
+        if is_batch or a.dtype != found.dtype:
+            launched("conversion", name)
+        elif not _has_order(a._a):
+            launched("copy", name)
+    if found.ndim > 2 and found.dtype.name in ("float16", "bfloat16"):
+        launched("conversion", name)
+
+
+def _has_order(a: np.ndarray) -> bool:
+    """Whether cuBLAS reads matrices as they are: rows or columns lie beside each other."""
+    *_, rows, columns = (1, 1, *a.shape)
+    *_, by_row, by_column = (0, 0, *(s // a.itemsize for s in a.strides))
+    return (
+        min(rows, columns) <= 1
+        or (by_column == 1 and by_row >= columns)
+        or (by_row == 1 and by_column >= rows)
+    )
 
 
 def elementwise(function: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from strictarray._array import allowed, call, elementwise, matmul, ndarray, wrap
-from strictarray._counting import note
+from strictarray._counting import launched, note
 from strictarray._indexing import Index
 from strictarray._values import is_scalar, operand, raw, refusal, words
 
@@ -133,7 +133,12 @@ def array(
     given = [obj] if isinstance(obj, ndarray) else []
     fresh = copy or not given  # what comes from the host is copied in any case
     made = np.array(_bare(obj), dtype, copy=True if fresh else None, order=order, ndmin=ndmin)
-    return wrap(made, given)
+    found = wrap(made, given)
+    if not given:
+        launched("transfer", "array")
+    elif not np.may_share_memory(made, given[0]._a):
+        launched("copy" if found.dtype == given[0].dtype else "conversion", "array")
+    return found
 
 
 def _bare(value: Any) -> Any:
@@ -199,6 +204,7 @@ class Add(Ufunc):
             raise TypeError(f"cupy.add.at has no {a.dtype}")
         if where.masked:
             note("masked add.at")
+        launched("kernel", "add.at")
         np.add.at(a._a, where.key, operand(b))
 
 

@@ -7,12 +7,37 @@
 
    The order turns round at each, so that a barrier that is missing changes numbers. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 
 #define KERNEL static void
+#define DEVICE static
 #define __shared__ static
 #define __syncthreads() wait_at_barrier()
+
+static unsigned __float_as_uint(float v) {
+    unsigned bits;
+    memcpy(&bits, &v, sizeof v);
+    return bits;
+}
+static float __uint_as_float(unsigned bits) {
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+static float from_float16(unsigned short bits) {
+    _Float16 v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+static unsigned short to_float16(float v) {
+    _Float16 half = v;
+    unsigned short bits;
+    memcpy(&bits, &half, sizeof half);
+    return bits;
+}
 
 #define STACK (64 << 10)
 

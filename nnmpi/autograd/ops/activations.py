@@ -7,7 +7,7 @@ from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.halves import device_in_float32, elementwise, halves_in_float32, multiplied
+from nnmpi.kernels.halves import elementwise, halves_in_float32, multiplied
 from nnmpi.kernels.layouts import in_layout
 from nnmpi.native.table import Kernel
 
@@ -19,7 +19,6 @@ def _smooth(a: Array, loop: Kernel) -> Result:
     return Result(y, (lambda g, out: multiplied(g, slope),))
 
 
-@device_in_float32
 def silu(a: Array) -> Result:
     """a * sigmoid(a)."""
     return _smooth(a, kernels.silu_loop)
@@ -95,13 +94,11 @@ def softplus(a: Array, *, beta: float, threshold: float) -> Result:
     return Result(in_layout(value, a), (lambda g, out: in_layout(gradient, g, a),))
 
 
-@device_in_float32
 def gelu(a: Array) -> Result:
     """a * Phi(a), with Phi the distribution function of the standard normal."""
     return _smooth(a, kernels.gelu_loop)
 
 
-@device_in_float32
 def gelu_tanh(a: Array) -> Result:
     """a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715 a^3): about gelu(a)."""
     return _smooth(a, kernels.gelu_tanh_loop)

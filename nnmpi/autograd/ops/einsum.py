@@ -5,8 +5,9 @@ from functools import partial
 from string import ascii_letters
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import in_16_bits
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import in_16_bits, in_float32
+from nnmpi.kernels.halves import in_float32
 
 
 def einsum(*arrays: Array, equation: str) -> Result:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.dtypes import in_16_bits, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
 from nnmpi.kernels.epilogue import relu_gradient
 from nnmpi.kernels.halves import (
     added,
     by_float32,
+    device_in_float32,
     elementwise,
     in_float32,
     multiplied,
@@ -50,8 +51,8 @@ def _with_numbers(op: Callable[[Array, Array], Result]) -> Callable[[Array, Arra
 
 def _of_type(value: Any, like: Any) -> Any:
     """A Python number beside an array in 16 bits as an array of that type."""
-    if _is_number(value) and on_host_in_16_bits(like):
-        return np.asarray(value, like.dtype)
+    if _is_number(value) and in_16_bits(like):
+        return xp_of(like).asarray(value, like.dtype)
     return value
 
 
@@ -127,6 +128,7 @@ def divide(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, da, lambda g: da(_negated(multiplied(g, y)))))
 
 
+@device_in_float32
 @_with_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import in_16_bits
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import in_16_bits, in_float32
+from nnmpi.kernels.halves import in_float32
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
     "gelu": activations.gelu,

@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import is_half, on_host_in_16_bits
+from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, picks, products
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import in_16_bits, in_float32, summed
+from nnmpi.kernels.halves import in_float32, summed
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 
 

@@ -58,14 +58,14 @@ def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
-def _sortable(a: Array) -> Array:
+def sortable(a: Array) -> Array:
     """The array, but of bfloat16 in float32: CuPy has no argsort and argmax of bfloat16."""
     return cast(a, "float32") if a.dtype.name == "bfloat16" else a
 
 
 def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
     """The places of the elements in ascending order, equal ones and NaNs (last) in theirs."""
-    xp, n, a = xp_of(a), a.shape[axis], _sortable(a)
+    xp, n, a = xp_of(a), a.shape[axis], sortable(a)
     if not descending:
         return Result(xp.argsort(a, axis=axis, kind="stable"), ())
     order = xp.argsort(xp.flip(a, axis=axis), axis=axis, kind="stable")
@@ -75,4 +75,4 @@ def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
 def argmax(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
     """The index of the largest element over `axis`, the first of equal ones."""
     check_not_empty("argmax", a, axis)
-    return Result(xp_of(a).argmax(_sortable(a), axis=axis, keepdims=keepdims), ())
+    return Result(xp_of(a).argmax(sortable(a), axis=axis, keepdims=keepdims), ())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.dtypes import in_16_bits
 from nnmpi.kernels import Result, column_sum
 from nnmpi.kernels.halves import in_float32
 
@@ -95,8 +95,8 @@ def weighted_cross_entropy(
     smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Result:
-    """The loss of logp = log_softmax(z); of scores in 16 bits on the host by float32."""
-    if on_host_in_16_bits(z):
+    """The loss of logp = log_softmax(z); of scores in 16 bits by float32."""
+    if in_16_bits(z):
         loss = partial(weighted_cross_entropy, labels=labels, weight=weight, smoothing=smoothing)
         return in_float32(partial(loss, ignore_index=ignore_index, reduction=reduction), z)
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)

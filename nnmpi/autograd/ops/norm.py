@@ -101,26 +101,26 @@ def batch_norm(
     of this x alone.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
-    center, r = mean[None].copy(), 1 / xp.sqrt(var + eps)  # running statistics change
-    y, scale = xp.empty_like(rows), _scaled(r, w)
+    center = mean[None] if n else mean[None].copy()  # running statistics change
+    y, (r, scale) = xp.empty_like(rows), (xp.empty_like(var) for _ in range(2))
+    kernels.channel_scales_loop(var, w, eps, r, scale)
     kernels.normalise_loop(rows, center, scale[None], b, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         g = _rows(g)[None]
-        own, dot = (xp.empty(center.shape, wide(g.dtype)) for _ in range(2))
-        kernels.norm_sums_loop(g, rows, center, own, dot)
+        own, dot = sums = xp.empty((2, len(r)), wide(g.dtype))
+        kernels.norm_sums_loop(g, rows, center, own[None], dot[None])
         dot *= r
         # an all-reduce, so only in the half of the backward pass that computes the gradient of x
-        whole = total(xp.concatenate((own[0], dot[0]))) if n and needs[0] else None
-        return _GradientSums(g, own[0], dot[0], whole)
+        whole = total(sums.reshape(-1)) if n and needs[0] else None
+        return _GradientSums(g, own, dot, whole)
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
         if s.whole is None:
             return _unrows(s.g[0] * scale, shape)
-        C, dx = len(r), xp.empty_like(rows)
-        of_g, of_xhat = s.whole[:C] * scale / n, s.whole[C:] * scale / n
-        of_channels = scale, of_xhat * r, of_g
-        kernels.norm_gradient_loop(s.g, rows, center, *(c[None] for c in of_channels), dx)
+        b, e, dx = xp.empty_like(r), xp.empty_like(r), xp.empty_like(rows)
+        kernels.gradient_scales_loop(s.whole.reshape(2, -1), scale, r, n, b, e)
+        kernels.norm_gradient_loop(s.g, rows, center, scale[None], b[None], e[None], dx)
         return _unrows(dx[0], shape)
 
     return Result(

@@ -9,6 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import norm
 from nnmpi.dtypes import wide
+from nnmpi.kernels.norm import track_loop
 from nnmpi.nn import init
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
@@ -108,12 +109,8 @@ class _BatchNorm(Module):
         new: Any = self.momentum
         if new is None:  # a mean over all batches
             new = (1 / self.num_batches_tracked).astype(self.running_mean.dtype)
-        for running, now in (
-            (self.running_mean, stats.mean),
-            (self.running_var, stats.m2 / (stats.n - 1)),
-        ):
-            running *= 1 - new
-            running += new * now
+        running = self.running_mean, self.running_var
+        track_loop(*running, stats.mean, stats.m2, stats.n, new)
 
     def extra_repr(self) -> str:
         untracked = "" if self.track_running_stats else ", track_running_stats=False"

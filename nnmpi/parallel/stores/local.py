@@ -161,7 +161,8 @@ class LocalStore(FlatStore):
     def squares_of(self, shards: Iterable[Shard]) -> Array:
         """The sum of squares of the gradients in these shards, as an update reads them."""
         gradients = (self.shard_gradient(shard) for shard in shards)
-        return sum(squares(g, self.pages, self.masters.factor) for g in gradients)
+        found = [squares(g, self.pages, self.masters.factor) for g in gradients if len(g)]
+        return sum(found[1:], start=found[0]) if found else np.zeros(())
 
     # ---- a step
 
@@ -253,10 +254,11 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
 def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array:
     """The sum of squares of factor * g: of blocks in float32, or in float64 of such numbers, of
     these in float64; so the threads of BLAS change nothing."""
-    xp, dtype = backend.xp_of(g), wide(g.dtype)
+    dtype = wide(g.dtype)
     if not backend.of(g).is_host:
-        g = g.astype(dtype, copy=False) if factor == 1 else g.astype(dtype) * dtype.type(factor)
-        return xp.dot(g, g)
+        sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), dtype)
+        squares_loop(g, factor, sums)
+        return sums.sum(dtype=np.float64)
     found: list[float] = []
     for (piece,) in pages.in_turn(g):
         sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)

@@ -136,6 +136,36 @@ def rms_norm_sum(rng: Rng, dtype: Any) -> list[Any]:
     return [*map(abs, normal(rng, dtype, (M, K), (M, K), M, K))]
 
 
+def column_sum(rng: Rng, dtype: Any) -> list[Any]:
+    n, k = one_of(rng, 1, 7, 400, 3000), one_of(rng, 1, 10, 33, 300)
+    return normal(rng, dtype, (n, k), k)
+
+
+def add_sorted(rng: Rng, dtype: Any) -> list[Any]:
+    n, rows, width = one_of(rng, 1, 7, 40), one_of(rng, 1, 9), one_of(rng, 1, 3, 300)
+    index = rng.integers(0, rows, n)
+    order = np.argsort(index, kind="stable")
+    to, g = normal(rng, dtype, (rows, width), (n, width))
+    return [to, index[order], order, g]
+
+
+def channel_scales(rng: Rng, dtype: Any) -> list[Any]:
+    C = one_of(rng, 1, 33, 300)
+    var, w, r, scale = normal(rng, dtype, C, C, C, C)
+    return [abs(var), one_of(rng, None, w), 1e-5, r, scale]
+
+
+def gradient_scales(rng: Rng, dtype: Any) -> list[Any]:
+    C = one_of(rng, 1, 33, 300)
+    sums, *rest = normal(rng, dtype, (2, C), C, C, C, C)
+    return [*[sums, *rest][:3], int(rng.integers(1, 1000)), *rest[2:]]
+
+
+def track(rng: Rng, dtype: Any) -> list[Any]:
+    C = one_of(rng, 1, 33, 300)
+    return [*normal(rng, dtype, C, C, C, C), int(rng.integers(2, 1000)), 0.1]
+
+
 def dropout_mask(rng: Rng, dtype: Any) -> list[Any]:
     n, m = int(rng.integers(1, 5)), one_of(rng, 1, 17, 3000)
     index = rng.integers(0, 2**32, m).astype(np.uint32)
@@ -191,6 +221,11 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "rms_norm_loop": (rms_norm, CLOSE, False),
     "rms_norm_gradient_loop": (rms_norm_gradient, CLOSE, False),
     "rms_norm_sum_loop": (rms_norm_sum, CLOSE, False),
+    "column_sum_loop": (column_sum, CLOSE, True),
+    "add_sorted_loop": (add_sorted, CLOSE, False),
+    "channel_scales_loop": (channel_scales, 0, False),
+    "gradient_scales_loop": (gradient_scales, 0, False),
+    "track_loop": (track, 0, False),
     "dropout_mask_loop": (dropout_mask, 0, False),
     "embedding_gradient_loop": (embedding_gradient, 0, False),
     "lstm_loop": (steps(4, "ggssss"), CLOSE, False),

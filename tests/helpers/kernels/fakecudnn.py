@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strictarray
+from strictarray._counting import launched
 
 from nnmpi.cuda import cudnn
 
@@ -156,6 +157,7 @@ class Graph:
         places = dict(zip(tensor_uids, pack, strict=True))
         self.compute(*(t.at(places[t.uid]) for t in self.tensors))
         self.fake.executed.append(self.kind)
+        launched("kernel", self.kind)
 
 
 def convolve(

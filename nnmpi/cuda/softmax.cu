@@ -1,0 +1,92 @@
+/* Softmax, and cross-entropy of scores z (n, C), as kernels/softmax.py describes them. Number (i, c)
+   of p is at i * by_row + c * by_class in memory. */
+
+/* The loss of a row; a label that is no class gives NaN, and nothing is read for it. */
+#define LOSS(row, label, top, total)                                                               \
+    ((unsigned long long)(label) < C ? logf(total) - ((row)[label] - (top)) : logf(-1.0f))
+
+/* Few classes: a thread has a row. */
+KERNEL narrow_rows(const float *z, const long long *labels, float *loss, float *p, long long *at,
+                   unsigned n, unsigned C, unsigned by_row, unsigned by_class) {
+    EACH(i, n) {
+        const float *row = z + AT(i, C);
+        float *out = p + AT(i, by_row), top = row[0], total = 0.0f;
+        long long label = labels[i];
+        for (unsigned c = 1; c < C; c++) top = LARGER(top, row[c]);
+        for (unsigned c = 0; c < C; c++) total += out[c * by_class] = expf(row[c] - top);
+        for (unsigned c = 0; c < C; c++) out[c * by_class] /= total;
+        loss[i] = LOSS(row, label, top, total);
+        at[i] = label * by_class + (long long)i * by_row;
+    }
+}
+
+/* Many classes: a block has a row. */
+KERNEL wide_rows(const float *z, const long long *labels, float *loss, float *p, long long *at,
+                 unsigned n, unsigned C, unsigned by_row, unsigned by_class) {
+    __shared__ float all[THREADS];
+    EACH_BLOCK(i, n) {
+        const float *row = z + AT(i, C);
+        float *out = p + AT(i, by_row), top = row[0], total = 0.0f;
+        long long label = labels[i];
+        EACH_OF_BLOCK(c, C) top = LARGER(top, row[c]);
+        top = largest_of_block(top, all);
+        EACH_OF_BLOCK(c, C) total += out[c * by_class] = expf(row[c] - top);
+        total = sum_of_block(total, all);
+        EACH_OF_BLOCK(c, C) out[c * by_class] /= total;
+        if (threadIdx.x == 0) {
+            loss[i] = LOSS(row, label, top, total);
+            at[i] = label * by_class + (long long)i * by_row;
+        }
+    }
+}
+
+/* loss[0] = the sum of losses (n) times scale, by one block */
+KERNEL sum_losses(const float *losses, float *loss, unsigned n, float scale) {
+    __shared__ float all[THREADS];
+    float sum = 0.0f;
+    EACH_OF_BLOCK(i, n) sum += losses[i];
+    sum = sum_of_block(sum, all);
+    if (threadIdx.x == 0) loss[0] = sum * scale;
+}
+
+/* dz = (p - 1 at the labels) (g scale), in the memory of p; g of each row, or one for all. Rows are
+   beside each other in memory, or numbers of a row are. */
+KERNEL gradient(const float *p, const long long *at, const float *g, float *dz, unsigned n,
+                unsigned C, int rows_beside, int each, float scale) {
+    unsigned size = n * C;
+    EACH(k, size) {
+        unsigned i = rows_beside ? k % n : k / C;
+        float d = at[i] == (long long)k ? p[k] - 1.0f : p[k];
+        dz[k] = d * (g[each ? i : 0] * scale);
+    }
+}
+
+/* ---- rows x (M, K): a block has one */
+
+#define ROW(a) LOAD((a)[AT(i, K) + k])
+#define EACH_OF_ROW(y, value) EACH_OF_BLOCK(k, K) (y)[AT(i, K) + k] = ROUND(value)
+
+/* y = softmax(x), or its logarithm */
+KERNEL softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
+    __shared__ float all[THREADS];
+    EACH_BLOCK(i, M) {
+        float top = LOAD(x[AT(i, K)]), total = 0.0f;
+        EACH_OF_BLOCK(k, K) top = LARGER(top, ROW(x));
+        top = largest_of_block(top, all);
+        EACH_OF_BLOCK(k, K) total += expf(ROW(x) - top);
+        total = sum_of_block(total, all);
+        if (logarithm) EACH_OF_ROW(y, ROW(x) - top - logf(total));
+        else EACH_OF_ROW(y, expf(ROW(x) - top) / total);
+    }
+}
+
+KERNEL softmax_gradient(const T *g, const T *y, T *dx, unsigned M, unsigned K, int logarithm) {
+    __shared__ float all[THREADS];
+    EACH_BLOCK(i, M) {
+        float sum = 0.0f;
+        EACH_OF_BLOCK(k, K) sum += logarithm ? ROW(g) : ROW(g) * ROW(y);
+        sum = sum_of_block(sum, all);
+        if (logarithm) EACH_OF_ROW(dx, ROW(g) - expf(ROW(y)) * sum);
+        else EACH_OF_ROW(dx, (ROW(g) - sum) * ROW(y));
+    }
+}

@@ -1,0 +1,71 @@
+"""Every op in 16 bits on a device, at 1, 300 and 60,000: the host's values and gradients."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.device import DEVICE
+from helpers.ops.opcases_all import CASES, each, is_leaf
+
+from nnmpi.autograd import Tensor
+from nnmpi.backend import CPU, Backend, to_host
+from nnmpi.dtypes import HALVES, is_half, named
+
+BOUND = {"float16": 4e-3, "bfloat16": 3.2e-2}
+"""Four roundings of 16 bits, relative to the largest number."""
+
+SIZES = 1.0, 300.0, 6e4
+
+ADD_HALVES = "conv", "matmul", "attention", "self-attention", "rnn", "gru", "lstm"
+"""What products of float16 add up: in float32 on a GPU, in half on the stand-in."""
+
+
+def scaled(a: np.ndarray, size: float, dtype: str) -> np.ndarray:
+    """Numbers of which the largest is `size`, and which the type has."""
+    largest = float(abs(a).max(initial=0)) or 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (a * (size / largest)).astype(named(dtype)) if size > 1 else a.astype(named(dtype))
+
+
+def evaluated(name: str, on: Backend, size: float, dtype: str) -> list[np.ndarray]:
+    """The value of a case and the gradients of its leaves."""
+    case = CASES[name]
+
+    def moved(a: np.ndarray) -> Any:
+        return on.asarray(scaled(a, size, dtype) if is_leaf(a) else a)
+
+    given = case.arrays(name)
+    args = [
+        Tensor(moved(a), requires_grad=case.has_gradient) if is_leaf(a) else each(moved, a)
+        for a in given
+    ]
+    if not case.has_gradient and not isinstance(args[0], Tensor):
+        args[0] = Tensor(args[0])
+    with np.errstate(all="ignore"):
+        y = case.run(case.op, *args, **each(moved, dict(case.options)))
+        leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+        if leaves:
+            g = np.random.default_rng(1).standard_normal(y.shape)
+            y.backward(on.asarray(g.astype(y.dtype)))
+    return [y.numpy(), *(to_host(leaf.grad) for leaf in leaves if leaf.grad is not None)]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(ADD_HALVES)])
+def test_a_device_computes_what_the_host_does(name: str, size: float, dtype: str) -> None:
+    try:
+        here = evaluated(name, CPU, size, dtype)
+    except (ValueError, TypeError) as refused:
+        with pytest.raises(type(refused)):
+            evaluated(name, DEVICE, size, dtype)
+        return
+    there = evaluated(name, DEVICE, size, dtype)
+    for a, b in zip(there, here, strict=True):
+        assert a.dtype == b.dtype
+        if not is_half(b.dtype):
+            np.testing.assert_allclose(a, b, rtol=1e-3)
+            continue
+        a, b = a.astype("f8"), b.astype("f8")
+        largest = np.max(abs(b), where=np.isfinite(b), initial=0)
+        np.testing.assert_allclose(a, b, rtol=BOUND[dtype], atol=BOUND[dtype] * largest)
