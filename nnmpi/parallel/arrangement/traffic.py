@@ -204,6 +204,21 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
     return at_once + min(SLOTS, scatters) * scattered + most.total()
 
 
+def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
+    """The bytes for messages between stages beside the micro-batches that a rank works on: where a
+    stage begins the next activation and a gradient on its way, where it ends the next gradient."""
+    micro = micro_batches(a, rank, batch)
+    if a.residences is not None or len(micro) == 1:
+        return 0
+    at, stages, found = a.mesh.coordinates(rank), a.division.stages, 0
+    for s in a.model_on(rank).stages:
+        taken = stages[s].takes if s else ()
+        sent = stages[s + 1].takes if s + 1 < len(stages) else ()
+        back = (e for e in (*taken, *sent) if a.graph.edges[e].requires_grad)
+        found += sum(a.local_bytes(e, max(micro), at) for e in (*taken, *back))
+    return found
+
+
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
     """What of the traffic along dp is parameters, which ZeRO gathers."""
     return all_sent(a, rank, a.store.gathers(a, rank, len(micro_batches(a, rank, batch))))
