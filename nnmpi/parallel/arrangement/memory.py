@@ -3,8 +3,7 @@
 What it holds of parameters that are trained is in `store_kinds.py`, by kinds of stores.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from nnmpi.parallel.arrangement.flat_buffer import (
     record_length,
     undo_length,
 )
-from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.traffic_tp import (
@@ -43,7 +42,6 @@ from nnmpi.parallel.arrangement.traffic_tp import (
 )
 from nnmpi.parallel.tensor.patterns import HALO
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
-from nnmpi.schedules.op import Kind, Op
 
 At = Mapping[str, int]
 """The coordinates of a rank."""
@@ -153,41 +151,6 @@ def _windows_along_tp(a: Arrangement, rank: int, batch: int) -> int:
 
 LABELS = 24
 """Bytes of a label, of its place among the classes of a rank, and of the number of its sample."""
-
-
-def activations(a: Arrangement, rank: int, batch: int) -> int:
-    """The most that a rank keeps at a time in a step over a batch of so many samples."""
-    sizes = micro_batches(a, rank, batch)
-    if a.residences is not None:
-        beside = entering(a, 0, max(sizes), rank) - a.residences.state
-        return round(a.residences.memory + beside)
-    return round(max((now for _, _, now in kept_before(a, rank, sizes)), default=0.0))
-
-
-def kept_before(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op, int, float]]:
-    """The passes of a step over micro-batches of so many samples; each with its samples and the
-    bytes that the rank keeps when it begins."""
-    if not a.steps_together:  # as many batches are on their way as there are stages
-        sizes = [*sizes] * len(a.stages)
-    program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
-    again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
-    is_split = any(op.kind is Kind.I for op in program)
-    each = [*product(a.model_on(rank).stages, {*sizes})]
-    whole = {at: of_stage(a, *at, rank) for at in each}
-    input_alone = {at: entering(a, *at, rank) for at in each}
-    left = {at: left_for_weights(a, *at, rank) for at in each if is_split}
-    now = 0.0
-    for op in program:
-        at = op.stage, sizes[op.micro]
-        yield op, sizes[op.micro], now
-        if op.kind is Kind.F:
-            now += input_alone[at] if (op.stage, op.micro) in again else whole[at]
-        elif op.kind is Kind.RECOMPUTE:
-            now += whole[at] - input_alone[at]
-        elif op.kind is Kind.I:
-            now += left[at] - whole[at]
-        elif op.kind in (Kind.B, Kind.W):
-            now -= left[at] if op.kind is Kind.W else whole[at]
 
 
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:

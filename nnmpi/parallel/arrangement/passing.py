@@ -8,14 +8,13 @@ gradients        in ◄── out        both are there, and what the kernel of 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nnmpi.parallel.arrangement.activations import activations, kept_before
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.convolutions import scratch_of
 from nnmpi.parallel.arrangement.memory import (
-    activations,
     besides_edges,
     edges_read,
     has_trained,
-    kept_before,
     memory,
     run_together,
 )
