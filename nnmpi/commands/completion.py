@@ -10,11 +10,18 @@ from collections.abc import Iterator, Sequence
 from nnmpi import cli
 from nnmpi.commands import COMMANDS
 from nnmpi.config import options
+from nnmpi.data import DATASETS
+from nnmpi.nn.models import MODELS
+from nnmpi.terms import LOGGERS
+
+NAMES = {"model": MODELS, "data": DATASETS, "logger": [f"{name}:" for name in LOGGERS]}
+"""What options may also be, beside files and code."""
 
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 SCRIPT = """_nnmpi() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} of= words= i
-    if [[ $word == = ]]; then word=
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} of= words= kept= i
+    if [[ $word == --*=* ]]; then before=${{word%%=*}} kept=${{word%%=*}}= word=${{word#*=}}  # zsh
+    elif [[ $word == = ]]; then word=
     elif [[ $before == = ]]; then before=${{COMP_WORDS[COMP_CWORD-2]}}; fi
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "$of ${{COMP_WORDS[i]}}" in {commands}) of="$of ${{COMP_WORDS[i]}}" ;; esac
@@ -25,7 +32,8 @@ SCRIPT = """_nnmpi() {{
 {words}
         esac ;;
     esac
-    COMPREPLY=($(compgen -W "$words" -- "$word"))
+    COMPREPLY=($(compgen -P "$kept" -W "$words" -- "$word"))
+    if [[ ${{COMPREPLY[*]}} == *: ]]; then compopt -o nospace 2>/dev/null; fi
 }}
 complete -o default -F _nnmpi nnmpi
 """
@@ -64,7 +72,7 @@ def _walk(
 ) -> Iterator[tuple[str, list[str], dict[str, list[str]]]]:
     """Of a command and of those below it: the words that may follow, and for each flag with a value
     what that may be."""
-    known = {o.name: o.metadata["choices"] for o in options()}
+    known = {o.name: o.metadata["choices"] for o in options()} | NAMES
     words, values = list[str](), dict[str, list[str]]()
     for action in p._actions:
         choices = [str(one) for one in action.choices or known.get(action.dest) or ()]

@@ -21,7 +21,8 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.run.report import Event
+from nnmpi.quoting import shown
+from nnmpi.run.report import Event, LostOutputError
 from nnmpi.run.report.plot import epochs_figure
 from nnmpi.terms import LOGGERS, logger
 
@@ -76,12 +77,20 @@ class Logger:
         self._module, self._epochs = None, []
 
     def _begin(self, trainer: Any) -> None:
-        if self._module is None:
-            with redirect_stdout(sys.stderr):  # which may be for JSON
+        if self._module is not None:
+            return
+        options = {k: v for k, v in asdict(trainer.config).items() if v is not None}
+        with redirect_stdout(sys.stderr):  # which may be for JSON
+            try:
                 self._module = importlib.import_module(self.library)
-                options = {k: v for k, v in asdict(trainer.config).items() if v is not None}
                 self.begin({**options, "ranks": trainer.comm.size})
-                self.layout(trainer.arrangement, trainer.step)
+            except Exception as error:  # of a library: a wrong address, a folder of others
+                why = next(iter(str(error).splitlines()), "") or type(error).__name__
+                name = type(self).__name__
+                raise LostOutputError(
+                    f"{name}: cannot write to {shown(self.where)}: {why}"
+                ) from error
+            self.layout(trainer.arrangement, trainer.step)
 
     def _write_losses(self) -> None:
         self._scalars({step: {"loss": loss} for step, loss in self._losses.items()})

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nnmpi"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = ("scripts/quickstart", "scripts/soak", "scripts/test", "scripts/slurm/local")
-BASH = (*SCRIPTS, "scripts/venv.sh", "scripts/slurm/train.sbatch", ".ci/run")
+BASH = (*SCRIPTS, "scripts/venv.sh", "scripts/slurm/train.sbatch", "containers/install", ".ci/run")
 MAX_LINES = 330
 
 

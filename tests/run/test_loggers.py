@@ -18,6 +18,7 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
 from nnmpi.run.loggers import KINDS, Logger
+from nnmpi.run.report import LostOutputError
 from nnmpi.train import main
 
 IRIS = {"model": "iris-mlp", "data": "iris", "epochs": 2}
@@ -89,6 +90,36 @@ def test_the_first_rank_alone_writes() -> None:
         return hasattr(kept, "told")
 
     assert threads(2, on_rank) == [True, False]
+
+
+def tensorboard_values(folder: Path) -> Iterator[tuple[int, Any]]:
+    """(step, value) of a file of events: each has a length, its checksum, data, their checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (file,) = folder.glob("events.out.tfevents.*")
+    data, at = file.read_bytes(), 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        yield from ((event.step, value) for value in event.summary.value)
+        at += 16 + length
+
+
+@needs("tensorboardX")
+@warnings_of_others
+def test_the_file_of_tensorboard(tmp_path: Path) -> None:
+    """Needs no TensorBoard: this one runs wherever tests are installed."""
+    epochs = trained(logger=f"tensorboard:{tmp_path}")
+    found = [*tensorboard_values(tmp_path)]
+    losses = [(step, v.simple_value > 0) for step, v in found if v.tag == "loss"]
+    assert losses == [(step, True) for step in range(1, STEPS + 1)]
+    accuracy = [(step, v.simple_value) for step, v in found if v.tag == "epoch/accuracy"]
+    assert accuracy == [(e["steps"], pytest.approx(e["accuracy"])) for e in epochs]
+    texts = {v.tag: v.tensor.string_val[0].decode() for _, v in found if v.tensor.string_val}
+    assert "| model | iris-mlp |" in texts["config/text_summary"]
+    assert "stage 0 on rank 0" in texts["layout/text_summary"]
+    pictures = [v.image.encoded_image_string[:4] for _, v in found if v.tag == "epochs"]
+    assert pictures == [b"\x89PNG"] * HAS_PICTURES
 
 
 @needs("tensorboardX", "tensorboard")
@@ -197,6 +228,16 @@ def test_wandb(tmp_path: Path) -> None:
 def test_a_logger_that_there_is_not(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--logger", spec]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_where_a_library_cannot_write_is_one_line() -> None:
+    class Refuses(Kept):
+        def begin(self, options: Any) -> None:
+            raise RuntimeError("no such host\nand many more words")
+
+    words = r"^Refuses: cannot write to ht\\x1btp: no such host$"
+    with pytest.raises(LostOutputError, match=words):
+        trained(Refuses("ht\x1btp"))
 
 
 @pytest.mark.parametrize("name", KINDS)
