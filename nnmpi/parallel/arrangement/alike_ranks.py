@@ -8,10 +8,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from nnmpi.mesh import BATCH, REPLICAS
+from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.memory import Memory, activations, memory
+from nnmpi.parallel.arrangement.memory import Memory, memory
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.sole import sole_bytes
 from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, parameters_sent, traffic

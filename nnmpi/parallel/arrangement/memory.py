@@ -4,7 +4,6 @@ What it holds of parameters that are trained is in `store_kinds.py`, by kinds of
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from nnmpi.parallel.arrangement.flat_buffer import (
     record_length,
     undo_length,
 )
-from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.traffic_tp import (
@@ -43,7 +42,6 @@ from nnmpi.parallel.arrangement.traffic_tp import (
 )
 from nnmpi.parallel.tensor.patterns import HALO
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
-from nnmpi.schedules.op import Kind
 
 At = Mapping[str, int]
 """The coordinates of a rank."""
@@ -155,33 +153,6 @@ LABELS = 24
 """Bytes of a label, of its place among the classes of a rank, and of the number of its sample."""
 
 
-def activations(a: Arrangement, rank: int, batch: int) -> int:
-    """The most that a rank keeps at a time in a step over a batch of so many samples."""
-    sizes = micro_batches(a, rank, batch)
-    if a.residences is not None:
-        beside = entering(a, 0, max(sizes), rank) - a.residences.state
-        return round(a.residences.memory + beside)
-    if not a.steps_together:  # as many batches are on their way as there are stages
-        sizes *= len(a.stages)
-    now = most = 0.0
-    program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
-    again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
-    each = [*product(a.model_on(rank).stages, {*sizes})]
-    whole = {at: of_stage(a, *at, rank) for at in each}
-    input_alone = {at: entering(a, *at, rank) for at in each}
-    for op in program:
-        at = op.stage, sizes[op.micro]
-        if op.kind is Kind.F:
-            now += input_alone[at] if (op.stage, op.micro) in again else whole[at]
-            most = max(most, now)
-        elif op.kind is Kind.RECOMPUTE:
-            now += whole[at] - input_alone[at]
-            most = max(most, now)
-        elif op.kind in (Kind.B, Kind.W):
-            now -= whole[at]
-    return round(most)
-
-
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What a stage keeps of a micro-batch: what comes into it, each edge in memory of its own; the
     edges that vjps read or that go out of it, each memory once; and what nodes keep besides."""
@@ -207,6 +178,41 @@ def _of_stage(a: Arrangement, stage: int, samples: int, *where: int) -> float:
     memories -= {graph.edges[e].memory for e in a.division.stages[stage].takes}
     made = sum(a.local_bytes(e, samples, at) for e in memories)
     return _entering(a, stage, samples, at) + made + more
+
+
+def left_for_weights(a: Arrangement, stage: int, samples: int, rank: int) -> float:
+    """What a stage keeps of a micro-batch between both halves of its backward pass: what ops with
+    trained parameters read, and the gradients of their outputs. The first stage does all of it in
+    the second half."""
+    at = a.mesh.coordinates(rank)
+    return _left_for_weights(a, stage, samples, *(at[axis] for axis in LOCAL_SHAPES))
+
+
+@remembered
+def _left_for_weights(a: Arrangement, stage: int, samples: int, *where: int) -> float:
+    """The same on ranks at these coordinates along the axes that cut activations."""
+    at, graph = dict(zip(LOCAL_SHAPES, where, strict=True)), a.graph
+    takes = [graph.edges[e] for e in a.division.stages[stage].takes]
+    sends = () if stage == len(a.stages) - 1 else a.division.stages[stage + 1].takes
+    if not any(edge.requires_grad for edge in takes):
+        gradients = sum(a.local_bytes(e, samples, at) for e in sends)
+        return _of_stage(a, stage, samples, *where) + gradients
+    edges, more = {*sends}, 0.0
+    for kept in run_together(a, a.stages[stage]):
+        if has_trained(a, kept):
+            edges |= edges_read(a, kept, at) - {*_gathered(a, kept)}
+            outputs = graph.nodes[kept.nodes[-1]].outputs
+            more += sum(a.local_bytes(e, samples, at) for e in outputs)
+            more += besides_edges(a, kept, samples, at)
+    memories = {graph.edges[e].memory for e in edges} - {edge.memory for edge in takes}
+    made = sum(a.local_bytes(e, samples, at) for e in memories)
+    return _entering(a, stage, samples, at) + made + more
+
+
+def has_trained(a: Arrangement, kept: Kept) -> bool:
+    """Whether nodes that run together have a trained parameter."""
+    used = (v for k in kept.nodes for v in a.graph.nodes[k].variables)
+    return any(a.graph.variables[v].is_trained for v in used)
 
 
 def besides_edges(a: Arrangement, kept: Kept, samples: int, at: At) -> float:

@@ -5,64 +5,100 @@ kept        ███████████            what k+1 kept is free
 gradients        in ◄── out        both are there, and what the kernel of k works in
 """
 
-from nnmpi.nn.graph import Kept
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nnmpi.parallel.arrangement.activations import activations, kept_before
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.convolutions import scratch_of
 from nnmpi.parallel.arrangement.memory import (
-    activations,
     besides_edges,
     edges_read,
+    has_trained,
     memory,
     run_together,
 )
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.remembered import remembered
-from nnmpi.parallel.arrangement.traffic import receive_buffers
+from nnmpi.parallel.arrangement.traffic import message_buffers, receive_buffers
+from nnmpi.schedules.op import Kind
+
+BACKWARD = Kind.B, Kind.I, Kind.W
+
+
+class PassingRow(NamedTuple):
+    """What the backward pass of an op takes beside what was kept when the pass began.
+
+    more     bytes of gradients less what was freed, in a whole pass and in its two halves
+    scratch  that the kernel works in
+    """
+
+    nodes: range
+    more: dict[Kind, float]
+    scratch: int
 
 
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes of a rank in a step: what it holds, what it keeps, what passes, and what it
-    receives to add it."""
-    held = memory(a, rank, batch).total + receive_buffers(a, rank, batch)
+    """The bytes of a rank in a step: what it holds, what it keeps and what passes at the same time,
+    and messages: what it receives to add it, and what goes from stage to stage."""
+    messages = receive_buffers(a, rank, batch) + message_buffers(a, rank, batch)
+    held = memory(a, rank, batch).total + messages
     return held + activations(a, rank, batch) + passing(a, rank, batch)
 
 
 def passing(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes by which a backward pass over a micro-batch exceeds at most what it has freed
-    before, in a step over a batch of so many samples: gradients of activations, and beside them
-    what the kernel works in, or the gradient of a parameter that is added to those of other
-    micro-batches."""
+    """The bytes by which backward passes exceed at most the most that is kept, in a step over a
+    batch of so many samples: gradients of activations, and beside them what the kernel works in, or
+    the gradient of a parameter that is added to those of other micro-batches."""
     if rank >= a.mesh.size:
         return 0
     at, micro, held = a.mesh.coordinates(rank), micro_batches(a, rank, batch), a.model_on(rank)
     where = [at[axis] for axis in LOCAL_SHAPES]
     added = {one.variable: one.size * a.dtype.itemsize for one in held.trained if len(micro) > 1}
-    most = 0.0
-    for s in held.stages:
-        for one, gradients, scratch in _passing(a, s, max(micro), *where):
-            own = {v for k in one.nodes for v in a.graph.nodes[k].variables} & added.keys()
-            most = max(most, gradients + max([scratch, *(added[v] for v in own)]))
-    return round(most)
+    nodes = a.graph.nodes
+
+    def of_pass(kind: Kind, stage: int, samples: int) -> float:
+        found = 0.0
+        for row in _passing(a, stage, samples, *where):
+            own = {v for k in row.nodes for v in nodes[k].variables} & added.keys()
+            sums = [added[v] for v in own] if kind is not Kind.I else []
+            found = max(found, row.more[kind] + max([row.scratch, *sums]))
+        return found
+
+    if a.residences is not None:
+        return round(max(of_pass(Kind.B, s, max(micro)) for s in held.stages))
+    kept = [*kept_before(a, rank, micro)]
+    passes = {(op.kind, op.stage, n) for op, n, _ in kept if op.kind in BACKWARD}
+    more = {one: of_pass(*one) for one in passes}
+    most = max((now + more.get((op.kind, op.stage, n), 0.0) for op, n, now in kept), default=0.0)
+    return round(most - max((now for *_, now in kept), default=0.0))
 
 
 @remembered
-def _passing(
-    a: Arrangement, stage: int, samples: int, *where: int
-) -> list[tuple[Kept, float, int]]:
-    """(nodes, gradients that exceed what was freed, scratch) of the ops of a stage, on ranks at
-    these coordinates along the axes that cut activations."""
+def _passing(a: Arrangement, stage: int, samples: int, *where: int) -> list[PassingRow]:
+    """The ops of a stage, the last one first, on ranks at these coordinates along the axes that cut
+    activations. Gradients of outputs of ops with parameters stay until the second half."""
     at, graph = dict(zip(LOCAL_SHAPES, where, strict=True)), a.graph
     together = run_together(a, a.stages[stage])
     kept = {graph.edges[e].memory for one in together for e in edges_read(a, one, at)}
-    found, freed = list[tuple[Kept, float, int]](), 0.0
+    has_inputs = any(graph.edges[e].requires_grad for e in a.division.stages[stage].takes)
+
+    def nbytes(edges: Iterable[int]) -> float:
+        return sum(a.local_bytes(e, samples, at) for e in edges)
+
+    found, freed = list[PassingRow](), dict.fromkeys(BACKWARD, 0.0)
     for one in reversed(together):
         nodes = [graph.nodes[k] for k in one.nodes]
-        ends = (*nodes[0].inputs, *nodes[-1].outputs)
-        gradients = (e for e in ends if graph.edges[e].requires_grad)
-        more = sum(a.local_bytes(e, samples, at) for e in gradients) - freed
-        found.append((one, more, scratch_of(a, one, samples, at)))
+        outputs = [e for e in nodes[-1].outputs if graph.edges[e].requires_grad]
+        inputs = [e for e in nodes[0].inputs if graph.edges[e].requires_grad]
+        both, is_trained = nbytes([*inputs, *outputs]), has_trained(a, one)
+        first = {Kind.I: both * has_inputs, Kind.W: both * (not has_inputs)}
+        more = {kind: n - freed[kind] for kind, n in {Kind.B: both, **first}.items()}
+        found.append(PassingRow(one.nodes, more, scratch_of(a, one, samples, at)))
         made = {graph.edges[e].memory for node in nodes for e in node.outputs} & kept
-        freed += besides_edges(a, one, samples, at) + sum(
-            a.local_bytes(e, samples, at) for e in made
-        )
+        own = besides_edges(a, one, samples, at) + nbytes(made)
+        freed[Kind.B] += own
+        if is_trained and has_inputs:
+            freed[Kind.I] -= nbytes(outputs)
+        freed[Kind.W if is_trained or not has_inputs else Kind.I] += own
     return found

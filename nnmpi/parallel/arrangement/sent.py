@@ -99,7 +99,8 @@ def added(
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
-        return max(_lengths(n, chunks, at)) if any(PASSES_OF_RINGS[algorithm]) else 0
+        there = (k for k, count in _lengths(n, chunks, at).items() if count)
+        return max(there) if any(PASSES_OF_RINGS[algorithm]) else 0
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
     received = (step.recv for step in algorithm.steps(r, p) if step.reduce and step.source >= 0)
     return max((edge(int(hi)) - edge(int(lo)) for lo, hi in received), default=0)

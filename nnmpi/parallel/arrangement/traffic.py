@@ -21,7 +21,7 @@ from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed, received, sent
-from nnmpi.parallel.arrangement.program import forward, micro_batches, passes_of
+from nnmpi.parallel.arrangement.program import SLOTS, forward, micro_batches, passes_of
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
@@ -189,15 +189,34 @@ def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
     """The bytes into which a rank receives what it adds to its own: sums of gradients may all be
-    under way at once, others of a group follow each other."""
+    under way at once, as many of those that ZeRO scatters in a backward pass as it has slots,
+    others of a group follow each other."""
     at_once, most = 0, Counter[tuple[int, ...]]()
+    scattered, scatters = 0, 0
     for one in chain.from_iterable(exchanges(a, rank, batch).values()):
         nbytes = received(a, one, rank)
         if one.during is Kind.REDUCE:
             at_once += nbytes
+        elif one.during is Kind.B and one.stage < 0:
+            scattered, scatters = max(scattered, nbytes), scatters + one.times
         else:
             most[one.group] = max(most[one.group], nbytes)
-    return at_once + most.total()
+    return at_once + min(SLOTS, scatters) * scattered + most.total()
+
+
+def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
+    """The bytes for messages between stages beside the micro-batches that a rank works on: where a
+    stage begins the next activation and a gradient on its way, where it ends the next gradient."""
+    micro = micro_batches(a, rank, batch)
+    if a.residences is not None or len(micro) == 1:
+        return 0
+    at, stages, found = a.mesh.coordinates(rank), a.division.stages, 0
+    for s in a.model_on(rank).stages:
+        taken = stages[s].takes if s else ()
+        sent = stages[s + 1].takes if s + 1 < len(stages) else ()
+        back = (e for e in (*taken, *sent) if a.graph.edges[e].requires_grad)
+        found += sum(a.local_bytes(e, max(micro), at) for e in (*taken, *back))
+    return found
 
 
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:

@@ -14,12 +14,12 @@ from nnmpi.data import Inputs
 from nnmpi.drawing.tables import amount, plural
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.memory import (
     Memory,
-    activations,
     entering,
     memory,
     sums_of_optimizer,

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 
 import pytest
+from helpers.planning import planning
 from helpers.training.laws_language import VOCABULARY, windows
 
 from nnmpi import Config, Trainer, nn
@@ -15,7 +16,11 @@ from nnmpi import data as datasets
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.memory import left_for_weights, of_stage
 from nnmpi.parallel.arrangement.passing import needed
+from nnmpi.parallel.arrangement.traffic import message_buffers, receive_buffers
+from nnmpi.parallel.planning.candidate import Candidate
 
 DIGITS = partial(datasets.load, "synthetic:1x28x28:10:600")
 IMAGES = partial(datasets.load, "synthetic:3x32x32:10:40")
@@ -55,3 +60,36 @@ def test_a_step_takes_the_memory_that_is_said(
         tracemalloc.stop()
     samples = sum(a.nbytes for x in ready if x is not None for a in arrays(x))
     assert said == pytest.approx(peak - samples, rel=0.05)
+
+
+MLP = Config(model="mlp:64-64-64-64-10", data="synthetic:64:10:400", batch_size=32)
+
+
+def arranged(**options: int | str) -> Arrangement:
+    there = Candidate(**options)  # type: ignore[arg-type]
+    return planning(MLP, there.dp * there.pp).paper.arranged(there)
+
+
+def test_gradients_of_outputs_stay_between_both_halves_of_a_backward_pass() -> None:
+    """What layers with parameters read stays too: here inputs of two layers, the first of which
+    another stage has sent; the first stage has the gradient of its output, and all else."""
+    a = arranged(pp=2, schedule="zb-h1", micro_batches=4)
+    assert [stage.layers for stage in a.division.stages] == [5, 3]
+    assert left_for_weights(a, 1, 8, 1) == 8 * 4 * (64 + 64 + 64 + 10)
+    assert left_for_weights(a, 0, 8, 0) == of_stage(a, 0, 8, 0) + 8 * 4 * 64
+
+
+def test_messages_between_stages_are_ahead_of_what_a_rank_works_on() -> None:
+    """A gradient where a stage ends; an activation and a gradient where one begins."""
+    a = arranged(pp=2, micro_batches=4)
+    assert [message_buffers(a, rank, 32) for rank in (0, 1)] == [8 * 4 * 64, 8 * 4 * 64 * 2]
+    one = arranged(pp=2)
+    assert [message_buffers(one, rank, 32) for rank in (0, 1)] == [0, 0]
+
+
+def test_zero_receives_for_as_many_sums_as_it_has_slots() -> None:
+    """Of one bucket, after each of four backward passes, or after one."""
+    one, several = (arranged(dp=2, zero=2, micro_batches=n) for n in (1, 4))
+    (bucket,) = one.model_on(0).buckets
+    more = receive_buffers(several, 0, 32) - receive_buffers(one, 0, 32)
+    assert more == (bucket.stop - bucket.start) // 2 * 4

@@ -10,10 +10,11 @@ import nnmpi
 from nnmpi import Config, nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.memory import activations, of_stage
+from nnmpi.parallel.arrangement.memory import of_stage
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.stage_cut import division_on_paper

@@ -20,7 +20,8 @@ from helpers.training.graph_models import GRAPH_MODELS
 from nnmpi import Config, Trainer, native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.arrangement.memory import activations, memory
+from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
 from nnmpi.parallel.pipeline import residences
 from nnmpi.parallel.swapping import arena
@@ -219,7 +220,8 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
-from nnmpi.parallel.arrangement.memory import activations, memory
+from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.memory import memory
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()

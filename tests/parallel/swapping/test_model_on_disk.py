@@ -17,7 +17,8 @@ from nnmpi import Config, Trainer, native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
-from nnmpi.parallel.arrangement.memory import activations, memory
+from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.residence import PIECE, Disk, ModelOnDisk, Residence, UnitLoad
 from nnmpi.parallel.arrangement.residence import seconds as seconds_of
 from nnmpi.parallel.stores.local import squares
