@@ -7,14 +7,14 @@ its own. All take the same step from the same weights, on a batch that is in mem
 
     nnmpi   as installed                    T        PyTorch eager as users write it
     F(2x2)  with --convolution winograd2    T*       channels_last and fused Adam
-    bfloat16  its Trainer's step            autocast T+ with torch.autocast in bfloat16
+    bfloat16, float16  its Trainer's step   autocast T+ with torch.autocast in bfloat16
                                             T+       T* with a C library that keeps freed memory,
                                                      as blas.tune() makes it do for nnmpi
                                             compile  T+ with model and loss by torch.compile
                                             JAX      the whole step by jax.jit, arrays donated
 
 "to best" is the ratio to the fastest of the others in float32 in this case, by its median. That of
-bfloat16 is to the faster of autocast and nnmpi in float32.
+16 bits is to the faster of autocast and nnmpi in float32.
 
 With --device cuda the subjects are nnmpi, T, T* and compile, there are larger cases, and ratios are
 of wall time: the processor waits for the GPU. Without --tf32 all compute in float32, PyTorch's
@@ -48,7 +48,7 @@ PEERS = {"T": "torch", "T*": "torch", "T+": "torch", "compile": "torch", "JAX": 
 PACKAGES = PEERS | {"autocast": "torch"}
 
 ON_GPU = ("nnmpi", "T", "T*", "compile")
-NARROW = "nnmpi bfloat16"
+NARROW = ("nnmpi bfloat16", "nnmpi float16")
 NARROW_PEERS = {"autocast": "torch", "nnmpi": "numpy"}
 """What computes in 16 bits, and what it is compared with."""
 
@@ -96,7 +96,7 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
             "samples_per_second": batch / mid.wall,
             **about,
         }
-        known = NARROW_PEERS if subject == NARROW else PEERS
+        known = NARROW_PEERS if subject in NARROW else PEERS
         peers = [other for other in samples_of if other in known]
         best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
         if subject not in (*PEERS, "autocast") and best is not None:

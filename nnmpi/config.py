@@ -238,6 +238,7 @@ class Config:
     log: str | None = _files(None, "write events to this file, one JSON a line")
     append: bool = _files(False, "add to the --log of another run, below what it has")
     trace: str | None = _files(None, "write what ranks do when to a file, for Chrome/Perfetto")
+    report: str | None = _files(None, "at the end write a page of the run, for browsers: run.html")
     logger: str | None = _files(
         None,
         "write numbers and pictures for tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "

@@ -24,15 +24,19 @@ def used_memory(on: Backend) -> int:
     return nbytes
 
 
+def has_nccl(on: Backend) -> bool:
+    """Whether the array library finds NCCL; where it is missing CuPy warns, and raises nothing."""
+    return not on.is_host and bool(import_module(f"{on.xp.__name__}.cuda.nccl").available)
+
+
 def nccl(on: Backend) -> Any:
     """The NCCL of the array library; raises ValueError where it has none."""
-    found = import_module(f"{on.xp.__name__}.cuda.nccl")
-    if not found.available:  # CuPy warns where the library is missing, and raises nothing
+    if not has_nccl(on):
         raise ValueError(
             f"allreduce nccl: {on.xp.__name__} finds no NCCL: install the package "
             "nvidia-nccl-cu12 (or cu13, as CuPy), or use --allreduce ring"
         )
-    return found
+    return import_module(f"{on.xp.__name__}.cuda.nccl")
 
 
 class StreamEvent(Protocol):

@@ -103,7 +103,7 @@ def launcher() -> Finding:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
         return Finding(path, f"Open MPI refuses to start as root: {allow}")
     if status:
-        return Finding(path, f"two ranks failed ({text}): see docs/running.md")
+        return Finding(path, f"two ranks failed ({text}): see docs/stopping.md")
     if text.split() != ["2", "2"]:
         return Finding(
             f"{path}; two ranks saw {text!r} (ranks, and ranks on their node), not '2 2'",

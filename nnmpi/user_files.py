@@ -7,14 +7,23 @@ from typing import Any
 
 
 def content(
-    path: str | os.PathLike[str], what: str, most: int, remedy: str, shorter: str = ""
+    path: str | os.PathLike[str],
+    what: str,
+    most: int,
+    remedy: str,
+    shorter: str = "",
+    start: int = 0,
 ) -> bytes:
-    """The bytes of a file; raises ValueError if it cannot be read, or is longer than `most` bytes.
+    """The bytes of a file from `start` on.
+
+    Raises ValueError if it cannot be read, or if these are more than `most` bytes.
 
     remedy, shorter: what to do then
     """
     try:
         with open(path, "rb") as file:
+            if start:
+                file.seek(start)
             found = file.read(most + 1)
     except OSError as error:
         raise ValueError(f"cannot read {what}: {error.strerror or error}; {remedy}") from None

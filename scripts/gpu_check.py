@@ -1,19 +1,23 @@
 """Run by scripts/gpu_check: tests and benchmarks on the GPU, and one JSON file with all of it.
 
+What is not installed is left out, and named: PyTorch, plug-ins of pytest, mpirun, NCCL.
+
 With --stand-in everything runs to its end on the CPU: tests on the stand-in for CuPy, benchmarks on
 a few samples. Their times say nothing.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +28,38 @@ from nnmpi import backend
 from nnmpi.cuda import cudnn
 
 ROOT = Path(__file__).resolve().parent.parent
-JOBS = "tests/project/test_mpi_jobs.py::test_over_the_mpi_of_this_environment"
 TESTS = {
     "tests/autograd/test_ops.py": "gradients of every op against float64 on the CPU",
     "tests/base/test_keyed.py": "random numbers are those of the CPU",
     "tests/kernels/test_cuda.py": "kernels in CUDA against NumPy",
     "tests/kernels/test_cudnn.py": "convolutions by cuDNN against im2col",
+    "tests/kernels/test_sdpa.py": "attention by cuDNN against float64",
+    "tests/kernels/test_cuda_products.py": "products of 16 bits by cuBLAS against float64",
+    "tests/strict/test_strict_wire.py": "messages and sums beside kernels",
+    "tests/strict/test_strict_halves.py": "steps in 16 bits",
     "tests/strict/test_strict_training.py": "training steps",
+    "tests/strict/test_strict_conformance.py": "ranks, threads that share the GPU, equal one",
     "tests/strict/test_files_of_devices.py": "a saved model, from CPU to GPU and back",
-    **{
-        f"{JOBS}[{n} ranks-strict_conformance_mpi]": f"{n} ranks that share the GPU equal one"
-        for n in (2, 4)
-    },
 }
-"""What is run on the GPU: files, and jobs of mpirun."""
+"""What is run on the GPU."""
+
+PLUGINS = ("pytest_timeout", "pytest_mpi")
+"""What the settings of the tests name."""
 
 QUICK = ("--batch", "2", "--subjects", "nnmpi,T,T*", "--seconds", "0.01", "--rounds", "1")
 """Of the benchmark on the stand-in."""
 
-CASES = "W1,W2,W3,W4,W1-1024,W2-1024,W4-1024,R-1024"
+CASES = "W1,W2,W3,W4,W5,W1-1024,W2-1024,W4-1024,R-1024,lstm,lstm-text,gpt-128,gpt-384"
+
+RUNS = (
+    ("mnist-cnn", "synthetic:1x28x28:10:12800", 64),
+    ("gpt:4x4x128", "text", 16),
+    ("gpt:12x12x768", "text", 8),
+)
+"""Models, data and batches of Trainers from end to end."""
+
+SMALL = (("mnist-cnn", "synthetic:1x28x28:10:64", 4),)
+"""On the stand-in."""
 
 
 def describe(device: str) -> dict[str, Any]:
@@ -67,19 +84,22 @@ def describe(device: str) -> dict[str, Any]:
 def run_tests(device: str, folder: Path) -> dict[str, Any]:
     """Run the engine's tests on the device; counts of passed and skipped tests, and failures."""
     report = folder / "tests.xml"
+    missing = [name for name in ("pytest", *PLUGINS) if not importlib.util.find_spec(name)]
+    print("".join(f"{name} is not installed\n" for name in missing), end="")
+    if "pytest" in missing:
+        return {"passed": 0, "skipped": 0, "failed": [], "missing": missing}
     for name, what in TESTS.items():
         print(f"{name}: {what}", flush=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-rs",
-        "--timeout=600",
-        f"--junitxml={report}",
-        *TESTS,
-    ]
+    # the settings of this project name plug-ins
+    plain = ("-c", os.devnull, f"--rootdir={ROOT}", "-o", "pythonpath=tests", "-q")
+    options = plain if missing else ("--timeout=600",)
+    command = [sys.executable, "-m", "pytest", "-rs", *options, f"--junitxml={report}", *TESTS]
     chosen = "cuda" if device == "cuda" else "strictarray"
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "NNMPI_TEST_DEVICE": chosen}, check=False)
+    env = {**os.environ, "NNMPI_TEST_DEVICE": chosen}
+    status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    if not report.exists() or status not in (0, 1):
+        failed = [f"pytest ended with {status}"]
+        return {"passed": 0, "skipped": 0, "failed": failed, "missing": missing}
     cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     broken = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
     skipped = sum(c.find("skipped") is not None for c in cases)
@@ -87,6 +107,7 @@ def run_tests(device: str, folder: Path) -> dict[str, Any]:
         "passed": len(cases) - len(broken) - skipped,
         "skipped": skipped,
         "failed": [f"{c.get('classname')}::{c.get('name')}" for c in broken],
+        "missing": missing,
     }
 
 
@@ -99,20 +120,54 @@ def run_benchmark(folder: Path, options: Sequence[str]) -> list[Any]:
     return rows
 
 
+def run_trainer(folder: Path, options: Sequence[str]) -> list[Any]:
+    """Run scripts/gpu_trainer.py on so many ranks, the first option; its row."""
+    ranks, *others = options
+    command = [sys.executable, "scripts/gpu_trainer.py", *others]
+    if ranks != "1":
+        command = ["mpirun", "-n", ranks, *command]
+    run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    row = json.loads(run.stdout.splitlines()[-1])
+    print(row, flush=True)
+    return [{"benchmark": "trainer", **row}]
+
+
+def trainers(device: str) -> list[list[str]]:
+    """What Trainers are run on: one GPU in each type, and all of them, where there are several."""
+    if device == "cpu":
+        return [
+            ["1", device, *map(str, (model, data, "float32", 3, n))] for model, data, n in SMALL
+        ]
+    types = ["float32", "float16"] + ["bfloat16"] * bool(importlib.util.find_spec("ml_dtypes"))
+    one = [["1", device, m, data, t, "60", str(n)] for m, data, n in RUNS for t in types]
+    gpus = backend.get(device).xp.cuda.runtime.getDeviceCount()
+    if gpus == 1 or shutil.which("mpirun") is None:
+        print("one GPU, or no mpirun: NCCL is not measured")
+        return one
+    return one + [[str(gpus), device, m, d, "float32", "60", str(n * gpus)] for m, d, n in RUNS]
+
+
+Stage = tuple[Callable[[Path, Sequence[str]], list[Any]], Sequence[str]]
+
+
 def run_stages(
-    out: Path, found: dict[str, Any], folder: Path, runs: Sequence[Sequence[str]]
+    out: Path, found: dict[str, Any], folder: Path, stages: Sequence[Stage]
 ) -> list[str]:
-    """Run the benchmarks, and write all that is known after each stage; those that failed."""
+    """Run the stages, and write all that is known after each one; those that failed."""
     rows: list[Any] = []
     broken: list[str] = []
-    for options in [None, *runs]:
-        if options is not None:
-            try:
-                rows += run_benchmark(folder, options)
-            except (subprocess.CalledProcessError, OSError, ValueError) as error:
-                broken.append(f"benchmark {' '.join(options)}: {error}")
-        stages = {**found, "rows": rows, "broken": broken}
-        out.write_text(json.dumps(stages, indent=1) + "\n", encoding="utf-8")
+
+    def write() -> None:
+        known = {**found, "rows": rows, "broken": broken}
+        out.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+    write()
+    for run, options in stages:
+        try:
+            rows += run(folder, options)
+        except (subprocess.CalledProcessError, OSError, ValueError, LookupError) as error:
+            broken.append(f"{run.__name__} {' '.join(options)}: {error}")
+        write()
     return broken
 
 
@@ -120,7 +175,7 @@ def main() -> int:
     """Run everything and write the file. Exit status: 1 if a test failed, 2 without a GPU."""
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--stand-in", action="store_true", help="try this script without a GPU")
-    p.add_argument("--rounds", type=int, default=21, help="of the benchmark")
+    p.add_argument("--rounds", type=int, default=5, help="of the benchmark")
     p.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), help="directory")
     a = p.parse_args()
     device = "cpu" if a.stand_in else "cuda"
@@ -132,12 +187,14 @@ def main() -> int:
     about = describe(device)
     on_gpu = ("--device", "cuda", "--rounds", str(a.rounds))
     runs = [QUICK] if a.stand_in else [on_gpu, (*on_gpu, "--tf32")]
+    stages: list[Stage] = [(run_trainer, options) for options in trainers(device)]
+    stages += [(run_benchmark, options) for options in runs]
     name = "stand-in" if a.stand_in else re.sub(r"[^a-z0-9]+", "-", about["gpu"].lower())
     out = Path(a.out) / f"gpu-{name}-{about['date']}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         tests = run_tests(device, Path(folder))
-        broken = run_stages(out, {**about, "tests": tests}, Path(folder), runs)
+        broken = run_stages(out, {**about, "tests": tests}, Path(folder), stages)
     failed = [*tests["failed"], *broken]
     print(f"{tests['passed']} tests passed, {len(failed)} failed; wrote {out}")
     return 1 if failed else 0

@@ -1,5 +1,7 @@
 """The subjects of benchmarks/training.py, each in a process of its own, which has one core.
 
+That is on the CPU: beside a GPU it has all.
+
 All are bound to that core: JAX computes on as many threads as it finds cores.
 """
 
@@ -22,6 +24,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "nnmpi": {},
     "nnmpi F(2x2)": {},
     "nnmpi bfloat16": {},
+    "nnmpi float16": {},
     "T": {},
     "T*": {},
     "T+": KEPT_MEMORY,
@@ -66,8 +69,8 @@ def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
         from lib import jax_steps  # not above: it needs JAX
 
         return jax_steps.jax_step(w)
-    if subject == "nnmpi bfloat16":
-        return workloads.half_step(w)
+    if subject in ("nnmpi bfloat16", "nnmpi float16"):
+        return workloads.half_step(w, subject.split()[1])
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
         return workloads.nnmpi_step(w, algorithm, *device)
@@ -92,6 +95,6 @@ def steps_of(subject: str, device: Device, case: str, samples: int) -> Steps:
 def main(subject: str, name: str, math: str, folder: str) -> None:
     """Time tasks until the pipe is closed."""
     device = Device(name, math == "tf32")
-    if hasattr(os, "sched_setaffinity"):  # not on macOS
+    if name == "cpu" and hasattr(os, "sched_setaffinity"):  # not on macOS
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     jobs.serve(Path(folder), 0, lambda: None, partial(steps_of, subject, device))

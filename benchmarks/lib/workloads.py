@@ -45,8 +45,8 @@ def nnmpi_step(
     return step
 
 
-def half_step(w: Workload) -> Step:
-    """A training step of nnmpi in bfloat16: of a Trainer, which has masters in float32."""
+def half_step(w: Workload, dtype: str) -> Step:
+    """A training step of nnmpi in 16 bits: of a Trainer, which has masters in float32."""
     import nnmpi
     from nnmpi import blas, comm, nn
 
@@ -56,7 +56,7 @@ def half_step(w: Workload) -> Step:
         batch_size=len(x),
         lr=1e-4,
         lr_schedule="constant",
-        dtype="bfloat16",
+        dtype=dtype,
         optimizer="adamw" if w.weight_decay else "adam",
         weight_decay=w.weight_decay,
     )

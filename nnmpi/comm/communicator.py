@@ -62,6 +62,7 @@ class Comm:
         self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
+        self._progress.comms.add(self)
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport, narrow_sums)
@@ -77,6 +78,11 @@ class Comm:
     def ledger(self) -> Ledger:
         """Messages and bytes that this rank has sent and received, by peer."""
         return self._transport.ledger
+
+    @property
+    def of_rank(self) -> list["Comm"]:
+        """All Comms of this rank, each with a ledger of its own; this one is among them."""
+        return list(self._progress.comms)
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""

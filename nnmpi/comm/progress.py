@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from time import monotonic
+from typing import Any
+from weakref import WeakSet
 
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.steps import NOT_YET, Steps
@@ -37,6 +39,7 @@ class Progress:
     def __init__(self, log: CallLog) -> None:
         self.log = log
         self.works: list[Work] = []
+        self.comms = WeakSet[Any]()
         self.lock = threading.RLock()
         self.family = TransportFamily()  # the last one of this rank's Comms
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
@@ -218,10 +221,12 @@ class Work:
 
     @property
     def signature(self) -> CallSignature:
+        """What was called."""
         return self._record[0]
 
     @property
     def call(self) -> LoggedCall:
+        """The call with its number and place, as it is in the log."""
         return LoggedCall.of(self._record)
 
     def poll(self) -> bool:

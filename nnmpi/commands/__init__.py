@@ -21,6 +21,8 @@ COMMANDS = {
     "plan": Command("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
     "measure": Command("nnmpi.measure", "measure what a machine takes for a model, for plan"),
     "plot": Command("nnmpi.commands.plot", "draw loss and accuracy of runs, from their logs"),
+    "report": Command("nnmpi.commands.report", "write a page of runs, from their logs and traces"),
+    "watch": Command("nnmpi.commands.watch", "serve that page, and follow a run while it goes on"),
     "generate": Command("nnmpi.run.text.generate_command", "generate text with a saved model"),
     "tokenize": Command("nnmpi.commands.tokenize", "write the tokens of a text to a file"),
     "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),

@@ -1,7 +1,12 @@
-"""Kernels in CUDA C for arrays of CuPy, under the names and with the arguments of the table.
+"""Kernels for arrays of CuPy, in CUDA C or by cuBLAS, under the names and with the arguments of the
+table; and graphs of cuDNN.
 
-Each returns NotImplemented, having written nothing, for arrays that it is not made for: those of
-libraries without CUDA, other types than float32, strides, more than 2**31 numbers.
+Each kernel returns NotImplemented, having written nothing, for arrays that it is not made for:
+those of libraries without CUDA, of other types (kernels in CUDA C take float32, products 16 bits),
+strides, more than 2**31 numbers.
 """
 
-from nnmpi.cuda.kernels import KERNELS as KERNELS
+from nnmpi.cuda import kernels, products
+
+KERNELS = {**kernels.KERNELS, "products_loop": products.products_loop}
+"""By their names in the table."""

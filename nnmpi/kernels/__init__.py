@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import is_half
 
 Vjp = Callable[[Any, Array | None], Array]
@@ -70,10 +70,13 @@ def _ones(n: int, dtype: Any, xp: Any) -> Array:
 
 
 def column_sum(g: Array, out: Array | None = None) -> Array:
-    """g (n, k) summed over its rows, by a matrix-vector product: 6 times as fast as g.sum(0)."""
+    """g (n, k) summed over its rows, on the host by a matrix-vector product: 6 times as fast as
+    g.sum(0). A device would round the numbers of a product to TF32 where that is allowed."""
     xp, n = xp_of(g), len(g)
     if is_half(g.dtype):
         total = g.sum(axis=0, dtype="float32").astype(g.dtype)
         return total if out is None else xp.add(total, 0, out=out)
+    if not of(g).is_host:
+        return g.sum(axis=0, out=out)
     ones = _ones(n, g.dtype, xp) if n <= _CACHED else xp.ones(n, g.dtype)
     return xp.dot(ones, g, out=out)

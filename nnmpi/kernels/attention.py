@@ -8,8 +8,9 @@
 
     lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
-On the host q, k, v, y and their gradients may have 16 bits: scores and sums are in float32, as lse
-is, and what is written is rounded once.
+q, k, v, y and their gradients may have 16 bits: scores and sums are in float32, as lse is, and what
+is written is rounded once. On a device cuDNN computes where it can (`cuda/sdpa.py`), which has no
+scores in memory; else factors of products are rounded to 16 bits, as they are there.
 
 The scores of some queries with all keys that they see are in cache from the first product to the
 second one. The backward pass computes them again, from lse, so memory is linear in T and S. Which
@@ -22,9 +23,11 @@ from functools import partial
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.cuda import sdpa
 from nnmpi.dtypes import is_half, wide
 from nnmpi.kernels import progress_hook
-from nnmpi.kernels.halves import round_loop
+from nnmpi.kernels.halves import cast, round_loop
+from nnmpi.kernels.products import matmul
 from nnmpi.kernels.softmax import softmax_loop
 from nnmpi.meta import is_meta
 from nnmpi.native.table import InOut, Out, kernel
@@ -68,6 +71,11 @@ class Scores(NamedTuple):
     causal: bool = False
     keep: Keep | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether probabilities are those of all keys, or of the first ones."""
+        return self.mask is None and self.keep is None
+
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
         """What the loops take for a tile: scale; first, where query i of the tile sees keys 0 to
         first + i, or all keys if it is -1; mask; and keep, of tiles within this one."""
@@ -92,6 +100,8 @@ def attention(q: Array, k: Array, v: Array, how: Scores, y: Array, lse: Array) -
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
+    if how.is_plain and sdpa.attention(q, k, v, how.scale, how.causal, y, lse):
+        return
     for tile in _tiles(q, k, how.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
@@ -119,14 +129,17 @@ def attention_gradients(
     progress, (T, S) = progress_hook.get(), (q.shape[3], k.shape[2])
     for d in (dq, dk, dv) if not T or not S else ():
         d[...] = 0
+    arrays, derivatives = (q, k, v, y, lse), (dy, dq, dk, dv)
+    if how.is_plain and sdpa.gradients(arrays, how.scale, how.causal, derivatives):
+        return
     for tile in _tiles(q, k, how.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
         of_heads = dk[samples, heads], dv[samples, heads]
         if not queries.start:
             sums = [_zeros(d) for d in of_heads]
-        arrays = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
-        attention_gradient_loop(*arrays, *(d[:, :, keys] for d in sums), *how.of(tile))
+        of_rows = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
+        attention_gradient_loop(*of_rows, *(d[:, :, keys] for d in sums), *how.of(tile))
         if is_half(dk.dtype) and queries.stop == T:
             for found, d in zip(sums, of_heads, strict=True):
                 round_loop(found, d)
@@ -174,7 +187,7 @@ def attention_loop(
             p *= seen
         if keep is not None:
             p *= keep(part)
-        y[..., rows, :] = xp.matmul(p, v[:, :, None, keys])
+        y[..., rows, :] = matmul(cast(p, q.dtype), v[:, :, None, keys], y.dtype)
         progress()
 
 
@@ -207,13 +220,13 @@ def attention_gradient_loop(
             p *= seen
         g, kept = dy[..., rows, :], None if keep is None else keep(part)
         dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
-        ds = xp.matmul(g, v[:, :, None, keys].swapaxes(-1, -2))
+        ds = matmul(g, v[:, :, None, keys].swapaxes(-1, -2), s.dtype)
         if kept is not None:
             ds *= kept
-        ds -= (g * y[..., rows, :]).sum(axis=-1, keepdims=True)
+        ds -= (cast(g, s.dtype) * y[..., rows, :]).sum(axis=-1, keepdims=True)
         ds *= p
         ds *= scale
-        dq[..., rows, :] = xp.matmul(ds, k[:, :, None, keys])
+        dq[..., rows, :] = matmul(cast(ds, q.dtype), k[:, :, None, keys], dq.dtype)
         dk[:, :, keys] += _over_group(ds, q[..., rows, :])
         progress()
 
@@ -259,8 +272,8 @@ def _room(q: Array) -> int:
 
 
 def _over_group(a: Array, b: Array) -> Array:
-    """a^T b, (n, h, keys, D), of a (n, h, G, rows, keys) and b (n, h, G, rows, D)."""
-    product = xp_of(a).matmul(a.swapaxes(-1, -2), b)
+    """a^T b, (n, h, keys, D), of a (n, h, G, rows, keys) and b (n, h, G, rows, D), in a's type."""
+    product = matmul(cast(a, b.dtype).swapaxes(-1, -2), b, a.dtype)
     return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
 
 
@@ -269,7 +282,13 @@ def _scores(
 ) -> tuple[Array, Array | None]:
     """The scores of some queries, (n, h, G, rows, keys), and which of them a mask lets through."""
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
-    s: Array = xp.matmul(q[..., rows, :] * scale, k[:, :, None, keys].swapaxes(-1, -2))
+    s: Array
+    columns = k[:, :, None, keys].swapaxes(-1, -2)
+    if is_half(q.dtype):  # products with the scale would be rounded
+        s = matmul(q[..., rows, :], columns, wide(q.dtype))
+        s *= scale
+    else:
+        s = matmul(q[..., rows, :] * scale, columns)
     if mask is not None:
         added = mask[..., rows, keys]
         seen = added if added.dtype.kind == "b" else added > -xp.inf

@@ -122,11 +122,11 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     y = xp_of(x).empty((N, h, v, O), x.dtype)
     chunks = _chunks_of(N, chunk)
     rows = epilogue.rows(b, f.relu, v, y)
-    masks = [epilogue.masks_of(y[s]) if f.pool else epilogue.Masks() for s in chunks]
+    largest = [epilogue.places_of(y[s]) if f.pool else None for s in chunks]
     progress = progress_hook.get()
-    for s, mask in zip(chunks, masks, strict=True):
+    for s, places in zip(chunks, largest, strict=True):
         progress()
-        method.outputs(s, y[s], mask, rows)
+        method.outputs(s, y[s], places, rows)
         if not f.keep:
             method.kept.clear()
     method.release()
@@ -136,9 +136,9 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
         gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, shape, O, needs)
         method.begin_backward(needs[0])
         progress = progress_hook.get()
-        for s, mask in zip(chunks, masks, strict=True):
+        for s, places in zip(chunks, largest, strict=True):
             progress()
-            method.gradients(s, gl[s], None if passed is None else passed[s], mask, shared)
+            method.gradients(s, gl[s], None if passed is None else passed[s], places, shared)
         method.release()
         return shared
 

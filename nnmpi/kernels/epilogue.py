@@ -3,10 +3,11 @@
 Pooling comes first: max, + b and max(., 0) are monotone, so they commute, and
 after pooling there is a quarter of the work. Of the pooled windows
 
-    z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1]),  left[i] = z[i,0] >= z[i,1]
-    z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1]),      upper   = r[0] >= r[1]
+    z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1])      largest:  0 1
+    z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1])                    2 3
 
-only the two boolean masks are kept. Of equal elements the first wins, as in PyTorch.
+only the place of the largest element is kept, a byte each. Of equal elements the first wins, as in
+PyTorch.
 """
 
 from typing import NamedTuple
@@ -17,41 +18,26 @@ from nnmpi.kernels.halves import cast_loop, computed
 from nnmpi.native.table import InOut, Out, kernel
 
 
-class Masks(NamedTuple):
-    """Which element of each 2x2 window was the largest: `left` (2, S) of each row, `upper` (S).
-
-    Both are None if nothing is pooled.
-    """
-
-    left: Array = None
-    upper: Array = None
-
-
-def masks_of(y: Array) -> Masks:
-    """Uninitialised masks for the windows whose largest elements are y."""
-    xp = xp_of(y)
-    return Masks(xp.empty((2, *y.shape), bool), xp.empty(y.shape, bool))
+def places_of(y: Array) -> Array:
+    """Uninitialised places of the largest elements of windows, which are y."""
+    return xp_of(y).empty(y.shape, "uint8")
 
 
 @kernel
-def pool_loop(z: Array, y: Out, left: Out, upper: Out) -> None:
-    """y (S) = the maximum of z (2, 2, S), and the masks, which `unpool_loop` needs."""
+def pool_loop(z: Array, y: Out, largest: Out) -> None:
+    """y (S) = the maximum of z (2, 2, S), and its place, which `unpool_loop` needs."""
     xp = xp_of(z)
-    xp.greater_equal(z[:, 0], z[:, 1], out=left)
     r = xp.maximum(z[:, 0], z[:, 1])
-    xp.greater_equal(r[0], r[1], out=upper)
+    first, last = xp.logical_not(z[:, 0] >= z[:, 1]).view("uint8")
+    largest[...] = xp.where(r[0] >= r[1], first, last + 2)
     xp.maximum(r[0], r[1], out=y)
 
 
 @kernel
-def unpool_loop(g: Array, left: Array, upper: Array, dz: Out) -> None:
+def unpool_loop(g: Array, largest: Array, dz: Out) -> None:
     """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
-    xp = xp_of(g)
-    gr = xp.empty(left.shape, g.dtype)
-    xp.multiply(g, upper, out=gr[0])
-    xp.subtract(g, gr[0], out=gr[1])
-    xp.multiply(gr, left, out=dz[:, 0])
-    xp.subtract(gr, dz[:, 0], out=dz[:, 1])
+    for place in range(4):
+        dz[divmod(place, 2)] = xp_of(g).where(largest == place, g, 0)
 
 
 class Gradients(NamedTuple):
@@ -102,23 +88,25 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
     xp.multiply(g, xp.greater(y, 0), out=out)
 
 
-def outputs(z: Array, y: Array, masks: Masks, rows: RowConstants, covers: tuple[int, int]) -> None:
+def outputs(
+    z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
+) -> None:
     """From raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU.
 
-    z is (2, 2, ...), windows first, where masks are to be written, and in the order of images
-    elsewhere. `covers` is the height and width of what it holds, after pooling.
+    z is (2, 2, ...), windows first, where it is pooled, and in the order of images elsewhere.
+    `covers` is the height and width of what it holds, after pooling.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
     whole = y if is_whole and y.dtype == z.dtype else xp.empty((n, *covers, O), z.dtype)
-    if masks.left is None:
+    if largest is None:
         whole.reshape(z.shape)[...] = z
     else:
-        left, upper = masks if is_whole else masks_of(whole)
+        places = largest if is_whole else places_of(whole)
         S = z.shape[2:]
-        pool_loop(z, whole.reshape(S), left.reshape(2, *S), upper.reshape(S))
+        pool_loop(z, whole.reshape(S), places.reshape(S))
         if not is_whole:
-            masks.left[...], masks.upper[...] = left[:, :, :h, :w], upper[:, :h, :w]
+            largest[...] = places[:, :h, :w]
     found = whole if is_whole else xp.ascontiguousarray(whole[:, :h, :w])
     bias_relu(found, rows)
     if found is not y:
@@ -136,19 +124,17 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
     return g
 
 
-def spread(g: Array, masks: Masks, dz: Array, covers: tuple[int, int]) -> None:
+def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
     """From that, (n, h, w, O), to dz, in the shape of z."""
     n, h, w, O = g.shape
-    left, upper = masks
     if (h, w) != covers:
         g = _grown(g, (n, *covers, O))
-        if left is not None:
-            left, upper = _grown(left, (2, *g.shape)), _grown(upper, g.shape)
-    if left is None:
+        largest = None if largest is None else _grown(largest, g.shape)
+    if largest is None:
         dz[...] = g.reshape(dz.shape)
     else:
         S = dz.shape[2:]
-        unpool_loop(g.reshape(S), left.reshape(2, *S), upper.reshape(S), dz)
+        unpool_loop(g.reshape(S), largest.reshape(S), dz)
 
 
 def _grown(a: Array, shape: tuple[int, ...]) -> Array:

@@ -22,7 +22,7 @@ from typing import Any
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import on_host_in_16_bits, wide
 from nnmpi.kernels import epilogue, progress_hook
-from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.kernels.epilogue import Gradients, RowConstants
 from nnmpi.kernels.products import products_loop
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.native.table import InOut, Out, kernel
@@ -176,7 +176,7 @@ class Im2col:
             self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
             self.padded = self._zeros(0, self.x.dtype)
 
-    def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
         if self._is_whole(y) and y.dtype == self.sums:
             self.forward(s, y.reshape(-1, y.shape[3]))
@@ -184,21 +184,21 @@ class Im2col:
         else:
             z, view = self.room(len(y), self.sums)
             self.forward(s, z)
-            epilogue.outputs(view, y, masks, rows, self.covers)
+            epilogue.outputs(view, y, largest, rows, self.covers)
 
     def _is_whole(self, y: Array) -> bool:
         """Whether y (n, h, w, O) has the raw outputs, in their order: all, and not pooled."""
         return self.f == 1 and y.shape[1:3] == self.covers
 
     def gradients(
-        self, s: slice, g: Array, y: Array | None, masks: Masks, shared: Gradients
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
         if not self._is_whole(g):
             dz, view = self.room(len(g), g.dtype)
-            epilogue.spread(g, masks, view, self.covers)
+            epilogue.spread(g, largest, view, self.covers)
         progress_hook.get()()
         self.backward(s, dz, shared.dx, shared.dw)
 
@@ -243,15 +243,14 @@ def direct_outputs(
     x: Array,
     w: Array,
     y: Out,
-    left: Out | None,
-    upper: Out | None,
+    largest: Out | None,
     bias: Array | None,
     zero: Array | None,
     stride: int,
 ) -> None:
     """y (n, h, w, O) of padded images x (n, H, W, C) and w (kh, kw, C, O), after the epilogue."""
-    method = _im2col(x, w, stride, left is not None)
-    method.outputs(slice(0, len(x)), y, Masks(left, upper), RowConstants(bias, zero))
+    method = _im2col(x, w, stride, largest is not None)
+    method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
 
 
 @kernel
@@ -259,15 +258,14 @@ def direct_gradients(
     x: Array,
     g: Array,
     y: Array | None,
-    left: Array | None,
-    upper: Array | None,
+    largest: Array | None,
     db: InOut | None,
     dw: InOut,
     stride: int,
 ) -> None:
     """What is added to dw and db, from the gradient g of y."""
-    method = _im2col(x, dw, stride, left is not None)
-    method.gradients(slice(0, len(x)), g, y, Masks(left, upper), Gradients(None, dw, db))
+    method = _im2col(x, dw, stride, largest is not None)
+    method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 
 
 def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
@@ -290,18 +288,18 @@ class Direct(Im2col):
         compiled = direct_outputs.compiled is not None and of(x).is_host
         return compiled and plain and few and undilated
 
-    def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
         x = self.kept[s.start] = self._padded(s).copy()
-        direct_outputs(x, self.w, y, *masks, *rows, self.windows[0].stride)
+        direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
 
     def gradients(
-        self, s: slice, g: Array, y: Array | None, masks: Masks, shared: Gradients
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw
             x = self.kept[s.start]
-            direct_gradients(x, g, y, *masks, shared.db, dw, self.windows[0].stride)
+            direct_gradients(x, g, y, largest, shared.db, dw, self.windows[0].stride)
         if shared.dx is not None:
-            super().gradients(s, g, y, masks, Gradients(shared.dx, None, None))
+            super().gradients(s, g, y, largest, Gradients(shared.dx, None, None))

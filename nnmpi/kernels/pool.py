@@ -90,12 +90,12 @@ def _max_pool_2x2(x: Array) -> Result:
         return a[:, : 2 * h, : 2 * w].reshape(n, h, 2, w, 2, C).transpose(2, 4, 0, 1, 3, 5)
 
     y = xp.empty((n, h, w, C), dtype)
-    masks = epilogue.masks_of(y)
-    epilogue.pool_loop(windows(x), y, *masks)
+    largest = epilogue.places_of(y)
+    epilogue.pool_loop(windows(x), y, largest)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.zeros(shape, dtype)
-        epilogue.unpool_loop(g.transpose(0, 2, 3, 1), *masks, windows(d))
+        epilogue.unpool_loop(g.transpose(0, 2, 3, 1), largest, windows(d))
         return d.transpose(0, 3, 1, 2)
 
     return Result(y.transpose(0, 3, 1, 2), (vjp,))

@@ -1,17 +1,29 @@
 """Products of matrices, several at a time."""
 
+from typing import Any
+
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.halves import cast
+from nnmpi.kernels.halves import on_device_in_16_bits
 from nnmpi.native.table import InOut, kernel
 
 
 @kernel
 def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
     """C[g] = A[g] @ B[g] for each g, or += if it adds; of 16 bits C may be in float32."""
-    if A.dtype.name == "bfloat16":  # CuPy has no product of several matrices in it
-        A, B = cast(A, "float32"), cast(B, "float32")
-        C[...] = xp_of(A).matmul(A, B) + (C if adds else 0)
-    elif adds:
+    if adds:
         C += xp_of(A).matmul(A, B)
     else:
         xp_of(A).matmul(A, B, out=C)
+
+
+def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
+    """a @ b of matrices, or several of them, in `dtype`, by default that of a; of 16 bits on a
+    device factors are read as they are, and sums are in float32."""
+    xp = xp_of(a)
+    if max(a.ndim, b.ndim) == 2 or not on_device_in_16_bits(a):
+        found: Array = xp.matmul(a, b)
+        return found if dtype is None else found.astype(dtype, copy=False)
+    lead = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    c = xp.empty((*lead, a.shape[-2], b.shape[-1]), dtype or a.dtype)
+    products_loop(a, b, c, False)
+    return c

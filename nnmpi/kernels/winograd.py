@@ -24,7 +24,7 @@ import numpy as np
 from nnmpi.backend import xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import epilogue, progress_hook
-from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.kernels.epilogue import Gradients, RowConstants
 from nnmpi.kernels.halves import cast
 from nnmpi.kernels.products import products_loop
 from nnmpi.native.table import InOut, Out, kernel
@@ -182,8 +182,7 @@ def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
 def winograd_outputs(
     M: np.ndarray,
     y: Out,
-    left: Out | None,
-    upper: Out | None,
+    largest: Out | None,
     bias: np.ndarray | None,
     zero: np.ndarray | None,
 ) -> None:
@@ -191,25 +190,24 @@ def winograd_outputs(
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
-    z, covers = _by_window(Y, left is not None)
-    masks, rows = epilogue.Masks(left, upper), epilogue.RowConstants(bias, zero)
-    epilogue.outputs(z, y, masks, rows, covers)
+    z, covers = _by_window(Y, largest is not None)
+    rows = epilogue.RowConstants(bias, zero)
+    epilogue.outputs(z, y, largest, rows, covers)
 
 
 @kernel
 def winograd_gradients(
     g: np.ndarray,
     y: np.ndarray | None,
-    left: np.ndarray | None,
-    upper: np.ndarray | None,
+    largest: np.ndarray | None,
     db: InOut | None,
     M: Out,
 ) -> None:
     """The transpose: M, and what is added to db, from the gradient of y."""
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
-    z, covers = _by_window(Y, left is not None)
-    epilogue.spread(epilogue.masked(g, y, db), epilogue.Masks(left, upper), z, covers)
+    z, covers = _by_window(Y, largest is not None)
+    epilogue.spread(epilogue.masked(g, y, db), largest, z, covers)
     np.matmul(transform(m, M.dtype.name).A.T, matrix(Y), out=matrix(M))
 
 
@@ -289,14 +287,16 @@ class Winograd:
         plane: int = U * (small + large) + max(U * small, tiles * (self.O * small + self.C * large))
         return len(self.f.B) * plane
 
-    def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
+    def outputs(
+        self, s: slice, y: np.ndarray, largest: np.ndarray | None, rows: RowConstants
+    ) -> None:
         """The outputs y of images x[s]."""
         x = self.x[s]
         V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
         winograd_tiles(x, V, self.q.p)
         M = self._tiles(len(x), self.O, self.sums)
         products_loop(_rows(V), self.U, _rows(M), False)
-        winograd_outputs(M, y, *masks, *rows)
+        winograd_outputs(M, y, largest, *rows)
 
     def new_dw(self) -> np.ndarray:
         """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
@@ -308,12 +308,17 @@ class Winograd:
         return flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
 
     def gradients(
-        self, s: slice, g: np.ndarray, y: np.ndarray | None, masks: Masks, shared: Gradients
+        self,
+        s: slice,
+        g: np.ndarray,
+        y: np.ndarray | None,
+        largest: np.ndarray | None,
+        shared: Gradients,
     ) -> None:
         """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
         progress = progress_hook.get()
         tiles = self._tiles(len(g), self.O, g.dtype)
-        winograd_gradients(g, y, *masks, shared.db, tiles)
+        winograd_gradients(g, y, largest, shared.db, tiles)
         dM = _rows(tiles)
         if shared.dw is not None:
             progress()

@@ -205,7 +205,7 @@ static const char *described(const char *s, Argument *q, npy_uint64 *letters) {
     if ((q->may_be_none = *s == '?')) s++;
     q->kind = *s++;
     q->type = q->kind == 'f' || q->kind == 'h' ? NPY_FLOAT : q->kind == 'i' ? NPY_INT64 : -1;
-    q->type = q->kind == 'u' ? NPY_UINT32 : q->kind == 'b' ? NPY_BOOL : q->type;
+    q->type = q->kind == 'u' ? NPY_UINT32 : q->kind == 'b' ? NPY_UINT8 : q->type;
     if (*s && strchr("-<:@", *s)) q->layout = *s++;
     q->flags = NPY_ARRAY_ALIGNED | (q->is_written ? NPY_ARRAY_WRITEABLE : 0) |
                (q->layout ? 0 : NPY_ARRAY_C_CONTIGUOUS);

@@ -3,9 +3,9 @@
    n images of H x W pixels with C channels, padded     h x w outputs (before pooling) with O
    K kernel rows and columns, `stride` apart             channels, a multiple of PER_VECTOR
 
-   direct_outputs(x, w, y, left, upper, bias, zero, stride)
+   direct_outputs(x, w, y, largest, bias, zero, stride)
        y (n, h, w, O), after pooling, bias and ReLU, of x (n, H, W, C) and w (K, K, C, O)
-   direct_gradients(x, g, y, left, upper, db, dw, stride)
+   direct_gradients(x, g, y, largest, db, dw, stride)
        dw and db += those of the gradient g of y
 
    The numbers of x that an output reads are K runs of K * C, so a row of outputs is a product of
@@ -43,16 +43,16 @@ static void weight_gradient(const Images *s, const float *x, const float *dz, np
 }
 
 static void outputs(const Images *s, const Outputs *q, const float *x, const float *w, float *room) {
-    npy_intp width = q->w * q->O, S = q->below;
+    npy_intp width = q->w * q->O;
     float *y = q->y;
     for (npy_intp n = 0; n < q->n; n++, x += s->image)
         for (npy_intp h = 0; h < q->h; h++, y += width) {
             npy_intp at = y - q->y;
-            if (q->left) {
+            if (q->largest) {
                 for (int k = 0; k < 4; k++)
                     output_row(s, x, w, 2 * h + k / 2, k % 2, 2, q->w, room + k * width);
                 pool_row(width, room, room + width, room + 2 * width, room + 3 * width, y,
-                         q->left + at, q->left + S + at, q->upper + at);
+                         q->largest + at);
             } else {
                 output_row(s, x, w, h, 0, 1, q->w, y);
             }
@@ -62,14 +62,13 @@ static void outputs(const Images *s, const Outputs *q, const float *x, const flo
 }
 
 static void gradients(const Images *s, const Gradient *q, const float *x, float *dw, float *room) {
-    npy_intp width = q->w * q->O, S = q->below, at = 0;
+    npy_intp width = q->w * q->O, at = 0;
     float *g = room, *z = room + width;
     for (npy_intp n = 0; n < q->n; n++, x += s->image)
         for (npy_intp h = 0; h < q->h; h++, at += width) {
             for (npy_intp i = 0; i < q->w; i++) masked_gradient(q, n, h, i, g + i * q->O);
-            if (q->left) {
-                unpool_row(width, g, q->left + at, q->left + S + at, q->upper + at, z, z + width,
-                           z + 2 * width, z + 3 * width);
+            if (q->largest) {
+                unpool_row(width, g, q->largest + at, z, z + width, z + 2 * width, z + 3 * width);
                 for (int k = 0; k < 4; k++)
                     weight_gradient(s, x, z + k * width, 2 * h + k / 2, k % 2, 2, q->w, dw);
             } else {
@@ -90,8 +89,8 @@ static int images_of(const Arguments *a, int pools, Images *s) {
 
 static int direct_outputs(Arguments *a) {
     Images s;
-    Outputs q;
-    if (!outputs_of(a, 2, &q) || !images_of(a, q.left != NULL, &s)) return NOT_MADE_FOR;
+    Outputs q = outputs_of(a, 2);
+    if (!images_of(a, q.largest != NULL, &s)) return NOT_MADE_FOR;
     float *room = malloc(4 * q.w * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
     outputs(&s, &q, a->at[0], a->at[1], room);
@@ -101,11 +100,11 @@ static int direct_outputs(Arguments *a) {
 
 static int direct_gradients(Arguments *a) {
     Images s;
-    Gradient q;
-    if (!gradient_of(a, 1, &q) || !images_of(a, q.left != NULL, &s)) return NOT_MADE_FOR;
+    Gradient q = gradient_of(a, 1);
+    if (!images_of(a, q.largest != NULL, &s)) return NOT_MADE_FOR;
     float *room = malloc(5 * q.w * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
-    gradients(&s, &q, a->at[0], a->at[6], room);
+    gradients(&s, &q, a->at[0], a->at[5], room);
     free(room);
     return DONE;
 }

@@ -1,7 +1,7 @@
 /* Pooling, bias and ReLU, as kernels/epilogue.py describes them, in float32 and with its bits.
 
-   pool_loop(z, y, left, upper)          y (S), left (2, S) and upper (S) of z (2, 2, S)
-   unpool_loop(g, left, upper, dz)       dz (2, 2, S) of g (S)
+   pool_loop(z, y, largest)              y (S) and largest (S) of z (2, 2, S)
+   unpool_loop(g, largest, dz)           dz (2, 2, S) of g (S)
    bias_relu_loop(y, bias or None, zero or None)    y (rows, width), in place
    relu_gradient_loop(g, y, out)         out = g where y > 0 */
 #include "epilogue.h"
@@ -36,41 +36,33 @@ static void next(Windows *w) {
     }
 }
 
-/* Numbers between the halves of `left`, the array of this number; 0 of None. In a part of the arrays
-   they are those of the whole. */
-static npy_intp below_of(const Arguments *a, int left) {
-    return a->at[left] ? step(a, left, 0) : 0;
-}
-
-static void pool(Windows w, const float *z, float *y, npy_bool *left, npy_intp S,
-                 npy_bool *upper) {
+static void pool(Windows w, const float *z, float *y, npy_uint8 *largest) {
     for (npy_intp r = 0; r < w.rows; r++, next(&w)) {
         const float *a = z + w.offset, *b = a + w.right, *c = a + w.down, *d = c + w.right;
         npy_intp s = r * w.width;
-        pool_row(w.width, a, b, c, d, y + s, left + s, left + S + s, upper + s);
+        pool_row(w.width, a, b, c, d, y + s, largest + s);
     }
 }
 
-static void unpool(Windows w, const float *g, const npy_bool *left, npy_intp S,
-                   const npy_bool *upper, float *dz) {
+static void unpool(Windows w, const float *g, const npy_uint8 *largest, float *dz) {
     for (npy_intp r = 0; r < w.rows; r++, next(&w)) {
         float *a = dz + w.offset, *b = a + w.right, *c = a + w.down, *d = c + w.right;
         npy_intp s = r * w.width;
-        unpool_row(w.width, g + s, left + s, left + S + s, upper + s, a, b, c, d);
+        unpool_row(w.width, g + s, largest + s, a, b, c, d);
     }
 }
 
 static int pool_loop(Arguments *a) {
     Windows w;
     if (!windows(a, 0, &w)) return NOT_MADE_FOR;
-    pool(w, a->at[0], a->at[1], a->at[2], below_of(a, 2), a->at[3]);
+    pool(w, a->at[0], a->at[1], a->at[2]);
     return DONE;
 }
 
 static int unpool_loop(Arguments *a) {
     Windows w;
-    if (!windows(a, 3, &w)) return NOT_MADE_FOR;
-    unpool(w, a->at[0], a->at[1], below_of(a, 1), a->at[2], a->at[3]);
+    if (!windows(a, 2, &w)) return NOT_MADE_FOR;
+    unpool(w, a->at[0], a->at[1], a->at[2]);
     return DONE;
 }
 
@@ -86,25 +78,22 @@ static int relu_gradient_loop(Arguments *a) {
     return DONE;
 }
 
-int outputs_of(const Arguments *a, int first, Outputs *q) {
+Outputs outputs_of(const Arguments *a, int first) {
     void *const *at = a->at + first;
-    *q = (Outputs){SIZE(a, 'n'), SIZE(a, 'h'), SIZE(a, 'w'), SIZE(a, 'O'), below_of(a, first + 1),
-                   at[0],        at[1],        at[2],        at[3],        at[4] != NULL};
-    return !at[1] == !at[2];
+    return (Outputs){SIZE(a, 'n'), SIZE(a, 'h'), SIZE(a, 'w'), SIZE(a, 'O'),
+                     at[0],        at[1],        at[2],        at[3] != NULL};
 }
 
-int gradient_of(const Arguments *a, int first, Gradient *q) {
+Gradient gradient_of(const Arguments *a, int first) {
     void *const *at = a->at + first;
-    *q = (Gradient){SIZE(a, 'n'),      SIZE(a, 'h'),      SIZE(a, 'w'),      SIZE(a, 'O'),
-                    below_of(a, first + 2),
-                    step(a, first, 0), step(a, first, 1), step(a, first, 2), step(a, first, 3),
-                    numbers_of(a, first), numbers_of(a, first + 1), at[2], at[3], at[4]};
-    return !at[2] == !at[3];
+    return (Gradient){SIZE(a, 'n'),      SIZE(a, 'h'),      SIZE(a, 'w'),      SIZE(a, 'O'),
+                      step(a, first, 0), step(a, first, 1), step(a, first, 2), step(a, first, 3),
+                      numbers_of(a, first), numbers_of(a, first + 1), at[2], at[3]};
 }
 
 Kernel epilogue_kernels[] = {
-    PARTS("*", pool_loop, "f-22* ~f* ~b2* ~b*"),
-    PARTS("*", unpool_loop, "f* b2* b* ~f-22*"),
+    PARTS("*", pool_loop, "f-22* ~f* ~b*"),
+    PARTS("*", unpool_loop, "f* b* ~f-22*"),
     PARTS("R", bias_relu_loop, "=fRW ?fW ?fW"),
     PARTS("@", relu_gradient_loop, "f@ f@ ~f@"),
     END_OF_KERNELS,

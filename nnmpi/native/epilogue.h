@@ -11,28 +11,27 @@ ALWAYS_INLINE float larger(float a, float b) {
 
 /* One row of windows
 
-       a b
-       c d      of which `above`, `below` and `upper` say where the largest is */
+       a b    of which `largest` says where the largest is:    0 1
+       c d                                                     2 3 */
 static inline void pool_row(npy_intp n, const float *restrict a, const float *restrict b,
                             const float *restrict c, const float *restrict d, float *restrict y,
-                            npy_bool *restrict above, npy_bool *restrict below,
-                            npy_bool *restrict upper) {
+                            npy_uint8 *restrict largest) {
     for (npy_intp i = 0; i < n; i++) {
         float top = larger(a[i], b[i]), bottom = larger(c[i], d[i]);
-        above[i] = a[i] >= b[i], below[i] = c[i] >= d[i], upper[i] = top >= bottom;
+        int first = a[i] >= b[i] ? 0 : 1, last = c[i] >= d[i] ? 2 : 3;
+        largest[i] = top >= bottom ? first : last;
         y[i] = larger(top, bottom);
     }
 }
 
 /* And back: the gradient g goes to the largest. */
-static inline void unpool_row(npy_intp n, const float *restrict g, const npy_bool *restrict above,
-                              const npy_bool *restrict below, const npy_bool *restrict upper,
-                              float *restrict a, float *restrict b, float *restrict c,
-                              float *restrict d) {
+static inline void unpool_row(npy_intp n, const float *restrict g,
+                              const npy_uint8 *restrict largest, float *restrict a,
+                              float *restrict b, float *restrict c, float *restrict d) {
     for (npy_intp i = 0; i < n; i++) {
-        float top = g[i] * upper[i], bottom = g[i] - top;
-        float x = top * above[i], y = bottom * below[i];
-        a[i] = x, b[i] = top - x, c[i] = y, d[i] = bottom - y;
+        int at = largest[i];
+        a[i] = at == 0 ? g[i] : 0, b[i] = at == 1 ? g[i] : 0;
+        c[i] = at == 2 ? g[i] : 0, d[i] = at == 3 ? g[i] : 0;
     }
 }
 
@@ -59,31 +58,31 @@ static inline void relu_gradient_row(npy_intp n, const float *g, const float *y,
     for (npy_intp i = 0; i < n; i++) out[i] = g[i] * (y[i] > 0);
 }
 
-/* The outputs y (n, h, w, O) of a convolution, and what is kept of pooling: which of a window, in
-   the order above, was the largest; NULL if it does not pool. */
+/* The outputs y (n, h, w, O) of a convolution, and what is kept of pooling: which of a window was
+   the largest; NULL if it does not pool. */
 typedef struct {
-    npy_intp n, h, w, O, below; /* numbers from left[0] to left[1] */
+    npy_intp n, h, w, O;
     float *y;
-    npy_bool *left, *upper; /* (2, n, h, w, O) and (n, h, w, O) */
-    const float *bias;      /* (O); NULL if there is none */
-    int cuts;               /* whether ReLU follows */
+    npy_uint8 *largest; /* (n, h, w, O) */
+    const float *bias;  /* (O); NULL if there is none */
+    int cuts;           /* whether ReLU follows */
 } Outputs;
 
-/* Of arrays y, left, upper, bias, zero, from the one of number `first` on; whether they fit. */
-int outputs_of(const Arguments *a, int first, Outputs *out);
-#define OUTPUTS "~fnhwO ~?b2nhwO ~?bnhwO ?fw.O ?fw.O"
+/* Of arrays y, largest, bias, zero, from the one of number `first` on. */
+Outputs outputs_of(const Arguments *a, int first);
+#define OUTPUTS "~fnhwO ~?bnhwO ?fw.O ?fw.O"
 
 /* Its gradient g (n, h, w, O), in any strides, and what it is masked by. */
 typedef struct {
-    npy_intp n, h, w, O, below, image, row, column, channel;
+    npy_intp n, h, w, O, image, row, column, channel;
     Numbers g, y; /* y is at NULL if there is no ReLU */
-    const npy_bool *left, *upper;
+    const npy_uint8 *largest;
     float *db; /* (O), to which sums of the gradient are added; NULL if it is not needed */
 } Gradient;
 
-/* Of arrays g, y, left, upper, db; whether they fit. */
-int gradient_of(const Arguments *a, int first, Gradient *out);
-#define GRADIENT "h:nhwO ?hnhwO ?b2nhwO ?bnhwO =?fO"
+/* Of arrays g, y, largest, db. */
+Gradient gradient_of(const Arguments *a, int first);
+#define GRADIENT "h:nhwO ?hnhwO ?bnhwO =?fO"
 
 /* The gradient of one output's channels before ReLU, in `out`, and added to db. */
 static inline void masked_gradient(const Gradient *q, npy_intp n, npy_intp h, npy_intp w,

@@ -46,7 +46,14 @@ static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 1024, pack_pairs, pa
                            tile_of_pairs, NULL, NULL};
 #endif
 
+#define STRIP 32 /* columns: a line of the cache of 16 bits */
+#ifdef __AVX512F__
 #define DEPTH 1024
+#define BLOCK (18 * ROWS)
+#else
+#define DEPTH 512
+#define BLOCK (36 * ROWS)
+#endif
 
 #ifdef __AVX512F__
 /* Up to 16 lines of neighbours in memory, of which `width` numbers are a row of `to`. */
@@ -68,24 +75,58 @@ static void pack_turned(Side s, int half, float *to, npy_intp width) {
     }
 }
 #else
+/* The transpose of 8 x 8 numbers. */
+static inline void turn_eight(__m256 *x) {
+    __m256 y[8];
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int k = 0; k < 2; k++) {
+        x[i + 2 * k] = _mm256_shuffle_ps(y[i + k], y[i + 2 + k], 0x44);
+        x[i + 2 * k + 1] = _mm256_shuffle_ps(y[i + k], y[i + 2 + k], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
+        y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
+    }
+    memcpy(x, y, sizeof y);
+}
+
+/* As above; 8 lines and 8 terms at a time where there are as many. */
 static void pack_turned(Side s, int half, float *to, npy_intp width) {
-    float line[16];
-    for (npy_intp t = 0; t < s.terms; t += 16) /* of all lines: they are neighbours in `to` */
-        for (npy_intp i = 0; i < (s.lines < 16 ? s.lines : 16); i++) {
-            npy_intp left = s.terms - t < 16 ? s.terms - t : 16;
-            widen(half, (const npy_uint16 *)s.at + i * s.line + t, line, left);
-            for (npy_intp k = 0; k < left; k++) to[(t + k) * width + i] = line[k];
+    const npy_uint16 *at = s.at;
+    for (npy_intp i = 0; i < (s.lines < 16 ? s.lines : 16); i += 8)
+        for (npy_intp t = 0; t < s.terms; t += 8) {
+            npy_intp lines = s.lines - i < 8 ? s.lines - i : 8;
+            npy_intp left = s.terms - t < 8 ? s.terms - t : 8;
+            __m256 x[8];
+            float *numbers = (float *)x;
+            if (lines < 8) memset(x, 0, sizeof x);
+            for (npy_intp k = 0; k < lines; k++)
+                widen(half, at + (i + k) * s.line + t, numbers + 8 * k, left);
+            turn_eight(x);
+            for (npy_intp k = 0; k < left; k++)
+                memcpy(to + (t + k) * width + i, x + k, (width - i < 8 ? width - i : 8) * sizeof *to);
         }
 }
 #endif
+
+/* Lines that are neighbours in memory. Of fewer than a vector more is read, and overwritten by the
+   next term, but for the last one. */
+static void widen_neighbours(Side s, int half, float *to, npy_intp width) {
+    const npy_uint16 *at = s.at;
+    npy_intp t = 0, is_narrow = s.lines == width && width < 8 && width > 4 && s.term > 1;
+    for (; is_narrow && t + 1 < s.terms; t++) widen(half, at + t * s.term, to + t * width, 8);
+    for (; t < s.terms; t++) widen(half, at + t * s.term, to + t * width, s.lines);
+}
 
 /* The same in float32. */
 static void pack_floats(Side s, int half, void *packed, npy_intp width) {
     const npy_uint16 *at = s.at;
     float *to = packed;
     if (s.lines < width) memset(to, 0, s.terms * width * sizeof *to);
-    if (s.line == 1)
-        for (npy_intp t = 0; t < s.terms; t++) widen(half, at + t * s.term, to + t * width, s.lines);
+    if (s.line == 1) widen_neighbours(s, half, to, width);
     else if (s.term == 1)
         for (npy_intp i = 0; i < s.lines; i += 16)
             pack_turned(part_of(s, i, s.lines, 0, s.terms), half, to + i, width);
@@ -97,10 +138,12 @@ static void pack_floats(Side s, int half, void *packed, npy_intp width) {
 
 static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
                            int adds) {
-    some_rows(ROWS, 2, adds, (Terms){1, terms, 0, ROWS}, A, 1, B, WIDTH, sums, row);
+    for (int j = 0; j < STRIP; j += WIDTH)
+        some_rows(ROWS, 2, adds, (Terms){1, terms, 0, ROWS}, A, 1, (const float *)B + j, STRIP,
+                  sums + j, row);
 }
 
-static const Core FLOATS = {1, 1, ROWS, WIDTH, 18 * ROWS, DEPTH, DEPTH, pack_floats, pack_floats,
+static const Core FLOATS = {1, 1, ROWS, STRIP, BLOCK, DEPTH, DEPTH, pack_floats, pack_floats,
                             tile_of_floats, NULL, NULL};
 
 /* The same where terms of A are neighbours in memory: its lines stay one behind the other. */
@@ -113,10 +156,12 @@ static void widen_lines(Side s, int half, void *packed, npy_intp width) {
 
 static void tile_of_lines(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
                           int adds) {
-    some_rows(ROWS, 2, adds, (Terms){1, terms, 0, 1}, A, terms, B, WIDTH, sums, row);
+    for (int j = 0; j < STRIP; j += WIDTH)
+        some_rows(ROWS, 2, adds, (Terms){1, terms, 0, 1}, A, terms, (const float *)B + j, STRIP,
+                  sums + j, row);
 }
 
-static const Core LINES = {1, 1, ROWS, WIDTH, 18 * ROWS, DEPTH, DEPTH, pack_floats, widen_lines,
+static const Core LINES = {1, 1, ROWS, STRIP, BLOCK, DEPTH, DEPTH, pack_floats, widen_lines,
                            tile_of_lines, NULL, NULL};
 
 static const Core *core_of(const Sizes *s, int half) {

@@ -62,9 +62,31 @@ static inline void widen_bfloat16(const npy_uint16 *restrict x, float *restrict 
     for (; i < n; i++) y[i] = from_bfloat16(x[i]);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__) /* for which compilers unpack each number */
+/* The roundings of 8 numbers, in the lower halves. */
+ALWAYS_INLINE __m256i eight_to_bfloat16(const float *at) {
+    __m256 x = _mm256_loadu_ps(at), is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_or_si256(bits, _mm256_set1_epi32(1 << 22));
+    __m256i found = _mm256_blendv_epi8(up, nan, _mm256_castps_si256(is_nan));
+    return _mm256_srli_epi32(found, 16);
+}
+
+static inline void round_bfloat16(const float *restrict x, npy_uint16 *restrict y, npy_intp n) {
+    npy_intp i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256i both = _mm256_packus_epi32(eight_to_bfloat16(x + i), eight_to_bfloat16(x + i + 8));
+        _mm256_storeu_si256((__m256i *)(y + i), _mm256_permute4x64_epi64(both, 0xd8));
+    }
+    for (; i < n; i++) y[i] = to_bfloat16(x[i]);
+}
+#else
 static inline void round_bfloat16(const float *restrict x, npy_uint16 *restrict y, npy_intp n) {
     for (npy_intp i = 0; i < n; i++) y[i] = to_bfloat16(x[i]);
 }
+#endif
 
 static inline void widen_float16(const npy_uint16 *restrict x, float *restrict y, npy_intp n) {
     npy_intp i = 0;

@@ -9,7 +9,7 @@
 
        KERNEL(moments_loop, "fNPC =fNC =fNC")
 
-       f i u b   an array of float32, int64, uint32, bool       r  of float32 or float64, all alike
+       f i u b   an array of float32, int64, uint32, uint8      r  of float32 or float64, all alike
                  f and r of float32 may have 16 bits, too: halves.c
        h         an f whose 16 bits the kernel sees as they are
        =         it is written: nothing else that the kernel gets has a number in common with it

@@ -6,9 +6,9 @@
    winograd_tiles(x, V, pad)     V (T, n, i, j, C) from x (n, H, W, C)
    winograd_images(V, x, pad)    and back, added up where tiles overlap
 
-   winograd_outputs(M, y, left, upper, bias, zero)
+   winograd_outputs(M, y, largest, bias, zero)
        y (n, h, w, O) from M (T, n, i, j, O), after pooling, bias and ReLU
-   winograd_gradients(g, y, left, upper, db, M)
+   winograd_gradients(g, y, largest, db, M)
        and back: M from the gradient g of y, and the sums of what passes ReLU added to db
 
    Tiles that are written, which are factors of products, may have 16 bits: each is rounded once. */
@@ -49,17 +49,17 @@ static inline float *pixel(const Grid *q, float *images, npy_intp n, npy_intp h,
 
 /* The side x side raw outputs z of tile (i, j) of image n, to their place. */
 static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int side, const float *z) {
-    int step = q->left ? 2 : 1, many = side / step;
-    npy_intp O = q->O, S = q->below;
+    int step = q->largest ? 2 : 1, many = side / step;
+    npy_intp O = q->O;
     for (int a = 0; a < many; a++)
         for (int b = 0; b < many; b++) {
             npy_intp h = i * many + a, w = j * many + b;
             if (h >= q->h || w >= q->w) continue;
             npy_intp at = ((n * q->h + h) * q->w + w) * O;
             const float *from = z + (a * side + b) * step * O;
-            if (q->left) {
+            if (q->largest) {
                 pool_row(O, from, from + O, from + side * O, from + (side + 1) * O, q->y + at,
-                         q->left + at, q->left + S + at, q->upper + at);
+                         q->largest + at);
                 from = q->y + at;
             }
             finish_row(O, from, q->y + at, q->bias, q->cuts);
@@ -69,8 +69,8 @@ static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int s
 /* And back: the gradients z of its raw outputs; `row` has room for O numbers. */
 static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int side, float *z,
                       float *row) {
-    int step = q->left ? 2 : 1, many = side / step;
-    npy_intp O = q->O, S = q->below;
+    int step = q->largest ? 2 : 1, many = side / step;
+    npy_intp O = q->O;
     if ((i + 1) * many > q->h || (j + 1) * many > q->w) memset(z, 0, side * side * O * sizeof *z);
     for (int a = 0; a < many; a++)
         for (int b = 0; b < many; b++) {
@@ -78,10 +78,10 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
             if (h >= q->h || w >= q->w) continue;
             npy_intp at = ((n * q->h + h) * q->w + w) * O;
             float *to = z + (a * side + b) * step * O;
-            masked_gradient(q, n, h, w, q->left ? row : to);
-            if (q->left)
-                unpool_row(O, row, q->left + at, q->left + S + at, q->upper + at, to, to + O,
-                           to + side * O, to + (side + 1) * O);
+            masked_gradient(q, n, h, w, q->largest ? row : to);
+            if (q->largest)
+                unpool_row(O, row, q->largest + at, to, to + O, to + side * O,
+                           to + (side + 1) * O);
         }
 }
 
@@ -134,8 +134,8 @@ static int cover(const Arguments *a, int planes, int pools, Tiles *t) {
 
 static int winograd_outputs(Arguments *a) {
     Tiles t;
-    Outputs q;
-    if (!outputs_of(a, 1, &q) || !cover(a, 0, q.left != NULL, &t)) return NOT_MADE_FOR;
+    Outputs q = outputs_of(a, 1);
+    if (!cover(a, 0, q.largest != NULL, &t)) return NOT_MADE_FOR;
     float *room = malloc(16 * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
     (t.side == 2 ? outputs_2 : outputs_4)(&t, &q, room);
@@ -145,8 +145,8 @@ static int winograd_outputs(Arguments *a) {
 
 static int winograd_gradients(Arguments *a) {
     Tiles t;
-    Gradient q;
-    if (!gradient_of(a, 0, &q) || !cover(a, 5, q.left != NULL, &t)) return NOT_MADE_FOR;
+    Gradient q = gradient_of(a, 0);
+    if (!cover(a, 4, q.largest != NULL, &t)) return NOT_MADE_FOR;
     float *room = malloc((17 + MOST_PIXELS) * q.O * sizeof *room);
     if (!room) return NO_MEMORY;
     (t.side == 2 ? gradients_2 : gradients_4)(&q, &t, room);

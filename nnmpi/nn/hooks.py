@@ -41,7 +41,7 @@ def refused_hook(name: str) -> Callable[..., NoReturn]:
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(
             f"{name}: nnmpi has forward hooks of modules, and no others; write what it would do "
-            'into forward, or around the call (docs/library.md, "What stays out")'
+            'into forward, or around the call (docs/modules.md, "What stays out")'
         )
 
     return method

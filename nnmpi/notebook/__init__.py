@@ -7,9 +7,15 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.config import Config
 from nnmpi.notebook import pictures as pictures
 from nnmpi.notebook.magic import ranks
-from nnmpi.run.report.plot import File, RunLog, picture, read_logs
+from nnmpi.parallel import strategies
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.run.report.log_file import File
+from nnmpi.run.report.plot import RunLog, picture, read_logs
+from nnmpi.run.setup.on_paper import on_paper, uncut_of
 from nnmpi.sim.commands.trace import TraceFile
 
 
@@ -30,6 +36,12 @@ def log(*files: File) -> RunLogs:
 def trace(file: str | os.PathLike[str]) -> TraceFile:
     """The steps in a file that --trace has written."""
     return TraceFile.read(Path(file))
+
+
+def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
+    """How so many ranks would be arranged for a config, on paper."""
+    strategies.check(config, ranks)
+    return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +47,13 @@ def ranks(line: str, cell: str) -> None:
         command = [mpirun, "-n", words[0], sys.executable, "-c", RANK, folder]
         environment = OVERSUBSCRIBED | {k: v for k, v in os.environ.items() if k[:5] != "PMIX_"}
         ended = subprocess.run(
-            command, capture_output=True, check=False, text=True, errors="replace", env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+            errors="replace",
+            env=environment,
         )
         for rank in range(int(words[0])):
             file = Path(folder, str(rank))
@@ -63,5 +70,6 @@ def run_cell(folder: str) -> None:
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}
+    sys.stdin = StringIO()  # a rank that reads it would wait for ever
     with Path(folder, str(comm.rank)).open("w", buffering=1) as file, redirect_stdout(file):
         exec(compile(path.read_text(encoding="utf-8"), path, "exec"), names)

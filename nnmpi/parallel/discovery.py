@@ -25,10 +25,16 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     """The cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
-    own = node[0], comm.free_memory(), spare, comm.any_thread, device.address(on)
-    nodes, free, cores_left, any_thread, addresses = zip(*gather_objects(comm, own), strict=True)
+    nccl = comm.size > 1 and device.has_nccl(on)
+    own = node[0], comm.free_memory(), spare, comm.any_thread, device.address(on), nccl
+    nodes, free, cores_left, any_thread, addresses, nccls = zip(
+        *gather_objects(comm, own), strict=True
+    )
     devices = numbered(nodes, addresses)
-    return Cluster(nodes, free, cores_left, all(any_thread), devices, comm.fault_tolerant)
+    threads_of_mpi = all(any_thread)
+    return Cluster(
+        *(nodes, free, cores_left, threads_of_mpi, devices), comm.fault_tolerant, all(nccls)
+    )
 
 
 def numbered(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:

@@ -101,17 +101,25 @@ class NcclComm(StagedComm):
         self, array: Array, algorithm: str = NCCL, parts: Parts = None
     ) -> Launched:
         row = one_row(array, "start_reduce_scatter")
+        places = self._places(row, parts)
         with self._call(row) as (dtype, stream):
-            for root, (place, n) in enumerate(self._places(row, parts)):
-                self._calls.reduce(place, place, n, dtype, self._nccl.NCCL_SUM, root, stream)
+            add = self._nccl.NCCL_SUM
+            if own := self._equal(places):
+                self._calls.reduceScatter(row.data.ptr, *own, dtype, add, stream)
+            for root, (place, n) in enumerate(() if own else places):
+                self._calls.reduce(place, place, n, dtype, add, root, stream)
         return Launched(self._comm, self._stream)
 
     def start_all_gather(
         self, array: Array, algorithm: str = NCCL, parts: Parts = None
     ) -> Launched:
         row = one_row(array, "start_all_gather")
+        places = self._places(row, parts)
         with self._call(row) as (dtype, stream):
-            for root, (place, n) in enumerate(self._places(row, parts)):
+            if own := self._equal(places):
+                place, n = own
+                self._calls.allGather(place, row.data.ptr, n, dtype, stream)
+            for root, (place, n) in enumerate(() if own else places):
                 self._calls.broadcast(place, place, n, dtype, root, stream)
         return Launched(self._comm, self._stream)
 
@@ -125,8 +133,11 @@ class NcclComm(StagedComm):
         finally:
             self._nccl.groupEnd()
 
-    def _places(self, row: Array, parts: Parts) -> Iterator[tuple[int, int]]:
-        """The address and the length of each rank's part; parts may be uneven, as NCCL's own
-        reduce-scatter does not allow."""
-        for lo, hi in pairwise(self._ends(parts, row.size)):
-            yield row.data.ptr + lo * row.itemsize, hi - lo
+    def _places(self, row: Array, parts: Parts) -> list[tuple[int, int]]:
+        """The address and the length of each rank's part."""
+        ends = pairwise(self._ends(parts, row.size))
+        return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in ends]
+
+    def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
+        """This rank's part where all have one length, as NCCL's own collectives of parts need."""
+        return places[self._comm.rank] if len({n for _, n in places}) == 1 else None

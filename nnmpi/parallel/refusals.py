@@ -1,7 +1,7 @@
 """Options that cannot be combined, each pair with the reason: rows of one table.
 
-The command line reads the table before anything is made; the tests try every row; docs/parallel.md
-shows it to users.
+The command line reads the table before anything is made; the tests try every row;
+docs/combinations.md shows it to users.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.drawing import as_lines
+from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.model.holdings import axes_of, rearranged
 from nnmpi.run.report.messages import Event
@@ -53,7 +53,7 @@ def layout_event(a: Arrangement) -> Event:
         "backup": a.config.backup,
         "notes": list(graph.notes),
         **residences(a),
-        "kinds": [_figures(one) for one in alike_ranks(a, config.batch_size)],
+        **arranged_event(a),
         "sharded_layers": [
             {
                 "layer": layer.path,
@@ -67,6 +67,17 @@ def layout_event(a: Arrangement) -> Event:
             for layer in a.sharding.layers
         ],
         "drawing": list(as_lines(a)),
+    }
+
+
+def arranged_event(a: Arrangement) -> Event:
+    """What ranks hold and send, and who has which layers."""
+    return {
+        "kinds": [_figures(one) for one in alike_ranks(a, a.config.batch_size)],
+        "blocks": [
+            {"ranks": ranks, "layers": [layer._asdict() for layer in layers]}
+            for ranks, layers in blocks(a)
+        ],
     }
 
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from nnmpi.comm import Comm, RankLost
 from nnmpi.metrics import mean
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import model_file
-from nnmpi.run.events import environment, resumed_event, start_event
+from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
+from nnmpi.run.page.page import page_of_run
 from nnmpi.run.ready import check_ready
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
@@ -108,12 +109,16 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
+                if config.report:
+                    outputs.enter_context(page_of_run(config, found))
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found
         run.report = found
         begun = resumed_event if resumed else start_event
         event = {**begun(self._session, run), **environment(self._session)}
+        if run.opened is not None:
+            event |= arranged_event(self._session.arrangement)
         if run.told.once(*start):
             run.report.event(event)
         for event in recovery.news:
@@ -158,6 +163,7 @@ class Fit:
             **outcome,
             **digest,
             **written,
+            "measured": gather_objects(self._comm, self._training.footprint.event()),
             **self._training.tracer.outcome(strategy.layout.mesh),
             **({"plan": self._run.plan_outcome} if self._run.plan else {}),
         }
@@ -232,10 +238,13 @@ class Fit:
         self._session.model.train()
         own = self._comm.size > 1 and "lr_schedule" in self._session.setup.own
         self._compare_settings(all_or_none(self._comm, run.factors_of_epoch) if own else ())
+        self._training.footprint.epoch()
         with closing(self._session.steps()) as steps:
             run.phase = StepPhase.COMPUTING
             for result in steps:
                 run.phase = StepPhase.BETWEEN_STEPS
+                is_whole = result.samples == run.batch_size
+                self._training.footprint.step(self._session.strategy.layout, is_whole)
                 self._follow(result)
                 if run.is_over:
                     break

@@ -102,7 +102,7 @@ TABLE = (
             *("data_dir", "download", "load", "load_partial", "save", "log", "append", "trace"),
             *("verify", "check_copies", "json", "quiet", "sample_every", "prompt"),
             *("dry_run", "ranks", "checkpoint_dir", "save_every", "keep", "keep_best", "resume"),
-            *("time_limit", "backup", "mtbf", "memory", "logger"),
+            *("time_limit", "backup", "mtbf", "memory", "logger", "report"),
         ),
         Consequence.SAME,
         "what is read and written, and when",

@@ -33,9 +33,9 @@ from nnmpi.run.training import Given, Training
 T = TypeVar("T")
 
 
-def read(get: Callable[[Training], T]) -> T:
+def read(get: Callable[[Training], T], doc: str) -> T:
     """A property of a Trainer, which type checkers take for its value."""
-    return cast(T, property(lambda trainer: get(trainer._training)))
+    return cast(T, property(lambda trainer: get(trainer._training), doc=doc))
 
 
 class Trainer:
@@ -57,31 +57,44 @@ class Trainer:
 
     _training: Training
 
-    config = read(lambda t: t.config)  # how ranks are arranged, and all else
-    comm = read(lambda t: t.comm)  # of all ranks that are arranged
-    session = read(lambda t: t.session)  # there is none after a restore that failed
-    callbacks = read(lambda t: t.callbacks)
-    dataset = read(lambda t: t.setup.dataset)
-    standardiser = read(lambda t: t.setup.standardiser)
-    train = read(lambda t: t.setup.train)  # the batches of training
-    test = read(lambda t: t.setup.test)  # and those of the test split
-    arrangement = read(lambda t: t.session.arrangement)  # who has and does what
-    part = read(lambda t: t.session.part)  # what this rank has of the model
-    model = read(lambda t: t.session.model)  # the whole tree; parameters may be elsewhere
-    strategy = read(lambda t: t.session.strategy)  # the arrangement at work
-    optimizer = read(lambda t: t.session.optimizer)  # of what this rank updates
-    warning = read(lambda t: t.session.warning)  # of modules of the user's own; empty if none
-    last_lr = read(lambda t: t.session.last_lr)  # of the first group, in the last step
-    state = read(lambda t: t.run.state)  # how far training has come
-    step = read(lambda t: t.run.state.step)  # the number of steps made so far
-    total_steps = read(lambda t: t.run.total_steps)  # that the run ends with
-    stopping = read(lambda t: t.run.stopping)  # whether all ranks have agreed to stop
-    skipped = read(lambda t: t.run.skipped)  # steps left out, as a number was not finite
-    loaded = read(lambda t: t.run.loaded)  # what the file of --load had for the model
-    resumed = read(lambda t: t.run.resumed)  # what the run goes on from, if from a checkpoint
-    is_first = read(lambda t: t.comm.rank == 0)  # whether this rank prints and saves
-    fitted = read(lambda t: t.why)  # which layout --elastic has chosen, and why, if it is another
-    is_spare = read(lambda t: t.session is SPARE)  # whether the layout has no place for it
+    config = read(lambda t: t.config, "How ranks are arranged, and all else.")
+    comm = read(lambda t: t.comm, "The Comm of all ranks that are arranged.")
+    session = read(
+        lambda t: t.session, "Ranks arranged in one way; there is none after a restore that failed."
+    )
+    callbacks = read(lambda t: t.callbacks, "The callbacks of the run.")
+    dataset = read(
+        lambda t: t.setup.dataset, "The samples and labels, of training and of the test."
+    )
+    standardiser = read(lambda t: t.setup.standardiser, "What standardises samples.")
+    train = read(lambda t: t.setup.train, "The batches of training.")
+    test = read(lambda t: t.setup.test, "The batches of the test split.")
+    arrangement = read(lambda t: t.session.arrangement, "Who has and does what.")
+    part = read(lambda t: t.session.part, "What this rank has of the model.")
+    model = read(
+        lambda t: t.session.model, "The whole tree of modules; parameters may be elsewhere."
+    )
+    strategy = read(lambda t: t.session.strategy, "The arrangement at work.")
+    optimizer = read(lambda t: t.session.optimizer, "The optimizer of what this rank updates.")
+    warning = read(
+        lambda t: t.session.warning,
+        "What was found of modules of the user's own; empty if nothing.",
+    )
+    last_lr = read(
+        lambda t: t.session.last_lr, "The learning rate of the first group in the last step."
+    )
+    state = read(lambda t: t.run.state, "How far training has come.")
+    step = read(lambda t: t.run.state.step, "The number of steps made so far.")
+    total_steps = read(lambda t: t.run.total_steps, "The number of steps that the run ends with.")
+    stopping = read(lambda t: t.run.stopping, "Whether all ranks have agreed to stop.")
+    skipped = read(
+        lambda t: t.run.skipped, "The number of steps left out, as a number was not finite."
+    )
+    loaded = read(lambda t: t.run.loaded, "What the file of --load had for the model.")
+    resumed = read(lambda t: t.run.resumed, "What the run goes on from, if from a checkpoint.")
+    is_first = read(lambda t: t.comm.rank == 0, "Whether this rank prints and saves.")
+    fitted = read(lambda t: t.why, "Which layout --elastic has chosen, and why, if it is another.")
+    is_spare = read(lambda t: t.session is SPARE, "Whether the layout has no place for this rank.")
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
+from nnmpi.run.footprint import Footprint
 from nnmpi.run.loggers import loggers_of
 from nnmpi.run.no_session import NO_SESSION, SPARE
 from nnmpi.run.planning.at_start import planned_run
@@ -67,11 +68,13 @@ class Training:
     comm     of the ranks that are
     session  of these ranks; there is none after a restore that failed, and on a spare rank
     run      how far it has come
+    footprint  what a step sends, and how this process grows, since the session was opened
     """
 
     comm: Comm
     session: Session = NO_SESSION
     run: RunState = cast(RunState, None)  # before it is set up
+    footprint: Footprint = cast(Footprint, None)  # before a session is opened
     why = ""  # of the layout that --elastic has chosen, if it is not the one that was asked for
     _graph: Graph | None = None
 
@@ -157,7 +160,7 @@ class Training:
             if self.run.plan is not None:
                 options |= {"memory": None, **self.run.plan.layout.options}
             config, self.asked = replace(config, **options), replace(self.asked, **options)
-        recorder = self.tracer.recorder
+        recorder, self.footprint = self.tracer.recorder, Footprint()
         self.session = Session(self.setup, config, comm, self.run, recorder, snapshot, self._graph)
         self.config = config  # if it fails, `rearrange` needs that of before
         self._graph = self.session.arrangement.graph

@@ -14,7 +14,7 @@ All go by rings: of a buffer of n numbers each of m ranks receives n(m-1)/m in m
 is gathered or reduce-scattered, and twice that if it is all-reduced. In 2-D the buffers of a rank
 are its rows of x, NK/q, and its rows of w, OK/r; they are moved in panels of K, each with messages
 of its own, as in SUMMA (van de Geijn and Watts, 1997). No layer of nnmpi computes in 2-D: see
-`docs/sharding.md`.
+`docs/layer-ways.md`.
 
 What 1-D receives does not fall with p; 2-D receives about 6K sqrt(NO/p) on the best grid. A 1 x p
 grid never moves w and receives 3NK(p-1)/p. A p x 1 grid never moves x, which is data parallelism

@@ -74,7 +74,7 @@ def simulate(
     inputs       what of it is the input of the stage: all that is kept until a forward pass that
                  runs again; if it is not given, 0
     """
-    spans = tuple(_run(programs, costs))
+    spans = tuple(run(programs, costs))
     ranks, stages = len(programs), len(costs.stages)
     sizes = [ranks / stages] * stages if activation is None else activation
     one_each = [1] * stages
@@ -90,7 +90,7 @@ def simulate(
     )
 
 
-def _run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
+def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     """What ranks compute, each op as early as the program and messages let it."""
     ranks, stages = len(programs), len(costs.stages)
     clocks: list[float] = [0] * ranks

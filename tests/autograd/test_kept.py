@@ -148,7 +148,7 @@ def test_a_forward_pass_leaves_what_vjps_read(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "numbers"), [("float32", 64), ("float16", 32)])
 def test_a_block_of_gpt_keeps_what_is_stated(dtype: str, numbers: int) -> None:
-    """Bytes over s b h (docs/parallel.md); statistics of rows come on top."""
+    """Bytes over s b h (docs/sixteen-bits.md); statistics of rows come on top."""
     n, s, h, heads = 4, 16, 64, 4
     one, two = (held(GPT(layers, heads, h, 32, s), tokens(n), dtype)[1] for layers in (1, 2))
     rows = n * s * (2 * 2 + heads) * 4  # of both norms, and the log of each sum of attention

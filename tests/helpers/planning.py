@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from nnmpi import nn
 from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
@@ -20,6 +21,15 @@ FREE_LINKS = TYPICAL._replace(
     near=Link(0, 0), far=Link(0, 0), adding=0.0, updates={"sgd": 0.0}, step=0.0, micro_batch=0.0
 )
 """Nothing but units takes time."""
+
+
+def large_stem() -> nn.Sequential:
+    """Its activations are many, and its weights few."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1)),
+        *(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)),
+    )
 
 
 class Planning(NamedTuple):

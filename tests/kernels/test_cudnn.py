@@ -1,34 +1,19 @@
 """Convolutions by cuDNN against im2col: by a fake of its front end, or by cuDNN on a GPU."""
 
-import importlib.util
-from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, IS_GPU
+from helpers.device import DEVICE
 from helpers.kernels import fakecudnn
 
 import nnmpi
 from nnmpi import backend, nn, optim
 from nnmpi.autograd.ops.conv import conv2d
-from nnmpi.cuda import cudnn
+from nnmpi.cuda import convolution, cudnn
 from nnmpi.kernels import conv
 from nnmpi.kernels.cudnn import Cudnn
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[fakecudnn.Fake | None]:
-    """The fake, or None on a GPU that has cuDNN."""
-    if IS_GPU and cudnn.library() is None:
-        pytest.skip("cuDNN or its front end is not installed on this machine with a GPU")
-    if IS_GPU:
-        yield None
-        return
-    with fakecudnn.install(monkeypatch) as found:
-        yield found
-
 
 CASES: dict[str, dict[str, Any]] = {
     "3x3": {"shape": (2, 8, 6, 7), "w": (4, 8, 3, 3), "padding": 1},
@@ -65,13 +50,13 @@ def computed(case: dict[str, Any], algorithm: str, bias: bool = True) -> list[np
 def test_it_computes_what_im2col_does(
     fake: fakecudnn.Fake | None, monkeypatch: pytest.MonkeyPatch, name: str, bias: bool
 ) -> None:
-    asked, run = list[str](), cudnn.run
+    asked, run = list[str](), convolution.run
 
-    def counted(kind: cudnn.CudnnOp, *others: Any) -> None:
-        asked.append(kind.operation)
-        run(kind, *others)
+    def counted(op: convolution.CudnnOp, *others: Any) -> None:
+        asked.append(op.operation)
+        run(op, *others)
 
-    monkeypatch.setattr(cudnn, "run", counted)
+    monkeypatch.setattr(convolution, "run", counted)
     found = computed(CASES[name], "auto", bias)
     assert asked == ["conv_fprop", "conv_dgrad", "conv_wgrad"], "im2col was taken"
     for a, b in zip(found, computed(CASES[name], "im2col", bias), strict=True):
@@ -123,7 +108,7 @@ def test_graphs_are_built_once_for_their_shapes(fake: fakecudnn.Fake | None) -> 
         pytest.skip("only the fake counts graphs")
     for name in ("3x3", "3x3", "stride", "3x3"):
         computed(CASES[name], "auto")
-    assert [g.kind for g in fake.graphs] == ["fprop", "dgrad", "wgrad"] * 2
+    assert [g.kind for g in fake.graphs] == ["fprop", "wgrad", "dgrad"] * 2
     assert len(fake.handles) == 1
     thread = Thread(target=computed, args=(CASES["3x3"], "auto"))
     thread.start()
@@ -147,19 +132,29 @@ def test_engines_that_are_not_wanted_are_left_out(fake: fakecudnn.Fake | None, t
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
-def test_without_an_engine_im2col_computes(fake: fakecudnn.Fake | None, kind: str) -> None:
+@pytest.mark.parametrize("name", ["3x3", "pool of odd sizes", "groups"])
+def test_without_an_engine_im2col_computes(
+    fake: fakecudnn.Fake | None, name: str, kind: str
+) -> None:
     if fake is None:
         pytest.skip("only the fake lacks engines")
     fake.unsupported.add(kind)
-    found = computed(CASES["3x3"], "auto")
-    assert fake.executed == []
-    for a, b in zip(found, computed(CASES["3x3"], "im2col"), strict=True):
-        np.testing.assert_array_equal(a, b)
+    found = computed(CASES[name], "auto")
+    assert fake.executed == (["fprop", "wgrad"] if kind == "dgrad" else [])
+    for a, b in zip(found, computed(CASES[name], "im2col"), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_samples_is_not_planned(fake: fakecudnn.Fake | None) -> None:
+    if fake is None:
+        pytest.skip("only the fake tells which graphs were built")
+    trained(DEVICE)
+    assert [g.kind for g in fake.graphs] == ["fprop", "wgrad", "fprop", "wgrad", "dgrad"]
 
 
 def test_without_the_library_im2col_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "library", lambda: None)
-    assert cudnn.version() == "none: convolutions by im2col"
+    assert cudnn.version() == "none: convolutions by im2col, attention by products"
     found = computed(CASES["3x3"], "auto")
     for a, b in zip(found, computed(CASES["3x3"], "im2col"), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -180,21 +175,3 @@ def test_other_arrays_are_left_to_other_methods(
 
 def conv_windows() -> Any:
     return (conv.Window(3, 1, 1, 1),) * 2
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("cudnn") is None, reason="nvidia-cudnn-frontend is not installed"
-)
-def test_the_front_end_takes_the_arguments_and_infers_the_sizes() -> None:
-    """Without a GPU its graphs are described, not built."""
-    lib = importlib.import_module("cudnn")
-    FLOAT = lib.data_type.FLOAT
-    spec = cudnn.Spec(
-        (2, 9, 8, 4), (3, 3, 2, 4), (2, 5, 3, 3), (1, 0), (1, 0), (2, 3), (1, 1), "float32"
-    )
-    for kind in (cudnn.FORWARD, cudnn.DATA):
-        graph = lib.pygraph(
-            io_data_type=FLOAT, intermediate_data_type=FLOAT, compute_data_type=FLOAT
-        )
-        _, output = cudnn.described(graph, kind, spec, FLOAT)
-        assert list(output.dim) == cudnn._dims(getattr(spec, kind.output))["dim"]

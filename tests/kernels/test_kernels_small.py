@@ -63,11 +63,27 @@ def test_a_tie_goes_to_the_first_in_reading_order():
     ):
         z[..., 0] = values
         y, dz = np.empty(1), np.full((2, 2, 1), np.nan)
-        masks = epilogue.masks_of(y)
-        epilogue.pool_loop(z, y, *masks)
-        epilogue.unpool_loop(np.ones(1), *masks, dz)
+        largest = epilogue.places_of(y)
+        epilogue.pool_loop(z, y, largest)
+        epilogue.unpool_loop(np.ones(1), largest, dz)
         assert [tuple(k) for k in np.argwhere(dz[..., 0])] == [place]
         assert (y[0], dz.sum()) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -2.5])
+def test_a_gradient_goes_to_the_largest_alone(value):
+    """An infinite one leaves no NaN elsewhere."""
+    for place in range(4):
+        g, dz = np.full(40, value, "float32"), np.full((2, 2, 40), np.nan, "float32")
+        epilogue.unpool_loop(g, np.full(40, place, "uint8"), dz)
+        assert np.array_equal(dz[divmod(place, 2)], g, equal_nan=True)
+        others = np.delete(dz.reshape(4, 40), place, 0)
+        assert (others.view("u4") == 0).all()
+
+
+def test_a_pooled_number_keeps_one_byte():
+    y = np.empty((2, 3, 4, 5), "float32")
+    assert epilogue.places_of(y).nbytes == y.size
 
 
 # ---- the epilogue
@@ -83,7 +99,7 @@ def test_pooling_before_bias_and_relu_gives_the_same_bits(dtype, bias):
     b = rng.standard_normal(O).astype(dtype) if bias else None
     for relu in (False, True):
         y = np.empty((n, h, w, O), dtype)
-        epilogue.pool_loop(z, y, *epilogue.masks_of(y))
+        epilogue.pool_loop(z, y, epilogue.places_of(y))
         epilogue.bias_relu(y, epilogue.rows(b, relu, w, y))
         late = z.copy()
         for plane in late.reshape(4, n, h, w, O):

@@ -83,13 +83,13 @@ def squares(rng: Rng, dtype: Any) -> list[Any]:
 def pool(rng: Rng, dtype: Any) -> list[Any]:
     n, h, w, C = S = windows(rng)
     z = by_window(numbers(rng, (n, 2 * h, 2 * w, C), dtype))
-    return [z, np.zeros(S, dtype), np.zeros((2, *S), bool), np.zeros(S, bool)]
+    return [z, np.zeros(S, dtype), np.zeros(S, "uint8")]
 
 
 def unpool(rng: Rng, dtype: Any) -> list[Any]:
     n, h, w, C = S = windows(rng)
-    left, upper = rng.random((2, *S)) < 0.5, rng.random(S) < 0.5
-    return [numbers(rng, S, dtype), left, upper, by_window(np.zeros((n, 2 * h, 2 * w, C), dtype))]
+    largest = rng.integers(0, 4, S, "uint8")
+    return [numbers(rng, S, dtype), largest, by_window(np.zeros((n, 2 * h, 2 * w, C), dtype))]
 
 
 def bias_relu(rng: Rng, dtype: Any) -> list[Any]:

@@ -30,7 +30,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 """Options that ask for each name of the table."""
 
-PAGE = (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "combinations.md").read_text(encoding="utf-8")
 
 
 ALONE = {"reduce_dtype": {"dtype": "float16"}}

@@ -65,7 +65,7 @@ def test_parts_of_bars_are_as_long_as_the_figures(
 
 
 def test_the_table_of_sequence_parallelism(script: dict[str, Any]) -> None:
-    text = (ROOT / "docs" / "language.md").read_text()
+    text = (ROOT / "docs" / "sequences.md").read_text()
     said = dict(re.findall(r"^\| ([1236]) \| (.* MB \|.*) \|$", text, re.M))
     assert len(said) == 4
     for ranks, cells in said.items():

@@ -12,7 +12,8 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
-BENCHMARKS, PIPELINES = PAGES["docs/benchmarks.md"], PAGES["docs/pipelines.md"]
+PIPELINES = PAGES["docs/pipelines.md"]
+BENCHMARKS = "\n".join(PAGES[name] for name in PAGES if name.startswith("docs/benchmarks"))
 MEBIBYTE = 1 << 20
 RATIOS = ("T", "T*", "T+")
 """The ratios of the table of training steps; rows measured from now on also have JAX and best."""

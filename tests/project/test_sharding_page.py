@@ -1,4 +1,4 @@
-"""docs/sharding.md: every figure of its measured tables is in the results file."""
+"""docs/sharding-measured.md: every figure of its measured tables is in the results file."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "sharding.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "sharding-measured.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results" / "sharding-zen5.json"
 Row = dict[str, Any]
 Cells = Iterator[list[str]]

@@ -11,9 +11,9 @@ import strictarray
 from helpers.device import DEVICE, IS_GPU
 from helpers.training import laws_halves
 from helpers.training.on_device import on_device
-from helpers.training.pipelined import CNN, MLP, equals, reference, run
+from helpers.training.pipelined import CNN, MLP, digits, equals, reference, run
 
-from nnmpi import Config, device
+from nnmpi import Config, Trainer, device
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import nccl
@@ -143,6 +143,66 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
 def test_on_paper_each_rank_has_a_gpu_of_its_own() -> None:
     assert Cluster.on_paper(4, 2, "cuda").devices == (0, 1, 0, 1)
     assert Cluster.on_paper(2).devices == (None, None)
+
+
+CHOICES: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "several ranks": (2, "nccl", {}),
+    "ZeRO": (2, "nccl", {"zero": 2}),
+    "tp alone": (2, "nccl", {"tp": 2}),
+    "stages alone": (2, "ring", {"pp": 2, "micro_batches": 2}),
+    "16 bits": (2, "ring", {"dtype": "float16"}),
+    "sums in 16 bits": (2, "nccl", {"dtype": "float16", "reduce_dtype": "float16"}),
+    "PipeDream": (2, "ring", {"pp": 2, "schedule": "pipedream"}),
+}
+
+
+@pytest.mark.parametrize(("ranks", "wanted", "options"), CHOICES.values(), ids=CHOICES)
+def test_auto_takes_it_where_every_rank_has_a_gpu(
+    ranks: int, wanted: str, options: dict[str, Any]
+) -> None:
+    def taken(comm: Comm) -> str:
+        config = Config(**{**MLP, "device": "cuda", "batch_size": 24, **options})
+        trainer = Trainer(config, data=digits(), comm=comm)
+        found = str(trainer.arrangement.algorithm)
+        trainer.close()
+        return found
+
+    with on_device():
+        assert set(threads.run(ranks, taken)) == {wanted}
+        with strictarray.cuda.devices(1):
+            assert set(threads.run(ranks, taken)) == {"ring"}
+
+
+def test_auto_takes_a_ring_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strictarray.cuda.nccl, "available", False)
+    with on_device():
+        threads.run(2, lambda comm: equals(comm, run(comm, **MLP), reference(comm, **MLP)))
+
+
+def test_equal_parts_take_nccls_own_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = list[str]()
+    add = strictarray.cuda.nccl.NcclCommunicator._add
+
+    def noted(self: Any, call: Any, *others: Any) -> None:
+        called.append(call.name)
+        add(self, call, *others)
+
+    monkeypatch.setattr(strictarray.cuda.nccl.NcclCommunicator, "_add", noted)
+
+    def sums(comm: Comm) -> None:
+        there = connected(comm)
+        for parts, n in ((None, 8), ([5, 3], 8)):
+            b, c = xp.arange(n, dtype="float32"), xp.zeros(n, "float32")
+            there.start_reduce_scatter(b, parts=parts).wait()
+            own = slice(*([0, *np.cumsum(parts or [4, 4])][comm.rank : comm.rank + 2]))
+            c[own] = b[own]
+            there.all_gather(c, parts=parts)
+            np.testing.assert_array_equal(c.get(), 2 * np.arange(n))
+
+    threads.run(2, sums)
+    assert sorted(called) == sorted(
+        ["reduceScatter", "allGather"] * 2 + ["reduce", "broadcast"] * 4
+    )
 
 
 def test_a_job_that_outlives_its_ranks_is_refused() -> None:

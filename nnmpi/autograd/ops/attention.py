@@ -7,10 +7,8 @@ from nnmpi.dtypes import wide
 from nnmpi.kernels import Result, picks
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Keep, Scores
-from nnmpi.kernels.halves import device_in_float32
 
 
-@device_in_float32
 def attention(
     q: Array,
     k: Array,
@@ -47,7 +45,6 @@ def attention(
     return Result(y, picks(3), prepare)
 
 
-@device_in_float32
 def self_attention(
     qkv: Array, *, scale: float, causal: bool = False, keep: Keep | None = None
 ) -> Result:

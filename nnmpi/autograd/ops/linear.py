@@ -14,9 +14,9 @@ from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import is_half, on_host_in_16_bits
-from nnmpi.kernels import Result, picks
+from nnmpi.kernels import Result, picks, products
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import in_float32, summed
+from nnmpi.kernels.halves import in_16_bits, in_float32, summed
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 
 
@@ -24,7 +24,8 @@ def matmul(a: Array, b: Array) -> Result:
     """a @ b with NumPy's rules: 1-D arguments are vectors, leading axes broadcast."""
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
-    if any(on_host_in_16_bits(m) or m.dtype.name == "bfloat16" for m in (a, b)):
+    halves, on_host = map(in_16_bits, (a, b)), map(on_host_in_16_bits, (a, b))
+    if any(on_host) or (1 in (a.ndim, b.ndim) and any(halves)):  # CuPy adds up vectors in halves
         return in_float32(matmul, a, b)
     if a.dtype != b.dtype and (is_half(a.dtype) or is_half(b.dtype)):
         half = a.dtype if is_half(a.dtype) else b.dtype
@@ -45,10 +46,10 @@ def matmul(a: Array, b: Array) -> Result:
         return (summed(da, broadcast, True) if broadcast else da).reshape(like.shape)
 
     return Result(
-        xp.matmul(a, b),
+        products.matmul(a, b),
         (
-            lambda g, out: fold(xp.matmul(full(g), columns.swapaxes(-1, -2)), a),
-            lambda g, out: fold(xp.matmul(rows.swapaxes(-1, -2), full(g)), b),
+            lambda g, out: fold(products.matmul(full(g), columns.swapaxes(-1, -2)), a),
+            lambda g, out: fold(products.matmul(rows.swapaxes(-1, -2), full(g)), b),
         ),
     )
 

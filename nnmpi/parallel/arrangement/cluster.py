@@ -19,6 +19,7 @@ class Cluster(NamedTuple):
     any_thread   whether several threads of it may use MPI
     devices      the number of its GPU on its node, which several ranks may share; None: the CPU
     survives     whether other ranks go on if one is lost
+    has_nccl     whether all ranks find NCCL
     """
 
     nodes: tuple[int, ...]
@@ -27,6 +28,7 @@ class Cluster(NamedTuple):
     any_thread: bool
     devices: tuple[int | None, ...]
     survives: bool = False
+    has_nccl: bool = False
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
@@ -54,6 +56,15 @@ class Cluster(NamedTuple):
     def has_devices(self) -> bool:
         """Whether ranks compute on GPUs: all do, or none."""
         return self.devices[0] is not None
+
+    @property
+    def shared_gpu(self) -> tuple[int, int] | None:
+        """Two ranks that have one GPU, if there are such."""
+        found: dict[tuple[int, int | None], int] = {}
+        for r, gpu in enumerate(zip(self.nodes, self.devices, strict=True)):
+            if found.setdefault(gpu, r) != r:
+                return found[gpu], r
+        return None
 
     def counts(self, ranks: Iterable[int]) -> Counter[int]:
         """How many of these ranks are on each node."""

@@ -4,6 +4,7 @@ What it holds of parameters that are trained is in `store_kinds.py`, by kinds of
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -163,18 +164,21 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
     if not a.steps_together:  # as many batches are on their way as there are stages
         sizes *= len(a.stages)
     now = most = 0.0
-    program = ops(a, rank, len(sizes))
+    program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
     again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
+    each = [*product(a.model_on(rank).stages, {*sizes})]
+    whole = {at: of_stage(a, *at, rank) for at in each}
+    input_alone = {at: entering(a, *at, rank) for at in each}
     for op in program:
-        n, s = sizes[op.micro] if op.micro >= 0 else 0, op.stage
-        whole = of_stage(a, s, n, rank) if s >= 0 else 0.0
+        at = op.stage, sizes[op.micro]
         if op.kind is Kind.F:
-            now += entering(a, s, n, rank) if (s, op.micro) in again else whole
+            now += input_alone[at] if (op.stage, op.micro) in again else whole[at]
+            most = max(most, now)
         elif op.kind is Kind.RECOMPUTE:
-            now += whole - entering(a, s, n, rank)
-        most = max(most, now)
-        if op.kind in (Kind.B, Kind.W):
-            now -= whole
+            now += whole[at] - input_alone[at]
+            most = max(most, now)
+        elif op.kind in (Kind.B, Kind.W):
+            now -= whole[at]
     return round(most)
 
 

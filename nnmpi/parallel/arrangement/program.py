@@ -145,16 +145,17 @@ def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
     inside = [*held.inside().values()]
     of = {one.variable: b for b, members in enumerate(inside) for one in members}
     walk = SlotWalk([*map(users_of, inside)])
+    uses = dict[int, list[int]]()
+    for s in held.stages:
+        own = (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank))
+        uses[s] = [of[v] for node in own for v in node.variables if v in of]
     found: Counter[int] = Counter()
     for _ in range(2):  # the first step of a run begins with empty slots
         found.clear()
         for op in ops(a, rank, micro):
-            nodes = a.stages[op.stage] if op.stage >= 0 else range(0)
-            own = (a.graph.nodes[k] for k in nodes if a.runs(k, rank))
-            uses = [of[v] for node in own for v in node.variables if v in of]
             if op.kind in (Kind.F, Kind.RECOMPUTE):
-                found.update(b for use in uses for b in walk.use(use, FORWARD))
+                found.update(b for use in uses[op.stage] for b in walk.use(use, FORWARD))
             elif op.kind in (Kind.B, Kind.I, Kind.W):
-                found.update(b for use in uses[::-1] for b in walk.use(use, BACKWARD))
+                found.update(b for use in uses[op.stage][::-1] for b in walk.use(use, BACKWARD))
         found.update(walk.updated())
     return found

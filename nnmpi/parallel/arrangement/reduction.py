@@ -8,12 +8,13 @@ import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.config import Config
-from nnmpi.dtypes import is_half, wide
+from nnmpi.dtypes import HALVES, is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.memory import noted, sums_of_optimizer
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
+from nnmpi.parallel.layout import server_count
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """All-reduces whose order of additions depends on which ranks share a node."""
@@ -33,7 +34,10 @@ def algorithm(
 
     `auto` follows a rule, so that the same layout gives the same bits:
 
-        a parameter is in several stages, or ZeRO 2 or 3      ring
+        a parameter is in several stages                      ring
+        every rank has a GPU of its own, and finds NCCL       nccl, unless 16 bits are to be summed
+                                                              in float32, or ranks may be lost
+        ZeRO 2 or 3                                           ring
         ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
@@ -47,6 +51,8 @@ def algorithm(
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
         return config.allreduce
+    if config.allreduce == "auto" and not tied and _suits_nccl(config, cluster, mesh):
+        return "nccl"
     if tied or cluster.has_devices or (config.allreduce == "auto" and asked_kind(config).scatters):
         return "ring"
     groups = mesh.groups(*REPLICAS)
@@ -87,17 +93,25 @@ def _refuse(
         )
 
 
+def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
+    """Whether ranks that step together sum, and NCCL can: no refusal names it."""
+    sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
+    together = not (server_count(config) or config.reproducible or config.schedule == "pipedream")
+    rounds = config.dtype in HALVES and config.reduce_dtype not in HALVES
+    can = cluster.has_nccl and not cluster.survives and cluster.shared_gpu is None
+    return can and sums and together and not rounds
+
+
 def _refuse_shared_gpus(cluster: Cluster) -> None:
     """Raises ValueError where two ranks have one GPU."""
-    found: dict[tuple[int, int | None], int] = {}
-    for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
-        if found.setdefault(gpu, r) != r:
-            per_node = max(Counter(cluster.nodes).values())
-            raise ValueError(
-                f"allreduce nccl: ranks {found[gpu]} and {r} share GPU {gpu[1]} of a node with "
-                f"{per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks on a "
-                "node as it has GPUs, or use --allreduce ring"
-            )
+    if cluster.shared_gpu is not None:
+        first, second = cluster.shared_gpu
+        per_node = max(Counter(cluster.nodes).values())
+        raise ValueError(
+            f"allreduce nccl: ranks {first} and {second} share GPU {cluster.devices[first]} of a "
+            f"node with {per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks "
+            "on a node as it has GPUs, or use --allreduce ring"
+        )
 
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:

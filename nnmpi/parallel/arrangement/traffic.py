@@ -22,6 +22,7 @@ from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed, received, sent
 from nnmpi.parallel.arrangement.program import forward, micro_batches, passes_of
+from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
 from nnmpi.schedules.op import Kind
@@ -173,6 +174,7 @@ TRAFFIC: Mapping[str, Callable[[Arrangement, int, Sequence[int]], Iterator[Excha
 """The exchanges of a rank along each axis, for micro-batches of so many samples."""
 
 
+@remembered
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
     """The exchanges of a rank that computes in a step over a batch of so many samples, by axis."""
     micro = micro_batches(a, rank, batch)

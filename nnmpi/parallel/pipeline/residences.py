@@ -91,17 +91,20 @@ def within_memory(
                 f"{_rounded(least)} or more, or more --micro-batches"
             )
         arena.check()
-        _check_disk(a, max(file_bytes(sum(own for own, _ in nbytes), 0.0), arena.MEASURED))
 
     all_or_none(comm, check)
+    longest_file = min(gather_objects(comm, _longest_file(a)))
+    _check_disk(a, longest_file, max(file_bytes(sum(own for own, _ in nbytes), 0), arena.MEASURED))
     loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
 
     def cut() -> Arrangement:
         room = limit - fixed
         kept = _choices(groups, loads, room, disk, state)
         streamed = _with_model(groups, loads, room, disk, of_all[0])
-        found = min((*kept, *streamed), key=lambda r: r.seconds)
-        _check_disk(a, file_bytes(found.activations, found.in_file))
+        by_file = {r: file_bytes(r.activations, r.in_file) for r in (*kept, *streamed)}
+        _check_disk(a, longest_file, min(by_file.values()))
+        fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
+        found = min(fitting, key=lambda r: r.seconds)
         ends = (*accumulate(map(len, groups)),)[:-1]
         every = [unit for group in groups for unit in group]
         division = divide(a.graph, every, ends, 1)
@@ -223,17 +226,24 @@ def _merged(group: Sequence[Unit]) -> Unit:
     )
 
 
-def _check_disk(a: Arrangement, nbytes: int) -> None:
-    """Raises ValueError if the disk has no room for files of this length, of the ranks of a node;
-    of ranks on paper the disk is not here."""
-    if a.config.ranks is not None:
-        return
-    ranks = max(a.cluster.counts(range(a.ranks)).values())
-    if (free := arena.free_disk()) < nbytes * ranks:
+def _longest_file(a: Arrangement) -> float:
+    """The bytes for which the disk has room, for each rank of a node; of ranks on paper the disk is
+    not here."""
+    return math.inf if a.config.ranks is not None else arena.free_disk() / _ranks_of_node(a)
+
+
+def _ranks_of_node(a: Arrangement) -> int:
+    return max(a.cluster.counts(range(a.ranks)).values())
+
+
+def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
+    """Raises ValueError if a file has to be longer."""
+    if nbytes > longest:
+        ranks = _ranks_of_node(a)
         raise ValueError(
             f"memory {a.config.memory}: {plural(ranks, 'rank')} of a node would swap to files of "
-            f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(free)} free: make room, "
-            "or set TMPDIR to a folder on a larger disk"
+            f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(longest * ranks)} free: "
+            "make room, or set TMPDIR to a folder on a larger disk"
         )
 
 

@@ -30,6 +30,9 @@ class StepPart(NamedTuple):
 
 HIDDEN = "hidden behind passes"
 
+SHOWN = 12
+"""Digits of seconds: sums of the same numbers in another order differ in later ones."""
+
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
     """The time of a step, and its parts, the longest of each term first."""
@@ -48,7 +51,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     if sums > step.time.sums:
         found.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
     order = {term: k for k, term in enumerate(step.time._fields)}
-    shown = [part for part in found if part.seconds]
+    shown = [part for part in found if round(part.seconds, SHOWN)]
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
 
 

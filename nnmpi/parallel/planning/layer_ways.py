@@ -9,10 +9,10 @@ seconds of a way    passes of the part that a rank has, a micro-batch that is th
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
+from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
@@ -22,8 +22,11 @@ from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.tensor.choices import NodeChoice
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.patterns import POSITIONS, SPATIAL
+from nnmpi.parallel.tensor.possible import follows, possible
 from nnmpi.parallel.tensor.sharding import described
-from nnmpi.parallel.tensor.ways import OF_SAMPLES, TERMS, AxisCut
+from nnmpi.parallel.tensor.ways import OF_SAMPLES, TERMS
 from nnmpi.schedules.op import Kind
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -38,12 +41,13 @@ class LayerWays:
     def __init__(self, paper: Paper, costs: CostModel) -> None:
         self._paper, self._costs = paper, costs
         self._found = dict[tuple[int, int], str]()
+        self._of_positions = has_positions(paper.graph)
 
     def of(self, one: Candidate) -> str:
         """The ways as --layout takes them; "" where they are those of --tp alone, or all of
         them those of dp, or the layout has more axes than dp and tp. A model that has positions is
         cut along these between its layers, which sends as much."""
-        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel or self._has_positions:
+        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel or self._of_positions:
             return ""
         key = one.dp, one.tp
         if key not in self._found:
@@ -53,19 +57,14 @@ class LayerWays:
                 self._found[key] = ""
         return self._found[key]
 
-    @cached_property
-    def _has_positions(self) -> bool:
-        try:
-            self._paper.sharding(Candidate(tp=2, sequence_parallel=True))
-        except ValueError:
-            return False
-        return True
-
     def _search(self, plain: Candidate) -> str:
         prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)
         found, usual = self._paper.fastest_ways(plain, prices.seconds), self._paper.sharding(plain)
-        is_dp = {*found.ways.values()} <= {"samples"}
-        return "" if is_dp or found.ways == usual.ways else as_layout(found.ways)
+        is_dp, nodes = {*found.ways.values()} <= {"samples"}, self._paper.graph.nodes
+        if is_dp or found.ways == usual.ways:
+            return ""
+        free = {layer.path for layer in found.layers if not follows(nodes[layer.node])}
+        return as_layout({path: how for path, how in found.ways.items() if path in free})
 
 
 class _Prices:
@@ -97,11 +96,17 @@ class _Prices:
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
         """Of a node in a step."""
-        follows = choice.output is OF_SAMPLES and not choice.way.rebuilds
-        by_samples = follows or choice.way.pattern.how == "samples"
+        return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
+
+    def _passes(self, k: int, choice: NodeChoice) -> float:
+        how = choice.way.pattern.how
+        if how == SPATIAL.how:
+            return self._whole[k] * _largest_part(choice.bounds)
+        follows_samples = choice.output is OF_SAMPLES and not choice.way.rebuilds
+        if follows_samples or how == "samples":
+            return self._few[k]
         is_cut = choice.bounds or choice.output is not None
-        passes = self._few if by_samples else self._parts if is_cut else self._whole
-        return passes[k] + self._sends(k, choice) + self._of_parameters(choice)
+        return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
         """What ranks send in its passes."""
@@ -120,14 +125,25 @@ class _Prices:
         found, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
-                of_number = self._of_number * (1.0 if cut is None else _largest_part(cut))
+                of_number = self._of_number * (1.0 if cut is None else _largest_part(cut.bounds))
                 found += variables[v].size * (of_number + self._of_term * (cut is TERMS))
         return found
 
 
-def _largest_part(cut: AxisCut) -> float:
+def has_positions(graph: Graph) -> bool:
+    """Whether some layer leaves its output, of (positions, channels), cut along positions."""
+    made = (
+        graph.edges[node.outputs[0]].sample
+        for node in graph.nodes
+        for way in possible(graph, node, (POSITIONS,))
+        if way.output is POSITIONS
+    )
+    return any(len(sample) == 2 for sample in made)
+
+
+def _largest_part(bounds: Bounds) -> float:
     """How much of a tensor the rank has that has most."""
-    return max(b - a for a, b in pairwise(cut.bounds)) / cut.bounds[-1] if cut.bounds else 1.0
+    return max(b - a for a, b in pairwise(bounds)) / bounds[-1] if bounds else 1.0
 
 
 def as_layout(ways: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import Machine, UnitTimes
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.schedules.op import Kind, Op
-from nnmpi.sim.pipeline import Costs, simulate, stage_times
+from nnmpi.sim.pipeline import Costs, run, stage_times
 
 SENDS = (Kind.SEND_F, Kind.SEND_B)
 BACKWARD = (Kind.B, Kind.I, Kind.W)
@@ -116,14 +116,14 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         for s in range(len(stages))
     ]
     links = dict(chain.from_iterable(one.messages.items() for one in found))
-    simulated = simulate(programs, Costs(passes, links=links))
-    ends = [0.0] * len(ranks)
-    for span in simulated.timeline.spans:
+    ends, all_busy = [0.0] * len(ranks), [0.0] * len(ranks)
+    for span in run(programs, Costs(passes, links=links)):
+        all_busy[span.rank] += span.end - span.start
         ends[span.rank] = max(ends[span.rank], span.end)
-    sums = [_exposed(one, simulated.busy[k], costs.exchanges) for k, one in enumerate(found)]
+    sums = [_exposed(*each, costs.exchanges) for each in zip(found, all_busy, strict=True)]
     done = max(end + after for end, after in zip(ends, sums, strict=True))
-    busiest = max(range(len(ranks)), key=lambda k: simulated.busy[k])
-    busy = simulated.busy[busiest]
+    busiest = max(range(len(ranks)), key=all_busy.__getitem__)
+    busy = all_busy[busiest]
     computed = (op for op in programs[busiest] if op.micro >= 0)
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
     last = max(range(len(ranks)), key=lambda k: ends[k] + sums[k])

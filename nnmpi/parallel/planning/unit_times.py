@@ -13,6 +13,8 @@ from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
+from nnmpi.parallel.tensor.choices import cut_of_rows
+from nnmpi.parallel.tensor.patterns import SPATIAL
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
@@ -34,10 +36,11 @@ CutKey: TypeAlias = tuple[int, int, bool, str]
 
 class UnitShare(NamedTuple):
     """How much of the multiplications of a unit the rank does that does most of them, and whether
-    it does them on some of the samples."""
+    it does them on some of the samples, or on some rows of the images."""
 
     share: float
     by_samples: bool
+    by_rows: bool
 
 
 class ModelTimes:
@@ -82,17 +85,16 @@ class ModelTimes:
         """Of parts of units: as measured, with fewer samples, or a share of the whole unit."""
         tp, cp, _, layout = way
         whole, few = self.whole(samples), self.whole(ceil(samples / tp))
+        each = zip(parts, whole, strict=True)
+        cut = shared = [UnitTimes(*(part.share * t for t in times)) for part, times in each]
         if cp == 1 and tp in self._measured:
             cut = _measured(self._measured[tp], samples)
-        else:
-            each = zip(parts, whole, strict=True)
-            cut = [UnitTimes(*(part.share * t for t in times)) for part, times in each]
         if not layout:
             return cut
-        rows = zip(parts, whole, few, cut, strict=True)
+        rows = zip(parts, few, shared, cut, strict=True)
         return [
-            of_few if part.by_samples else of_part if part.share < 1 else of_all
-            for part, of_all, of_few, of_part in rows
+            of_few if part.by_samples else of_rows if part.by_rows or part.share == 1 else of_part
+            for part, of_few, of_rows, of_part in rows
         ]
 
     def whole(self, samples: int) -> list[UnitTimes]:
@@ -146,7 +148,8 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> list[Unit
             for rank in (ranks if branches.nodes else ranks[:1])
         )
         by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
-        found.append(UnitShare(here / whole if whole else 1.0, by_samples))
+        by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
+        found.append(UnitShare(here / whole if whole else 1.0, by_samples, by_rows))
     return found
 
 
@@ -164,6 +167,8 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
     """The bounds of the parts of a node along tp."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
+    if ways.get(node.name) == SPATIAL.how:
+        return next(layer.bounds for layer in sharding.layers if layer.path == node.name)
     outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
     weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     return next((cut.bounds for cut in chain(weights, outputs)), None)
@@ -174,3 +179,11 @@ def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool
     if node.name in ways:
         return ways[node.name] == "samples"
     return OF_SAMPLES in [sharding.edges.get(e) for e in node.outputs[:1]]
+
+
+def _is_by_rows(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """Whether each rank along tp computes a node on some rows of the images."""
+    if node.name in ways:
+        return ways[node.name] == SPATIAL.how
+    cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
+    return any(cut and cut == cut_of_rows(edge, sharding.ranks) for cut, edge in cuts)

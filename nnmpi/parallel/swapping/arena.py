@@ -144,7 +144,8 @@ class Arena:
 
     def trim(self, nbytes: float) -> None:
         """Of memory that no array has any more, no more than this keeps its pages."""
-        _function("trim")(self._handler, max(round(nbytes), 0))
+        with in_one_line(self._nbytes):
+            _function("trim")(self._handler, max(round(nbytes), 0))
 
     def start_write(self, blocks: Blocks) -> None:
         """The system begins to write pages that have changed."""
@@ -167,9 +168,10 @@ class Arena:
         self._each(("start_read", "end_read"), blocks)
 
     def _each(self, names: Iterable[str], blocks: Blocks) -> None:
-        for name in names:
-            for start, end in blocks:
-                _function(name)(self._handler, start, end)
+        with in_one_line(self._nbytes):
+            for name in names:
+                for start, end in blocks:
+                    _function(name)(self._handler, start, end)
 
 
 def measured_disk() -> Disk:

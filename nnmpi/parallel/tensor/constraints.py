@@ -72,8 +72,9 @@ class Constraints(NamedTuple):
         return OF_CHANNELS if "channels" in self.names else self.names
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
-        """Raises ValueError for an axis that no layer has, or of which none is cut."""
-        for name in sorted(self.names):
+        """Raises ValueError for an axis that was asked for and no layer has, or of which none is
+        cut; where seconds count, all are allowed and none is asked for."""
+        for name in sorted(self.names) if self.price is None else ():
             group = OF_CHANNELS if name == "channels" else {name}
             having = [
                 (node, max(axis.size for axis in axes))

@@ -24,13 +24,18 @@ def check_outputs(config: Config) -> None:
     check_differs("save", save, {"data": data})
     if config.trace:
         check_target(config.trace, "write trace")
+    if config.report:
+        check_target(config.report, "write report")
     if config.log:
         check_not_read_only(config.log, "write log")
     others = {"data": data, "save": save, "load": load}
     check_differs("log", config.log, others)
-    check_differs("trace", config.trace, {**others, "log": config.log})
+    others["log"] = config.log
+    check_differs("trace", config.trace, others)
+    check_differs("report", config.report, {**others, "trace": config.trace})
     _refuse_other_kinds(save, "save", "a model", lambda head: head[8:9] == b"{")
     _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
+    _refuse_other_kinds(config.report, "write report", "a page", lambda head: head[:1] == b"<")
     if config.log:
         check_log(config.log, config.append or config.resume or config.elastic)
 

@@ -126,4 +126,4 @@ def as_text(e: Event) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3f}"
+    return f"{1e3 * seconds:z.3f}"

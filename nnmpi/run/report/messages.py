@@ -16,7 +16,7 @@ def _start(e: Event) -> str:
         f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
         f"{e['train_samples']:,} training samples, {e['test_samples']:,} test samples, "
         f"{e['steps']:,} steps",
-        f"on {', '.join(_layout(e))}",
+        f"on {', '.join(ranks_used(e))}",
         e["note"] or "",
         beyond_memory(e["residences"]) if "residences" in e else "",
         _padding(e) if "padding" in e else "",
@@ -106,7 +106,7 @@ def _planned(e: Event) -> Iterator[str]:
     )
 
 
-def _layout(e: Event) -> Iterator[str]:
+def ranks_used(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)

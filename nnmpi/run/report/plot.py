@@ -1,20 +1,18 @@
 """Pictures of training: loss and accuracy of one or several runs, from their logs."""
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nnmpi import cli
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import refusing
+from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.run.report.messages import Event
-from nnmpi.user_files import content, parsed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,12 +35,7 @@ DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # points at most; of more, only the line is drawn
 LARGEST = 1e100  # number that is drawn; one beyond leaves a gap, as one that is infinite
-LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
 LONGEST_NAME = 100  # characters
-
-REMEDY = "name a file that --log has written"
-
-File: TypeAlias = str | os.PathLike[str]
 
 
 class RunLog(NamedTuple):
@@ -208,31 +201,19 @@ def _plain(text: str) -> str:
 
 def read_logs(paths: Sequence[File]) -> list[RunLog]:
     """The runs, each named after its file; after its path where two files have one name."""
-    files = [Path(path) for path in paths]
-    stems = [file.stem for file in files]
-    names = [
-        file.stem if stems.count(file.stem) == 1 else str(file.with_suffix("")) for file in files
-    ]
-    return [run for file, name in zip(files, names, strict=True) for run in read_log(file, name)]
+    pairs = zip(paths, named(paths), strict=True)
+    return [run for file, name in pairs for run in read_log(file, name)]
 
 
-def read_log(file: Path, name: str) -> list[RunLog]:
-    """The runs of a log; its last line may be cut off, as that of a run that was killed.
+def read_log(file: File, name: str) -> list[RunLog]:
+    """The runs of a log that have epochs.
 
-    Of several, which --append has put into one file, each has its number behind its name. A run
-    that goes on counting epochs, as that of another `fit`, is part of the one before.
+    Of several, which --append has put into one file, each has its number behind its name.
     """
-    path = shown(file)
-    text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
+    path, events = shown(file), events_of(file)
     try:
-        *lines, _ = text.decode().split("\n")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a log: it is not text; {REMEDY}") from None
-    events = [_event(path, i, line) for i, line in enumerate(lines, 1)]
-    if not events or events[0]["event"] != "start":
-        raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
-    try:
-        runs = [_run(start, epochs) for start, epochs in _parts(events)]
+        parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
+        runs = [_run(start, epochs) for start, epochs in parts if epochs]
     except KeyError as error:
         raise ValueError(f"{path} is not a log: its events lack {error}; {REMEDY}") from None
     except (OverflowError, TypeError, ValueError) as error:
@@ -241,22 +222,8 @@ def read_log(file: Path, name: str) -> list[RunLog]:
     if not runs:
         last = events[-1]["event"]
         raise ValueError(f"log {path} has no epoch yet: its last event is {last!r:.20}")
-    if len(runs) == 1:
-        return [runs[0]._replace(name=name)]
-    return [run._replace(name=f"{name} ({i})") for i, run in enumerate(runs, 1)]
-
-
-def _parts(events: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
-    """The start and the epochs of each run that has epochs."""
-    parts: list[tuple[Event, list[Event]]] = []
-    for event in events:
-        if event["event"] == "start":
-            start = event
-        elif event["event"] == "epoch":
-            if not parts or event["epoch"] <= parts[-1][1][-1]["epoch"]:
-                parts.append((start, []))
-            parts[-1][1].append(event)
-    return parts
+    names = numbered(name, len(runs))
+    return [run._replace(name=one) for one, run in zip(names, runs, strict=True)]
 
 
 def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
@@ -266,13 +233,3 @@ def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
     numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
     drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
     return RunLog("", f"{start['model']} on {start['data']}", drawable)
-
-
-def _event(path: str, number: int, line: str) -> Event:
-    try:
-        event = parsed(json.loads, line)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        raise ValueError(f"{path} is not a log: line {number} is no event in JSON; {REMEDY}")
-    return event

@@ -87,7 +87,7 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
     """What --layout says of ranks along tp; with a price all ways may be."""
     if price is not None:
-        return Constraints(frozenset({"batch", "channels"}), price=price)
+        return Constraints(frozenset({"batch", "channels", "rows"}), price=price)
     if config.layout is None:
         return UNCONSTRAINED
     said = terms.layout(config.layout)

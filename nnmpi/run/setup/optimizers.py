@@ -34,7 +34,7 @@ def schedule_of(
 
 def _checked(name: str, function: Any) -> Any:
     if not callable(function) or isinstance(function, type | Optimizer):
-        raise ValueError(f"{name} is {function!r:.60}: give a function (see docs/library.md)")
+        raise ValueError(f"{name} is {function!r:.60}: give a function (see docs/optimizers.md)")
     return function
 
 

@@ -12,17 +12,18 @@ kind of pass, and the median time of the messages whose receivers were waiting a
 """
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi.config import Config
+from nnmpi.drawing.timeline import Span
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.recording import COMPUTE, EVALUATION, KINDS, PASSES, WAITS, which
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.pipeline import SCHEDULES
-from nnmpi.sim.pipeline import Costs, simulate
+from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
 
@@ -63,27 +64,35 @@ def seconds(rows: np.ndarray) -> Seconds:
     return Seconds(*map(float, (computing, communicating, waiting, other)))
 
 
-def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> dict[str, dict[str, float]]:
-    """The bubble of all pipelines for the last event, if there is one and a step was recorded."""
+Bubble: TypeAlias = dict[str, dict[str, float]]
+
+
+def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
+    """The bubble of all pipelines for the last event, if there is one and a step was recorded; a
+    simulated step of all ranks, unless steps overlap."""
     p = mesh.axes["pp"]
     if p == 1:
-        return {}
-    measured, simulated = np.zeros(2), np.zeros(2)  # idle and computing
+        return {}, []
+    measured, simulated, spans = np.zeros(2), np.zeros(2), list[Span]()  # idle and computing
+    overlap = SCHEDULES[config.schedule].update_each
     for ranks in mesh.groups("pp"):
         rows = table[np.isin(table["rank"], ranks)]
         send = _message(rows)
         alike = defaultdict(list)  # steps by their number of micro-batches
-        for step in _steps(rows, SCHEDULES[config.schedule].update_each):
+        for step in _steps(rows, overlap):
             alike[1 + int(step["micro"].max())].append(step)
         for m, steps in alike.items():
             for step in steps:
                 makespan = step["ended"].max() - step["began"].min()
                 measured += _idle_and_computing(p, makespan, step["net"].sum())
-            simulated += len(steps) * _simulated(config, p, m, np.concatenate(steps), send)
+            found = _simulated(config, p, m, np.concatenate(steps), send)
+            simulated += len(steps) * _idle_and_computing(p, found.makespan, sum(found.busy))
+            if m == max(alike, key=lambda m: len(alike[m])) and not overlap:
+                spans += [span._replace(rank=ranks[span.rank]) for span in found.timeline.spans]
     if not measured.any():
-        return {}
+        return {}, []
     sums = {"measured": measured, "simulated": simulated}
-    return {"bubble": {name: float(idle / busy) for name, (idle, busy) in sums.items()}}
+    return {"bubble": {name: float(idle / busy) for name, (idle, busy) in sums.items()}}, spans
 
 
 def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray:
@@ -108,7 +117,7 @@ def _message(rows: np.ndarray) -> float:
     return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
 
 
-def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> np.ndarray:
+def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> Simulation:
     """A step that takes the mean time of these for each kind of pass."""
 
     def mean(*kinds: str, stage: int | None = None) -> float:
@@ -122,5 +131,4 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
         for s in range(stages)
     ]
     plan = programs(SCHEDULES[config.schedule], p, m, stages // p, config.recompute)
-    result = simulate(plan, Costs(times, send, mean("UPDATE")))
-    return _idle_and_computing(p, result.makespan, sum(result.busy))
+    return simulate(plan, Costs(times, send, mean("UPDATE")))

@@ -68,9 +68,10 @@ class Tracer:
         if not gathered or path is None:
             return {}
         table = traced(gathered, mesh)
-        known = {"file": path, **facts(table), **bubble(table, mesh, self._config)}
+        of_pipelines, simulated = bubble(table, mesh, self._config)
+        known = {"file": path, **facts(table), **of_pipelines}
         try:
-            write(path, table, works, mesh, known)
+            write(path, table, works, mesh, {**known, "simulated": simulated})
         except OSError as error:
             raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "

@@ -61,6 +61,12 @@ def simulate(
     return done
 
 
+def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
+    """The steps of p workers, between which a worker waits."""
+    spans = tuple(Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in done)
+    return Timeline(spans, p, title)
+
+
 # ---- theory: the time in which the workers compute one gradient each, over a long run
 
 
@@ -153,7 +159,7 @@ def run(options: argparse.Namespace) -> Any:
     if options.json:
         return records
     drawn = f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
-    if max(timeline.end for timeline in timelines) <= WIDTH:
+    if max(one.end for one in timelines) <= WIDTH:
         drawn = draw(timelines)
     return f"{heading}\n{_table(records, timelines)}\n\n{drawn}"
 
@@ -187,21 +193,20 @@ def _simulated(
         }
         label = f"{name} {staleness}" if "{}" in mode.about else name
         title = f"{label}: {mode.about.format(plural(staleness, 'step'))}"
-        spans = tuple(Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in done)
-        yield record, Timeline(spans, p, title)
+        yield record, timeline(done, p, title)
 
 
 def _table(records: Sequence[Record], timelines: Sequence[Timeline]) -> str:
     rows = [["", "time", "speed over bsp", "in theory", "waiting", "mean staleness", "largest"]]
-    for r, timeline in zip(records, timelines, strict=True):
-        busy = sum(span.end - span.start for span in timeline.spans)
+    for r, drawn in zip(records, timelines, strict=True):
+        busy = sum(span.end - span.start for span in drawn.spans)
         rows.append(
             [
-                timeline.title.split(":")[0],
+                drawn.title.split(":")[0],
                 f"{r['time']:.4g}",
                 f"{r['speed_over_bsp']:.2f}",
                 f"{r['speed_over_bsp_in_theory']:.2f}",
-                f"{1 - busy / (timeline.ranks * r['time']):.0%}",
+                f"{1 - busy / (drawn.ranks * r['time']):.0%}",
                 f"{r['mean_staleness']:.1f}",
                 f"{r['largest_staleness']}",
             ]

@@ -58,6 +58,7 @@ class TraceFile(NamedTuple):
     steps: dict[int, list[Span]]
     background: dict[int, list[Span]]  # what went on beside those
     ranks: int
+    simulated: tuple[Span, ...] = ()  # a step of a pipeline, in seconds
 
     @classmethod
     def read(cls, path: Path) -> "TraceFile":
@@ -66,7 +67,8 @@ class TraceFile(NamedTuple):
         fewer = "trace fewer steps or fewer ranks"
         text = content(path, name, LONGEST_FILE, "name another file", fewer)
         try:
-            events = parsed(json.loads, text.decode())["traceEvents"]
+            found = parsed(json.loads, text.decode())
+            events, about = found["traceEvents"], found.get("otherData", {})
             steps = defaultdict[int, list[Span]](list)
             background = defaultdict[int, list[Span]](list)
             for event in events:
@@ -74,7 +76,8 @@ class TraceFile(NamedTuple):
                     step = _below(LARGEST, event["args"]["step"], "step")
                     span = _event(event, len(events))
                     (background if span.kind == BACKGROUND else steps)[step].append(span)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            simulated = tuple(_simulated(row, len(events)) for row in about.get("simulated", ()))
+        except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(
                 f"{name} is not a trace of nnmpi ({type(error).__name__}: {shown(error)}); name a "
                 "file of python -m nnmpi.train --trace"
@@ -83,7 +86,7 @@ class TraceFile(NamedTuple):
             raise ValueError(f"{name} has no complete step; trace a longer run")
         of_steps = (*steps.values(), *background.values())
         ranks = 1 + max(span.rank for spans in of_steps for span in spans)
-        return cls(path, dict(steps), dict(background), ranks)
+        return cls(path, dict(steps), dict(background), ranks, simulated)
 
     def median_step(self) -> int:
         """The step whose time is in the middle."""
@@ -123,16 +126,28 @@ def _event(event: dict[str, Any], ranks: int) -> Span:
 
     Raises KeyError, TypeError, ValueError or OverflowError if it is not one of nnmpi.
     """
-    args, kind = event["args"], str(event["cat"])
-    rank = _below(ranks, event["pid"], "rank")
-    stage = _below(LARGEST, args.get("stage", 0), "stage")
-    micro = _below(LARGEST, args["micro"], "micro-batch") if "micro" in args else -1
-    start, duration = float(event["ts"]), float(event["dur"])
-    if not (abs(start) < LATEST and 0 <= duration < LATEST):
-        raise ValueError(f"an event from {start:g} for {duration:g} microseconds")
-    if not kind.isprintable() or len(kind) > LONGEST_KIND:
-        raise ValueError(f"the category {kind!r:.60} of {len(kind):,} characters")
-    return Span(rank, kind, micro, stage, round(start, 3), round(start + duration, 3))
+    args, start, duration = event["args"], float(event["ts"]), float(event["dur"])
+    at = event["pid"], str(event["cat"]), args.get("micro", -1), args.get("stage", 0)
+    return _checked(Span(*at, round(start, 3), round(start + duration, 3)), ranks)
+
+
+def _simulated(row: Sequence[Any], ranks: int) -> Span:
+    """A span as the file has it, in seconds."""
+    rank, kind, micro, stage, start, end = row
+    return _checked(Span(rank, str(kind), micro, stage, float(start), float(end)), ranks)
+
+
+def _checked(span: Span, ranks: int) -> Span:
+    """The span; raises ValueError if it is not one of nnmpi."""
+    if not (abs(span.start) < LATEST and span.start <= span.end < 2 * LATEST):
+        raise ValueError(f"an event from {span.start:g} for {span.end - span.start:g}")
+    if not span.kind.isprintable() or len(span.kind) > LONGEST_KIND:
+        raise ValueError(f"the category {span.kind!r:.60} of {len(span.kind):,} characters")
+    return span._replace(
+        rank=_below(ranks, span.rank, "rank"),
+        micro=_below(LARGEST + 1, span.micro + 1, "micro-batch") - 1,
+        stage=_below(LARGEST, span.stage, "stage"),
+    )
 
 
 def _below(end: int, value: Any, what: str) -> int:

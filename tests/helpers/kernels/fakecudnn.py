@@ -1,14 +1,15 @@
 """A module that stands for cuDNN's front end: graphs are checked, and carried out in NumPy.
 
-`install` puts it in the place of `cudnn`, and gives the stand-in a stream and a device. A graph
-reads and writes memory at the addresses that it gets, with the sizes and strides that its tensors
-were declared with: a wrong stride, name or address gives wrong numbers or an error.
+`install` puts it in the place of `cudnn`. A graph reads and writes memory at the addresses that it
+gets, with the sizes and strides that its tensors were declared with: a wrong stride, name or
+address gives wrong numbers or an error. It declines attention that cuDNN declines.
 """
 
 import ctypes
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,8 @@ import strictarray
 
 from nnmpi.cuda import cudnn
 
-STREAM = 77
 WORKSPACE = 48
-DTYPES = {"FLOAT": "float32", "HALF": "float16"}
+DTYPES = {"FLOAT": "float32", "HALF": "float16", "BFLOAT16": "bfloat16"}
 
 
 class NotSupportedError(Exception):
@@ -33,6 +33,10 @@ class Tensor:
     def __init__(self, dim: Sequence[int] = (), stride: Sequence[int] = (), **named: Any) -> None:
         self.dim, self.stride, self.data_type = dim, stride, named.get("data_type")
         self.is_output = False
+
+    def set_uid(self, value: int) -> "Tensor":
+        self.uid = value
+        return self
 
     def set_output(self, value: bool) -> "Tensor":
         self.is_output = value
@@ -54,6 +58,7 @@ class Tensor:
         """The array in memory."""
         assert type(address) is int
         dtype = np.dtype(DTYPES[str(self.data_type)])
+        assert address % cudnn.ALIGNED == 0 or dtype.itemsize == 4
         numbers = 1 + sum((n - 1) * s for n, s in zip(self.dim, self.stride, strict=True))
         memory = (ctypes.c_byte * (numbers * dtype.itemsize)).from_address(address)
         strides = [s * dtype.itemsize for s in self.stride]
@@ -61,7 +66,7 @@ class Tensor:
 
 
 class Graph:
-    """pygraph: one convolution."""
+    """pygraph: one convolution, or attention."""
 
     STEPS = ("validate", "build_operation_graph", "create_execution_plans", "check_support")
 
@@ -83,14 +88,34 @@ class Graph:
         return self._convolution("wgrad", image, Tensor(), loss, ends)
 
     def _convolution(self, kind: str, x: Tensor, w: Tensor, y: Tensor, ends: Any) -> Tensor:
-        self.kind, self.tensors, self.ends = kind, (x, w, y), ends
+        self.kind, self.tensors = kind, (x, w, y)
+        self.compute = partial(convolve, kind, **ends)
+        assert min(map(min, ends.values())) >= 0
         assert ends.keys() == {"pre_padding", "post_padding", "stride", "dilation"}
         return {"fprop": y, "dgrad": x, "wgrad": w}[kind]
 
+    def sdpa(self, *, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        assert how.keys() == {"name", "generate_stats", "attn_scale", "use_causal_mask"}
+        assert how["generate_stats"]
+        self.kind, self.tensors = "sdpa", (q, k, v, Tensor(), Tensor())
+        self.compute = partial(attend, scale=how["attn_scale"], causal=how["use_causal_mask"])
+        return self.tensors[3], self.tensors[4]
+
+    def sdpa_backward(
+        self, *, q: Tensor, k: Tensor, v: Tensor, o: Tensor, dO: Tensor, stats: Tensor, **how: Any
+    ) -> list[Tensor]:
+        deterministic = how.pop("use_deterministic_algorithm")
+        assert deterministic
+        assert how.keys() == {"name", "attn_scale", "use_causal_mask"}
+        found = [Tensor() for _ in range(3)]
+        self.kind, self.tensors = "sdpa_backward", (q, k, v, o, stats, dO, *found)
+        self.compute = partial(look_back, scale=how["attn_scale"], causal=how["use_causal_mask"])
+        return found
+
     def validate(self) -> None:
-        assert sum(t.is_output for t in self.tensors) == 1
+        outputs = {"sdpa": 2, "sdpa_backward": 3}.get(self.kind, 1)
+        assert sum(t.is_output for t in self.tensors) == outputs
         assert all(len(t.dim) == len(t.stride) == 4 for t in self.tensors)
-        assert all(min(ends) >= 0 for ends in self.ends.values())
         self.done.append("validate")
 
     def build_operation_graph(self) -> None:
@@ -107,6 +132,10 @@ class Graph:
     def check_support(self) -> None:
         if self.kind in self.fake.unsupported:
             raise NotSupportedError("no engine")
+        if self.kind.startswith("sdpa") and any(t.dim[3] % 8 for t in self.tensors[:3]):
+            raise NotSupportedError("hidden_dim should be multiple of 8")
+        if self.kind.startswith("sdpa") and any(t.stride[3] != 1 for t in self.tensors):
+            raise NotSupportedError("The stride for the last dimension should be 1")
         self.done.append("check_support")
 
     def build_plans(self) -> None:
@@ -116,14 +145,16 @@ class Graph:
     def get_workspace_size(self) -> int:
         return WORKSPACE
 
-    def execute(self, pack: dict[Tensor, int], workspace: int, *, handle: Any) -> None:
+    def execute(
+        self, pack: list[int], workspace: int, *, handle: Any, tensor_uids: tuple[int, ...]
+    ) -> None:
         assert self.done[-1] == "build_plans"
         assert handle is self.handle
-        assert handle.stream == STREAM
+        assert handle.stream == strictarray.cuda.get_current_stream().ptr
         ctypes.memset(workspace, 0xFF, WORKSPACE)
-        assert set(pack) == set(self.tensors)
-        x, w, y = (t.at(pack[t]) for t in self.tensors)
-        convolve(self.kind, x, w, y, **self.ends)
+        assert tensor_uids == (*sorted(t.uid for t in self.tensors),)
+        places = dict(zip(tensor_uids, pack, strict=True))
+        self.compute(*(t.at(places[t.uid]) for t in self.tensors))
         self.fake.executed.append(self.kind)
 
 
@@ -166,6 +197,46 @@ def convolve(
         w[...] = total
 
 
+def probabilities(
+    q: np.ndarray, k: np.ndarray, scale: float, causal: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of q (N, H, T, D) and k (N, H, S, D), and the logarithm of their sums (N, H, T, 1)."""
+    s = q @ k.swapaxes(-1, -2) * scale
+    if causal:
+        s[..., ~np.tri(*s.shape[-2:], dtype=bool)] = -np.inf
+    largest = s.max(-1, keepdims=True)
+    lse = largest + np.log(np.exp(s - largest).sum(-1, keepdims=True))
+    return np.exp(s - lse), lse
+
+
+def of_each_head(a: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Keys or values in float64, repeated for the queries that share them."""
+    return np.repeat(a.astype("float64"), like.shape[1] // a.shape[1], axis=1)
+
+
+def attend(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, y: np.ndarray, lse: np.ndarray, **how: Any
+) -> None:
+    p, lse[...] = probabilities(q.astype("float64"), of_each_head(k, q), **how)
+    y[...] = p @ of_each_head(v, q)
+
+
+def look_back(*arrays: np.ndarray, scale: float, causal: bool) -> None:
+    """From q, k, v, y, lse and dy: write dq, dk and dv."""
+    q, k, v, y, lse, dy, dq, dk, dv = arrays
+    q, y, dy = (a.astype("float64") for a in (q, y, dy))
+    K, V = of_each_head(k, q), of_each_head(v, q)
+    s = q @ K.swapaxes(-1, -2) * scale
+    if causal:
+        s[..., ~np.tri(*s.shape[-2:], dtype=bool)] = -np.inf
+    p = np.exp(s - lse)
+    ds = p * (dy @ V.swapaxes(-1, -2) - (dy * y).sum(-1, keepdims=True)) * scale
+    dq[...] = ds @ K
+    for d, found in ((dk, ds.swapaxes(-1, -2) @ q), (dv, p.swapaxes(-1, -2) @ dy)):
+        N, H, S, D = found.shape
+        d[...] = found.reshape(N, d.shape[1], H // d.shape[1], S, D).sum(2)
+
+
 class Fake:
     """The module; what was built and carried out."""
 
@@ -206,11 +277,6 @@ def forget() -> None:
 @contextmanager
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     fake = Fake()
-    device = SimpleNamespace(
-        get_current_stream=lambda: SimpleNamespace(ptr=STREAM),
-        runtime=SimpleNamespace(getDevice=lambda: 0),
-    )
-    monkeypatch.setattr(strictarray, "cuda", device, raising=False)
     monkeypatch.setitem(sys.modules, "cudnn", fake)
     forget()
     yield fake

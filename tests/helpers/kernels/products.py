@@ -47,21 +47,21 @@ def whole(rng: Rng, shape: Any, dtype: Any) -> np.ndarray:
 
 
 def outputs_of(rng: Rng, S: tuple[int, ...], pool: bool, dtype: Any) -> list[Any]:
-    """y, left and upper, bias and zero: what a convolution writes, and what it adds."""
-    masks = [np.zeros((2, *S), bool), np.zeros(S, bool)] if pool else [None, None]
+    """y and largest, bias and zero: what a convolution writes, and what it adds."""
+    largest = np.zeros(S, "uint8") if pool else None
     row = S[2] * S[3]
     bias = one_of(rng, None, np.tile(whole(rng, S[3], dtype), S[2]))
-    return [np.zeros(S, dtype), *masks, bias, one_of(rng, None, np.zeros(row, dtype))]
+    return [np.zeros(S, dtype), largest, bias, one_of(rng, None, np.zeros(row, dtype))]
 
 
 def gradient_of(rng: Rng, S: tuple[int, ...], pool: bool, dtype: Any) -> list[Any]:
-    """g, y, left and upper, and db: what comes back."""
+    """g, y, largest, and db: what comes back."""
     n, h, w, O = S
     g, y = whole(rng, S, dtype), one_of(rng, None, whole(rng, S, dtype))
     if rng.random() < 0.3:
         g = whole(rng, (n, O, h, w), dtype).transpose(0, 2, 3, 1)
-    masks = [rng.random((2, *S)) < 0.5, rng.random(S) < 0.5] if pool else [None, None]
-    return [g, y, *masks, one_of(rng, None, whole(rng, O, dtype))]
+    largest = rng.integers(0, 4, S, "uint8") if pool else None
+    return [g, y, largest, one_of(rng, None, whole(rng, O, dtype))]
 
 
 def tiled(rng: Rng, dtype: Any) -> tuple[np.ndarray, tuple[int, ...], bool]:

@@ -32,6 +32,7 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.parallel.tensor.patterns import TOKENS
+from nnmpi.run.footprint import less, sent_along
 
 Options = dict[str, Any]
 
@@ -74,27 +75,6 @@ def communicators(monkeypatch: Any) -> Iterator[Made]:
         yield made
 
 
-def sent_along(trainer: Trainer, made: list[Comm]) -> Traffic:
-    """What this rank has sent so far, by axis."""
-    layout = trainer.strategy.layout
-    along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
-    names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
-    found = dict.fromkeys(TRAFFIC, Sent())
-    for comm in dict.fromkeys(made):
-        axis = next(
-            (
-                a
-                for a, name in names.items()
-                if comm.name == name or comm.name.startswith(f"{name}/")
-            ),
-            "dp" if comm.name.startswith(f"{layout.all.name}/") else None,
-        )
-        if axis is not None and comm.size > 1:
-            ledger = comm.ledger
-            found[axis] += Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
-    return found
-
-
 def holds_and_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
     """Memory and messages of a step exactly, activations within 5%; where tokens go to some of the
     experts on other ranks, what is said of messages along tp and of activations is the most."""
@@ -127,12 +107,9 @@ def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Traine
     for _ in range(3):  # the first step has what the next ones need no more
         next(steps)
         _complete(trainer)
-        before, after = after, sent_along(trainer, made.here)
+        before, after = after, sent_along(trainer.strategy.layout, made.here)
     expected = traffic(a, comm.rank, a.config.batch_size)
-    found = {
-        axis: Sent(now.bytes - before[axis].bytes, now.messages - before[axis].messages)
-        for axis, now in after.items()
-    }
+    found = dict(less(after, before))
     if is_routed(a):
         tp, most = found["tp"], expected["tp"]
         assert 0 < tp.bytes <= most.bytes, f"rank {comm.rank} sends {tp}, more than {most}"

@@ -4,8 +4,9 @@ import pytest
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.config import Config
-from nnmpi.parallel.planning.explain import as_traced, parts_of_step
+from nnmpi.parallel.planning.explain import HIDDEN, as_traced, parts_of_step
 from nnmpi.parallel.planning.step_time import step_time
+from nnmpi.run.planning.explained import as_text
 
 CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800", batch_size=32)
 GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
@@ -31,3 +32,9 @@ def test_the_parts_of_a_term_add_up_to_it(config: Config, options: dict[str, obj
         assert sum(found) == pytest.approx(seconds, abs=1e-12), term
     traced = as_traced(there.costs, step)
     assert sum(traced.values()) == pytest.approx(step.time.seconds)
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    part = {"what": HIDDEN, "term": "sums", "times": 1, "seconds": -1e-7}
+    event = {"layout": "--dp 2", "seconds": 1.0, "parts": [part], "traced": []}
+    assert "-0.000" not in as_text(event)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.planning import SLOW_LINKS, planning
+from helpers.planning import SLOW_LINKS, measured, planning
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.collective import Collective
@@ -16,8 +16,8 @@ from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
 from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES
-from nnmpi.parallel.planning.layer_ways import LayerWays, as_layout
-from nnmpi.parallel.planning.machine import TYPICAL, Curve
+from nnmpi.parallel.planning.layer_ways import LayerWays, as_layout, has_positions
+from nnmpi.parallel.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.search import Search
 from nnmpi.parallel.planning.step_time import step_time
 from nnmpi.parallel.refusals import PLANNED
@@ -30,6 +30,9 @@ MODELS = {
     "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
     "tp is far": Config(model="mlp:784-256-256-10", data=IMAGES, batch_size=32, order="dp,tp,pp"),
     "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
+    "large images": Config(
+        model="helpers.planning:large_stem", data="synthetic:1x128x128:10:64", batch_size=3
+    ),
 }
 CURVES = TYPICAL._replace(
     sums={curve_name(Collective.ALL_REDUCE, IN_PLACE, p): Curve(((1.0, 1e-3),)) for p in (2, 4)}
@@ -42,6 +45,7 @@ CASES = {
     "16 bits": ("halves", 4, 2, SLOW_LINKS),
     "another order": ("tp is far", 8, 2, TYPICAL),
     "sequences": ("gpt", 2, 2, SLOW_LINKS),
+    "rows of images": ("large images", 4, 2, TYPICAL),
 }
 
 
@@ -189,6 +193,42 @@ def test_the_fastest_ways_are_faster_than_those_by_bytes() -> None:
         for text in (ways, "")
     ]
     assert both[0] < both[1]
+
+
+def test_large_images_are_cut_by_rows() -> None:
+    """Where a batch has too few samples for dp; a pooling follows the layers around it."""
+    one = replace(MODELS["large images"], batch_size=1)
+    (best, *_) = planning(one, 2).searcher().search().best
+    assert best.layout.layout == "0=spatial,3=spatial,4=spatial,8=column"
+    there = planning(one, 2)
+    a = there.paper.arranged(best.layout)
+    rows = {layer.path: layer.bounds for layer in a.sharding.layers if layer.how == "spatial"}
+    first, behind = (0, 64, 128), (0, 32, 64)
+    assert rows == {"0": first, "2": first} | dict.fromkeys("346", behind)
+
+
+def test_units_by_rows_take_a_share_of_the_whole_where_columns_were_measured() -> None:
+    config = replace(MODELS["large images"], batch_size=1)
+    machine = measured(config, TYPICAL, UnitTimes(4.0, 4.0, 4.0))
+    (whole,) = machine.models
+    columns = {1: [UnitTimes(3.0, 3.0, 3.0)] * len(whole.units[1])}
+    there = planning(
+        config,
+        2,
+        machine=machine._replace(
+            models=(whole, MeasuredModel(whole.graph, 2, whole.dtype, columns))
+        ),
+    )
+    one = Candidate(tp=2, layout="0=spatial,3=spatial,4=spatial,8=column")
+    found = there.costs.model.of(there.paper.sharding(one), one, 1)
+    assert [t.forward for t in found] == [2.0, 2.0, 2.0, 2.0, 2.0, 4.0, 3.0]
+
+
+def test_only_models_of_positions_are_cut_along_these() -> None:
+    """Whatever refuses to cut one of them: here one head among two ranks."""
+    of = {name: has_positions(planning(config, 2).paper.graph) for name, config in MODELS.items()}
+    assert of == dict.fromkeys(MODELS, False) | {"gpt": True}
+    assert has_positions(planning(replace(MODELS["gpt"], model="gpt:2x1x16"), 2).paper.graph)
 
 
 def test_layers_that_differ_in_a_number_are_named_together() -> None:

@@ -196,7 +196,7 @@ def test_what_no_other_rank_has_is_in_the_event() -> None:
 
 
 def test_what_moves_is_what_the_page_shows() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "running.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "dry-run.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"simulate layout ([^`]*--from[^`]*)```", page)
     command, wanted = block.replace("\\\n", "").split("\n...\n")
     assert layout(command).endswith(wanted.rstrip("\n"))

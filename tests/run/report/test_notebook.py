@@ -70,6 +70,12 @@ def test_a_graph_and_an_arrangement() -> None:
     assert words(arrangement)[:2] == ["gpt:2x2x32 on 1 rank", "stage 0: rank 0"]
 
 
+def test_a_layout_on_paper() -> None:
+    assert words(notebook.layout(Config(**GPT, pp=2), 4))[0] == "gpt:2x2x32 on 4 ranks"
+    with pytest.raises(ValueError, match="does not fit 5 ranks"):
+        notebook.layout(Config(**GPT, pp=2), 5)
+
+
 def test_a_run_and_its_trace(tmp_path: Path) -> None:
     log, trace = tmp_path / "run.jsonl", tmp_path / "trace.json"
     config = Config(model="iris-mlp", data="iris", epochs=2, log=str(log), trace=str(trace))
@@ -98,7 +104,8 @@ def has_mpirun() -> None:
 
 @pytest.mark.usefixtures("has_mpirun")
 def test_a_cell_on_ranks(capfd: pytest.CaptureFixture[str]) -> None:
-    ranks("3", "print(comm.rank, 'of', comm.size)\nprint('twice')")
+    code = "import sys\nprint(comm.rank, 'of', comm.size)\nprint('twice' + sys.stdin.read())"
+    ranks("3", code)  # no rank waits for input
     said = [f"rank {r} | {line}" for r in range(3) for line in (f"{r} of 3", "twice")]
     assert capfd.readouterr() == ("\n".join([*said, ""]), "")
 
@@ -127,14 +134,15 @@ def test_in_ipython(tmp_path: Path) -> None:
     code = "from IPython.core.interactiveshell import InteractiveShell as S\ns = S.instance()\n"
     code += f"for c in {json.dumps(cells)}: print(s.run_cell(c).success)\n"
     code += "from nnmpi.schedules.pipeline import SCHEDULES as P\n"
-    code += "print(*s.display_formatter.format(P['1f1b'])[0])"
+    code += "shown = s.display_formatter.format(P['1f1b'])[0]\n"
+    code += "print(*shown)\nprint(shown['text/plain'])"
     env = {**os.environ, "IPYTHONDIR": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
     )
     lines = run.stdout.splitlines()
     assert lines[:4] == ["True", "rank 0 | 0", "rank 1 | 1", "True"]
-    assert lines[-2:] == ["False", "text/plain image/svg+xml"]
+    assert lines[-3:] == ["False", "text/plain image/svg+xml", "<Schedule>"]
     assert "%%ranks x: write a number of ranks, as %%ranks 4\n" in run.stdout + run.stderr
     assert "Traceback" not in run.stdout + run.stderr
     assert nnmpi.load_ipython_extension is notebook.load_ipython_extension

@@ -194,7 +194,7 @@ def test_what_no_axis_can_show_is_a_gap(
 
 
 def test_a_log_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.run.report.plot.LONGEST_LOG", 1000)
+    monkeypatch.setattr("nnmpi.run.report.log_file.LONGEST_LOG", 1000)
     with refused("log /dev/zero is longer than 1,000 bytes"):
         read_logs(["/dev/zero"])
 

@@ -149,7 +149,7 @@ def test_the_bubble_of_a_pipeline_on_time_is_that_of_the_simulator() -> None:
             first.add("B", at + 5 + 2 * k, at + 7 + 2 * k, m)
     found = traced([first.events, second.events], TWO)
     config = Config(pp=2, micro_batches=2, schedule="gpipe")
-    known = bubble(found, TWO, config)["bubble"]
+    known = bubble(found, TWO, config)[0]["bubble"]
     assert known == pytest.approx({"measured": 0.5, "simulated": 0.5})
 
 

@@ -21,8 +21,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from strictarray._counting import note
+from strictarray.cuda import cublas
 
-__all__ = ["Device", "Event", "Stream", "alloc_pinned_memory", "get_current_stream"]
+__all__ = [
+    "Device",
+    "Event",
+    "Stream",
+    "alloc_pinned_memory",
+    "cublas",
+    "get_cublas_handle",
+    "get_current_stream",
+]
 
 POISON = 0xFF
 
@@ -191,6 +200,10 @@ def get_current_stream() -> Stream:
     return Stream.null
 
 
+def get_cublas_handle() -> int:
+    return cublas.HANDLE
+
+
 pinned: list[int] = []
 """The bytes of each piece of pinned memory that was taken."""
 
@@ -229,6 +242,12 @@ class Device:
 
 
 class runtime:  # noqa: N801 (CuPy's name)
+    CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = cublas.TYPES
+
+    @staticmethod
+    def getDevice() -> int:  # noqa: N802 (CuPy's name)
+        return _current.device
+
     @staticmethod
     def getDeviceCount() -> int:  # noqa: N802 (CuPy's name)
         return _machine["devices"]

@@ -61,8 +61,10 @@ class Collective:
     def __init__(self, comm: "NcclCommunicator", call: Call, send: int, receive: int) -> None:
         self._meeting, self._number = comm.meeting, comm.next_call()
         self._call, self._size, self._rank = call, comm.size, comm.rank
-        given = memory(send, call.count, call.dtype).copy()
-        self._target = memory(receive, call.count, call.dtype)
+        many = {"reduceScatter": (self._size, 1), "allGather": (1, self._size)}
+        sent, received = many.get(call.name, (1, 1))
+        given = memory(send, sent * call.count, call.dtype).copy()
+        self._target = memory(receive, received * call.count, call.dtype)
         if call.name != "reduce" or comm.rank == call.root:
             self._target.view(np.uint8)[...] = 0xFF
         with self._meeting.arrived:
@@ -91,6 +93,10 @@ class Collective:
         name, root = self._call.name, self._call.root
         if name == "broadcast":
             return given[root]
+        if name == "allGather":
+            return np.concatenate(given)
+        if name == "reduceScatter":
+            return np.sum(given, axis=0).reshape(self._size, -1)[self._rank]
         return np.sum(given, axis=0) if name == "allReduce" or self._rank == root else None
 
 
@@ -126,6 +132,14 @@ class NcclCommunicator:
 
     def broadcast(self, send: int, receive: int, count: int, dtype: int, root: int, stream: int):
         self._add(Call("broadcast", count, dtype, root), send, receive, stream)
+
+    def reduceScatter(  # noqa: N802 (CuPy's name)
+        self, send: int, receive: int, count: int, dtype: int, op: int, stream: int
+    ):
+        self._add(Call("reduceScatter", count, dtype), send, receive, stream)
+
+    def allGather(self, send: int, receive: int, count: int, dtype: int, stream: int):  # noqa: N802
+        self._add(Call("allGather", count, dtype), send, receive, stream)
 
     def _add(self, call: Call, send: int, receive: int, stream: int) -> None:
         from strictarray.cuda import Stream

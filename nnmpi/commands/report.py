@@ -1,0 +1,48 @@
+"""The command `python -m nnmpi.report`: a page of runs, for browsers, from their logs and traces.
+
+Exit status: 0 written, 1 the file could not be written, 2 unusable arguments, 130 Ctrl-C.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnmpi import cli
+from nnmpi.run.page.page import write
+from nnmpi.run.page.sources import Source, logs_of
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    p = cli.Parser(
+        prog="python -m nnmpi.report",
+        description="Write a page of one or several runs, which browsers show without a network.",
+        allow_abbrev=False,
+    )
+    add_files(p)
+    p.add_argument("--out", default="run.html", metavar="FILE", help="(default run.html)")
+    return p
+
+
+def add_files(p: argparse.ArgumentParser) -> None:
+    """The files of which pages are made."""
+    text = "a file of --log; behind it, those of --trace of its last run"
+    p.add_argument("files", nargs="+", metavar="FILE", help=text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+
+    def command() -> int:
+        given = parser().parse_args(arguments)
+        sources = [Source(file) for file in given.files]
+        for source in sources:
+            source.read()
+        write(Path(given.out), logs_of(sources))
+        return 0
+
+    return cli.run("nnmpi.report", command)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

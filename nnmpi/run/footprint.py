@@ -1,0 +1,78 @@
+"""Footprint: what a rank sends in a step, and how its process has grown: beside what was predicted.
+
+Counted is the first step over a whole batch that follows another one in its epoch, from the end of
+that one to its own end.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from nnmpi.comm import Comm
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic
+from nnmpi.parallel.layout import Layout
+from nnmpi.run.report import Event
+
+PROCESS = Path("/proc/self")
+
+
+class Footprint:
+    """That of one rank, from before its model is made."""
+
+    def __init__(self) -> None:
+        self.sent: Traffic | None = None
+        self._before: Traffic | None = None
+        with suppress(OSError):
+            (PROCESS / "clear_refs").write_text("5")  # the peak is what is resident now
+        self._resident = memory("VmRSS")
+
+    def epoch(self) -> None:
+        """The next step follows none."""
+        self._before = None
+
+    def step(self, layout: Layout, is_whole: bool) -> None:
+        """A step has ended."""
+        if self.sent is not None:
+            return
+        now = sent_along(layout, layout.all.of_rank)
+        if self._before is not None and is_whole:
+            self.sent = less(now, self._before)
+        self._before = now
+
+    def event(self) -> Event:
+        """What the last event says of it, where it is known."""
+        sent = {axis: one._asdict() for axis, one in (self.sent or {}).items()}
+        known = {"memory_bytes": memory("VmHWM") - self._resident} if self._resident else {}
+        return {**({"sent": sent} if sent else {}), **known}
+
+
+def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
+    """What these Comms of a rank have sent so far, by the axis of the one that they are made of."""
+    along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
+    names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
+    found = dict.fromkeys(TRAFFIC, Sent())
+    for comm in dict.fromkeys(comms):
+        whose = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
+        axis = next(whose, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
+        if axis is not None and comm.size > 1:
+            found[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+    return found
+
+
+def less(after: Traffic, before: Mapping[str, Sent]) -> Traffic:
+    """What was sent between."""
+    return {
+        axis: Sent(now.bytes - before[axis].bytes, now.messages - before[axis].messages)
+        for axis, now in after.items()
+    }
+
+
+def memory(name: str) -> int:
+    """Resident bytes of this process, now (VmRSS) or at most (VmHWM); 0 where Linux is not."""
+    with suppress(OSError):
+        for line in (PROCESS / "status").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key == name:
+                return int(value.split()[0]) * 1024
+    return 0

@@ -1,0 +1,432 @@
+"use strict";
+/* Draws the values in #data. Texts of logs go in by textContent alone: none is read as HTML.
+
+   sections   an element each, made anew when a watched run tells more
+   charts     uPlot's; they keep their zoom and get new numbers, unless other ones are to be drawn */
+
+let values = JSON.parse(document.getElementById("data").textContent);
+let axis = "epochs", isLog = true, charts = [], drawn = {};
+const page = document.getElementById("page");
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colour = (i) => css(`--c${i % 7}`);
+const last = (list) => list[list.length - 1];
+
+function el(tag, name, ...children) {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function swatch(paint, name = "swatch") {
+  const made = el("i", name);
+  made.style.background = paint;
+  return made;
+}
+
+function button(text, about, act) {
+  const made = el("button", "", text);
+  made.type = "button";
+  made.title = about;
+  made.setAttribute("aria-label", about);
+  made.onclick = act;
+  return made;
+}
+
+const section = (title, about, ...children) =>
+  el("section", "", el("h2", "", title), about && el("p", "about", about), ...children);
+
+const row = (cell, ...cells) => el("tr", "", ...cells.map((c) => (c instanceof Node && c.tagName === "TD" ? c : el(cell, "", c))));
+const table = (heads, rows) =>
+  el("div", "scroll", el("table", "", el("thead", "", row("th", ...heads)), el("tbody", "", ...rows.map((cells) => row("td", ...cells)))));
+
+function format(x) {
+  if (x === null || x === undefined) return "–";
+  if (x !== 0 && (Math.abs(x) >= 1e6 || Math.abs(x) < 1e-3)) return x.toExponential(2).replace("e+", "e");
+  return Math.abs(x) >= 1000 ? x.toLocaleString("en", { maximumFractionDigits: 0 }) : `${+x.toPrecision(4)}`;
+}
+
+// ---- what was run
+
+function head() {
+  const runs = values.runs, tasks = [...new Set(runs.map((run) => run.task))];
+  const title = tasks.length === 1 ? tasks[0] : runs.length ? `${runs.length} runs` : "no run yet";
+  const chips = runs.map((run, i) => el("span", `chip ${run.state}`, runs.length > 1 ? swatch(colour(i)) : null, `${run.name} `, el("b", "", run.state)));
+  const follows = values.watched ? [el("span", "chip", el("span", "live"), el("span", "follows", "followed"))] : [];
+  return el("header", "", el("p", "eyebrow", "nnmpi"), el("h1", "", title), el("div", "chips", ...chips, ...follows));
+}
+
+function figures() {
+  const runs = values.runs;
+  if (runs.length === 1)
+    return el("div", "tiles", ...runs[0].figures.map(([name, text]) => el("div", "tile", el("span", "", name), el("b", "", text))));
+  const names = [...new Set(runs.flatMap((run) => run.figures.map(([name]) => name)))];
+  const of = (run, name) => (run.figures.find(([known]) => known === name) || ["", ""])[1];
+  return table(["run", ...names], runs.map((run, i) => [el("span", "", swatch(colour(i)), run.name), ...names.map((name) => of(run, name))]));
+}
+
+function facts() {
+  const runs = values.runs, names = [...new Set(runs.flatMap((run) => run.facts.map(([name]) => name)))];
+  const rows = names.map((name) => {
+    const cells = runs.map((run) => (run.facts.find(([known]) => known === name) || ["", ""])[1]);
+    const differs = cells.some((text) => text !== cells[0]);
+    return [el("td", "name", name), ...cells.map((text) => el("td", differs ? "differs" : "", text))];
+  });
+  const made = table(["", ...runs.map((run) => (runs.length > 1 ? run.name : ""))], rows);
+  made.classList.add("facts");
+  return section("What was run, and on what", runs.length > 1 ? "Bold is what differs." : null, made);
+}
+
+// ---- curves
+
+/** The points of a series of a run along the axis that is chosen, in its order. */
+function points(columns, key) {
+  const xs = columns[values.axes[axis]] || [], ys = columns[key] || [];
+  const pairs = xs.map((x, i) => [x, ys[i]]).filter(([x, y]) => x !== null && y !== undefined);
+  pairs.sort((a, b) => a[0] - b[0]);
+  return [pairs.map((pair) => pair[0]), pairs.map((pair) => pair[1])];
+}
+
+/** What a panel draws: a label, how it looks, and its points. */
+function series(panel) {
+  const found = [], several = values.runs.length > 1;
+  values.runs.forEach((run, i) => {
+    const keys = Object.entries(panel.series), paint = colour(i);
+    keys.forEach(([key, name], k) => {
+      const label = [several || !name ? run.name : "", name].filter(Boolean).join(" ");
+      found.push({ label, stroke: paint, width: 2, dash: k ? [6, 4] : [], points: points(run.epochs, key) });
+    });
+    if (panel.log) found.push({ label: several ? `${run.name} steps` : "steps", stroke: paint, width: 1, alpha: 0.5, points: points(run.progress, "loss") });
+  });
+  return found.filter((one) => one.points[0].length);
+}
+
+const joined = (found) => (found.length ? uPlot.join(found.map((one) => one.points)) : [[], []]);
+
+function decades(min, max) {
+  const wide = max > 1e4 * min, found = [];
+  for (let power = Math.floor(Math.log10(min)); power <= Math.log10(max); power++)
+    for (const n of wide ? [1] : [1, 2, 5]) found.push(n * 10 ** power);
+  return found.filter((x) => x >= min && x <= max);
+}
+
+const lines = () => ({ stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" });
+
+function chart(panel, box) {
+  const found = series(panel), data = joined(found), known = found.flatMap((one) => one.points[1]).filter((y) => y !== null);
+  const log = panel.log && isLog && known.every((y) => y > 0);
+  const text = (y) => (panel.title === "accuracy" && y !== null && y !== undefined ? `${+(100 * y).toPrecision(4)}%` : format(y));
+  const range = (u, min, max) => {
+    if (min === null || (min === 0 && max === 0)) return [0, 1];
+    const pad = log ? 1.1 : 0.06 * (max - min) || Math.abs(max) / 10 || 1;
+    return log ? [min / pad, max * pad] : [min >= 0 && min < 0.5 * max ? 0 : min - pad, max + pad];
+  };
+  const made = new uPlot({
+    width: box.clientWidth, height: 216, cursor: { sync: { key: "curves" }, points: { size: 7 }, y: false },
+    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range } },
+    axes: [
+      { ...lines(), space: 60, size: 34 },
+      { ...lines(), size: 58, values: (u, all) => all.map(text), ...(log ? { splits: (u, i, min, max) => decades(min, max), filter: (u, all) => all } : {}) },
+    ],
+    series: [{ label: axis === "epochs" ? "epoch" : axis, value: (u, x) => format(x) },
+      ...found.map((one) => ({ ...one, spanGaps: false, points: { show: one.points[0].length <= 30, size: 6 }, value: (u, y) => text(y) }))],
+  }, data, box);
+  return { made, box, panel, again: () => update(made, joined(series(panel))) };
+}
+
+function update(made, data) {
+  const { min, max } = made.scales.x, xs = made.data[0];
+  made.setData(data, min === xs[0] && max === last(xs));
+}
+
+function curves() {
+  const choices = Object.keys(values.axes).map((name) => {
+    const made = button(name, `draw over ${name}`, () => { axis = name; render(true); });
+    made.setAttribute("aria-pressed", name === axis);
+    return made;
+  });
+  const log = button("log", "loss on a logarithmic axis", () => { isLog = !isLog; render(true); });
+  log.setAttribute("aria-pressed", isLog);
+  const boxes = values.panels.map((panel) => el("div", "chart", el("h3", "", panel.title)));
+  const made = section("Curves", "Drag to zoom, double-click for all of it.", el("div", "buttons", ...choices, log), el("div", "grid", ...boxes));
+  made.draw = () => values.panels.map((panel, i) => (series(panel).length ? chart(panel, boxes[i]) : (boxes[i].remove(), null))).filter(Boolean);
+  return made;
+}
+
+// ---- who holds what, and the predicted beside the measured
+
+const ofRuns = (draw) => el("div", "cards", ...values.runs.map((run, i) => [run, i]).filter(([run]) => draw(run) !== null)
+  .map(([run, i]) => el("div", "card", values.runs.length > 1 ? el("h3", "", swatch(colour(i)), run.name) : null, draw(run))));
+
+function blocks(run) {
+  if (!run.blocks.length) return null;
+  return el("div", "blocks", ...run.blocks.map((block, s) => {
+    const cells = block.layers.flatMap((layer) => [
+      el("span", "layer", layer.name), el("span", "kind", layer.kind),
+      el("span", "parts", ...layer.parts.map(([start, stop], t) => {
+        const bar = el("i", ""), part = el("span", "part", bar);
+        bar.style.cssText = `left:${100 * start}%;width:${100 * (stop - start)}%;background:var(--c${s % 7})`;
+        part.title = layer.parts.length > 1 ? `tp ${t}: ${Math.round(1000 * (stop - start)) / 10}%` : "whole";
+        return part;
+      })),
+      el("span", "how", layer.how)]);
+    return el("div", "block", el("h4", "", swatch(`var(--c${s % 7})`), run.blocks.length > 1 ? `stage ${s}, ` : "", block.ranks), el("div", "layers", ...cells));
+  }));
+}
+
+const SHADES = { waiting: "var(--k-wait)", communicating: "#e58fb5", other: "var(--c6)" };
+const shade = (name, k) => SHADES[name] || `var(--c${k % 7})`;
+
+/** A bar a row, in parts of several colours, and below it the numbers. */
+function bars(found) {
+  if (!found.rows.length || !found.names.length) return null;
+  const total = (one) => one.bytes.reduce((a, b) => a + b, 0), most = Math.max(...found.rows.map(total)) || 1;
+  const legend = el("div", "legend", ...found.names.map((name, k) => el("span", "", swatch(shade(name, k)), name)));
+  const rows = found.rows.map((one) => {
+    const parts = one.bytes.map((size, k) => {
+      const part = swatch(shade(found.names[k], k), "");
+      part.style.width = `${(100 * size) / most}%`;
+      part.title = `${found.names[k]}: ${one.text[k]}`;
+      return part;
+    });
+    return el("div", "bar", el("span", "", `rank${/[^0-9]/.test(one.ranks) ? "s" : ""} ${one.ranks}`), el("span", "track", ...parts));
+  });
+  const numbers = table(["ranks", ...found.names], found.rows.map((one) => [one.ranks, ...one.text]));
+  return el("div", "", legend, ...rows, el("details", "", el("summary", "", "numbers"), numbers));
+}
+
+function compared(run) {
+  if (!run.compared.length) return null;
+  return table(["", "ranks", "predicted", "measured", "", "difference"], run.compared.map((one) => {
+    const most = Math.max(one.predicted || 0, one.measured || 0) || 1;
+    const pair = el("span", "pair", ...["predicted", "measured"].map((name) => {
+      const bar = el("i", name);
+      bar.style.width = `${(100 * (one[name] || 0)) / most}%`;
+      return bar;
+    }));
+    return [one.what, one.ranks, one.text[0], one.text[1] || "–", el("td", "pairs", pair), one.text[2]];
+  }));
+}
+
+// ---- the timeline of a step
+
+function timelines() {
+  const found = values.runs.flatMap((run) => (run.timelines || []).map((t) => [run, t]));
+  const made = section("Timeline", "Drag to zoom, double-click for the whole run; on a touch screen drag to move.", ...found.map(() => el("div", "timeline")));
+  made.draw = () => found.map(([run, t], i) => new Timeline(t, made.querySelectorAll(".timeline")[i], values.runs.length > 1 ? run.name : ""));
+  return found.length ? made : null;
+}
+
+class Timeline {
+  constructor(t, box, name) {
+    this.t = t;
+    this.box = box;
+    this.step = t.steps.findIndex(([k]) => k === t.median);
+    this.rows = Math.min(t.simulated.start.length ? 36 : 26, Math.max(2, 1200 / t.ranks)); // pixels of each
+    for (const all of [t.measured, t.simulated]) {
+      all.first = Array.from({ length: t.ranks + 1 }, (_, r) => lower(all.rank, r));
+      all.longest = all.length.reduce((a, b) => Math.max(a, b), 0);
+    }
+    this.until = t.simulated.start.reduce((most, start, i) => Math.max(most, start + t.simulated.length[i]), 0);
+    this.title = el("b", "");
+    this.tip = el("div", "tip");
+    const kinds = Object.entries(values.styles).filter(([kind]) => t.measured.kinds.includes(kind));
+    const legend = kinds.map(([kind, [about]]) => el("span", "", swatch(paint(kind)), about));
+    if (this.until) legend.push(el("span", "", "thin, below: simulated"));
+    box.append(name ? el("h3", "", name) : "", el("div", "buttons",
+      button("◀", "the step before", () => this.show(this.step - 1)), this.title, button("▶", "the next step", () => this.show(this.step + 1)),
+      button("+", "zoom in", () => this.zoom(0.5)), button("−", "zoom out", () => this.zoom(2)), button("all", "all steps", () => this.scale(0, t.end))),
+    this.tip, el("div", "legend", ...legend));
+    this.made = new uPlot(this.options(), [[0, t.end], [null, null]], box);
+    box.insertBefore(this.made.root, this.tip);
+    this.touch();
+    this.show(this.step);
+  }
+
+  options() {
+    const { t } = this, every = Math.ceil(14 / this.rows);
+    const ranks = Array.from({ length: Math.ceil(t.ranks / every) }, (_, i) => i * every);
+    return {
+      width: this.box.clientWidth, height: t.ranks * this.rows + 40, padding: [4, 12, 0, 0], legend: { show: false },
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+      scales: { x: { time: false, range: (u, min, max) => [min, max] }, y: { dir: -1, range: () => [0, t.ranks] } },
+      axes: [{ ...lines(), grid: { show: false }, values: (u, all) => all.map((x) => `${format(x)} ms`), space: 80, size: 34 },
+        { ...lines(), grid: { show: false }, size: 62, splits: () => ranks.map((r) => r + 0.5), values: () => ranks.map((r) => `rank ${r}`) }],
+      series: [{}, {}],
+      hooks: { drawClear: [(u) => this.draw(u)], setCursor: [(u) => this.hover(u)] },
+    };
+  }
+
+  scale(min, max) {
+    const { end } = this.t, wide = Math.min(Math.max(max - min, 1e-4), end);
+    const start = Math.min(Math.max(min, 0), end - wide);
+    this.made.setScale("x", { min: start, max: start + wide });
+  }
+
+  zoom(factor, at = 0.5) {
+    const { min, max } = this.made.scales.x, middle = min + at * (max - min);
+    this.scale(middle - factor * (middle - min), middle + factor * (max - middle));
+  }
+
+  show(step) {
+    const { steps } = this.t;
+    this.step = Math.min(Math.max(step, 0), steps.length - 1);
+    const [k, start, end] = steps[this.step], until = Math.max(end, start + this.until), more = 0.02 * (until - start);
+    const simulated = this.until ? `, simulated ${format(this.until)} ms` : "";
+    this.title.textContent = `step ${k}${k === this.t.median ? " (median)" : ""}: ${format(end - start)} ms${simulated}`;
+    this.scale(start - more, until + more);
+  }
+
+  /** A finger moves the picture along, and with ctrl the wheel zooms, as two fingers on a pad do. */
+  touch() {
+    const { over } = this.made;
+    let from = null;
+    over.onpointerdown = (e) => { from = e.pointerType === "touch" ? { x: e.clientX, ...this.made.scales.x } : null; };
+    over.onpointermove = (e) => {
+      if (!from) return;
+      const by = ((from.x - e.clientX) / over.clientWidth) * (from.max - from.min);
+      this.scale(from.min + by, from.max + by);
+    };
+    over.onpointerup = over.onpointercancel = () => { from = null; };
+    over.addEventListener("wheel", (e) => {
+      if (!e.ctrlKey) return;
+      e.preventDefault();
+      this.zoom(e.deltaY < 0 ? 0.8 : 1.25, e.offsetX / over.clientWidth);
+    }, { passive: false });
+  }
+
+  /** Calls act(all, i, start, lane) for the spans of a rank from min to max; a lane is where in its row: from, height. */
+  visit(r, min, max, act) {
+    const { measured, simulated, steps } = this.t;
+    const each = (all, from, lane) => {
+      for (let i = lower(all.start, min - from - all.longest, all.first[r], all.first[r + 1]); i < all.first[r + 1] && all.start[i] + from <= max; i++)
+        if (all.start[i] + from + all.length[i] >= min) act(all, i, all.start[i] + from, lane(all.kinds[all.kind[i]]));
+    };
+    const high = this.until ? 0.5 : 0.72;
+    each(measured, 0, (kind) => (kind === "background" ? [0.06 + high, 0.1] : [0.06, high]));
+    const near = steps.filter(([, start, end]) => start <= max && Math.max(end, start + this.until) >= min);
+    if (near.length <= 40) near.forEach(([, start]) => each(simulated, start, () => [0.7, 0.22]));
+  }
+
+  draw(u) {
+    const { ctx, bbox: { left, top, width, height } } = u, { min, max } = u.scales.x, ratio = devicePixelRatio;
+    const scale = width / (max - min), high = height / this.t.ranks, paints = {};
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    ctx.textBaseline = "middle";
+    for (let r = 0; r < this.t.ranks; r++) {
+      ctx.fillStyle = css("--idle");
+      ctx.fillRect(left, top + (r + 0.06) * high, width, (this.until ? 0.5 : 0.72) * high);
+      this.visit(r, min, max, (all, i, start, [from, part]) => {
+        const kind = all.kinds[all.kind[i]], x = left + (start - min) * scale, wide = all.length[i] * scale, y = top + (r + from) * high;
+        ctx.fillStyle = paints[kind] = paints[kind] || paint(kind);
+        const gap = wide > 5 * ratio ? ratio : 0;
+        ctx.fillRect(x, y, Math.max(wide - gap, 0.6), part * high);
+        const letter = `${values.styles[kind][1]}${all.micro[i] < 0 ? "" : all.micro[i]}`;
+        if (part * high < 13 * ratio || kind === "wait" || wide < (letter.length * 7 + 6) * ratio) return;
+        ctx.fillStyle = "#10151f";
+        ctx.fillText(letter, x + 4 * ratio, y + (part * high) / 2);
+      });
+    }
+    ctx.restore();
+  }
+
+  hover(u) {
+    const { left, top } = u.cursor, time = u.posToVal(left, "x"), place = (top / u.over.clientHeight) * this.t.ranks, r = Math.floor(place);
+    let found = null;
+    if (left >= 0 && r >= 0 && r < this.t.ranks) {
+      const near = (2 / u.over.clientWidth) * (u.scales.x.max - u.scales.x.min);
+      this.visit(r, time - near, time + near, (all, i, start, [from, part]) => {
+        const isIn = time >= start && time <= start + all.length[i];
+        if (place - r >= from && place - r <= from + part && (isIn || !found)) found = [all, i, start];
+      });
+    }
+    this.tip.style.display = found ? "block" : "none";
+    if (!found) return;
+    const [all, i, start] = found, [about] = values.styles[all.kinds[all.kind[i]]], micro = all.micro[i] < 0 ? "" : ` ${all.micro[i]}`;
+    this.tip.replaceChildren(el("b", "", `${about}${micro}`), all === this.t.simulated ? " simulated" : "",
+      el("br"), `rank ${r}, stage ${all.stage[i]}`, el("br"), `${format(all.length[i])} ms, from ${format(start)} ms`);
+    const plot = u.over.getBoundingClientRect(), outer = this.box.getBoundingClientRect(), wide = this.tip.offsetWidth;
+    this.tip.style.left = `${Math.max(0, Math.min(plot.left - outer.left + left + 14, outer.width - wide))}px`;
+    this.tip.style.top = `${plot.top - outer.top + (r + 1) * (u.over.clientHeight / this.t.ranks) + 6}px`;
+  }
+}
+
+/** The first place from `lo` on whose number is not below x. */
+function lower(numbers, x, lo = 0, hi = numbers.length) {
+  while (lo < hi) {
+    const middle = (lo + hi) >> 1;
+    if (numbers[middle] < x) lo = middle + 1;
+    else hi = middle;
+  }
+  return lo;
+}
+
+const paint = (kind) => (/^\w+$/.test(kind) && css(`--k-${kind}`)) || values.styles[kind][2];
+
+// ---- the page
+
+const SECTIONS = {
+  head, figures, curves, timelines,
+  facts: () => (values.runs.length ? facts() : null),
+  holds: () => of("Who holds what", "A row a layer, the parts of its parameters that ranks along tp have; blocks that are alike are one row.", blocks),
+  compared: () => of("Predicted, and measured", "What a rank sends in a step: bytes, and in how many messages. Predicted is by formula, without a run; the memory that is measured is what a process has grown by since before its model was made, Python's own included.", compared),
+  held: () => of("What a rank holds", "Bytes, as predicted.", (run) => bars(run.held)),
+  seconds: () => of("Where the time went", "Of the steps that were traced.", (run) => bars(run.seconds)),
+  said: () => of("What the run said", null, (run) => (run.said.length ? el("pre", "", run.said.join("\n")) : null)),
+};
+const ORDER = ["head", "figures", "facts", "curves", "timelines", "seconds", "compared", "held", "holds", "said"];
+const WHAT = {
+  curves: () => [axis, isLog, values.panels, values.runs.map((run) => [run.name, Object.keys(run.epochs), run.progress.steps.length > 0, run.epochs.steps && run.epochs.steps.length > 30])],
+  timelines: () => values.runs.map((run) => (run.timelines || []).map((t) => [t.name, t.end, t.ranks])),
+};
+
+function of(title, about, draw) {
+  const made = ofRuns(draw);
+  return made.children.length ? section(title, about, made) : null;
+}
+
+/** Makes sections anew; those of charts only if other charts are to be drawn. */
+function render(anew) {
+  for (const name of ORDER) {
+    const what = WHAT[name] && JSON.stringify(WHAT[name]()), before = drawn[name];
+    if (before && what && what === before.what && !anew) {
+      before.charts.forEach((one) => one.again && one.again());
+      continue;
+    }
+    const made = SECTIONS[name]() || el("div", "none");
+    if (before) before.charts.forEach((one) => one.made.destroy());
+    if (before) before.made.replaceWith(made);
+    else page.append(made);
+    drawn[name] = { made, what, charts: made.draw ? made.draw() : [] };
+  }
+  charts = Object.values(drawn).flatMap((one) => one.charts);
+}
+
+async function follow(version) {
+  const live = document.querySelector(".follows");
+  let wait = 1000;
+  try {
+    const answer = await fetch(`data?${version}`), found = answer.status === 200 ? await answer.json() : {};
+    if (found.runs) {
+      values = found;
+      version = found.version;
+      render(false);
+    }
+    document.querySelector(".follows").textContent = found.problem || "followed";
+  } catch (error) {
+    wait = 5000;
+    if (live) live.textContent = "nobody answers: is nnmpi.watch over?";
+  }
+  setTimeout(follow, wait, version);
+}
+
+page.replaceChildren();
+render(true);
+addEventListener("resize", () => charts.forEach(({ made, box }) => box.clientWidth && made.setSize({ width: box.clientWidth, height: made.height })));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => render(true));
+if (values.watched) follow(0);

@@ -1,0 +1,42 @@
+"""How docstrings become pages: an extension of griffe, which reads them for mkdocstrings."""
+
+import importlib
+import inspect
+import re
+from types import FunctionType
+from typing import Any
+
+import griffe
+
+ARGUMENT = re.compile(r"(\w+(?:, \w+)*): ")
+"""A line that begins to say what an argument is; lines of it that follow are indented."""
+
+
+class Docstrings(griffe.Extension):  # type: ignore[misc]
+    """Takes those of methods that functions return, too, and makes Markdown of all."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Change the docstring of a module, a class, a function or an attribute."""
+        if obj.is_attribute and not obj.docstring and isinstance(obj.value, griffe.ExprCall):
+            text = docstring_at_run_time(obj) if obj.parent.is_class else ""
+            obj.docstring = griffe.Docstring(text, parent=obj) if text else None
+        if obj.docstring:
+            obj.docstring.value = "\n\n".join(map(markdown, obj.docstring.value.split("\n\n")))
+
+
+def docstring_at_run_time(attribute: griffe.Attribute) -> str:
+    """That of an attribute of a class which is a method or a property; else nothing."""
+    found: Any = importlib.import_module(attribute.module.path)
+    for name in attribute.path.removeprefix(f"{attribute.module.path}.").split("."):
+        found = inspect.getattr_static(found, name, None)
+    return inspect.getdoc(found) or "" if isinstance(found, FunctionType | property) else ""
+
+
+def markdown(paragraph: str) -> str:
+    """The paragraph of a docstring in Markdown."""
+    lines = paragraph.split("\n")
+    if paragraph.startswith(">>>"):
+        return f"```pycon\n{paragraph}\n```"
+    if not all(ARGUMENT.match(line) or line.startswith("    ") for line in lines):
+        return paragraph
+    return "\n".join(ARGUMENT.sub(r"- **\1**: ", line, count=1) for line in lines)

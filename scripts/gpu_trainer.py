@@ -1,0 +1,57 @@
+"""A Trainer on one device or, under mpirun, several: the seconds to the end of its first step, its
+samples a second from then on, and the most bytes of arrays. Rank 0 prints one line of JSON.
+
+    python scripts/gpu_trainer.py DEVICE MODEL DATA DTYPE STEPS BATCH
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from nnmpi import Config, Trainer, backend
+from nnmpi.comm import world
+
+
+class Clock:
+    """When each step ended."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step(self, *_: Any) -> None:
+        self.times.append(time.perf_counter())
+
+
+def main() -> None:
+    """Train, and print what was measured."""
+    device, model, data, dtype, steps, batch = sys.argv[1:]
+    begin, clock, comm = time.perf_counter(), Clock(), world()
+    config = Config(
+        device=device,
+        model=model,
+        data=data,
+        dtype=dtype,
+        steps=int(steps),
+        batch_size=int(batch),
+        quiet=True,
+    )
+    with Trainer(config, comm=comm, callbacks=[clock]) as trainer:
+        done = trainer.fit()
+        algorithm = trainer.arrangement.algorithm
+    found = {
+        "model": model,
+        "dtype": dtype,
+        "ranks": comm.size,
+        "allreduce": algorithm,
+        "first_step_seconds": clock.times[0] - begin,
+        "samples_per_second": done["samples_per_second"],
+    }
+    if device == "cuda":  # CuPy's pool keeps what was allocated
+        found["peak_bytes"] = backend.get(device).xp.get_default_memory_pool().total_bytes()
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Products of matrices in 16 bits by cuBLAS: on the stand-in for it, or on a GPU."""
+
+import numpy as np
+import pytest
+from helpers.device import DEVICE, IS_GPU
+from helpers.kernels.numbers import Rng, one_of
+from strictarray.cuda import cublas
+
+from nnmpi import backend
+from nnmpi.autograd.ops import linear
+from nnmpi.cuda.products import products_loop
+from nnmpi.dtypes import named
+from nnmpi.kernels.products import matmul
+
+HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+CLOSE = {"float16": 1e-3, "bfloat16": 8e-3}
+
+
+def placed(rng: Rng, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Numbers whose axes lie in memory in some order, with gaps in every third draw."""
+    axes = rng.permutation(len(shape))
+    order = [shape[i] for i in axes]
+    if order and one_of(rng, True, False, False):
+        order[-1] += int(rng.integers(1, 4))
+    a = rng.standard_normal(order).astype(named(dtype)).transpose(np.argsort(axes))
+    return a[tuple(slice(0, n) for n in shape)]
+
+
+def on_device(a: np.ndarray) -> backend.Array:
+    """The same numbers at the same distances."""
+    base = a
+    while base.base is not None:
+        base = base.base
+    whole = DEVICE.asarray(base)
+    start = (a.__array_interface__["data"][0] - base.__array_interface__["data"][0]) // a.itemsize
+    flat = whole.reshape(-1)[start:]
+    return DEVICE.xp.lib.stride_tricks.as_strided(flat, a.shape, a.strides)
+
+
+@HALVES
+def test_matrices_are_read_and_written_where_they_lie(dtype: str) -> None:
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        m, k, n = map(int, rng.integers(1, 6, 3))
+        lead = tuple(map(int, rng.integers(1, 4, rng.integers(0, 4))))
+        some = tuple(one_of(rng, size, 1) for size in lead)[rng.integers(0, len(lead) + 1) :]
+        a, b = placed(rng, (*lead, m, k), dtype), placed(rng, (*some, k, n), dtype)
+        c = placed(rng, (*lead, m, n), one_of(rng, dtype, "float32"))
+        adds = one_of(rng, True, False)
+        there = on_device(c)
+        assert products_loop(on_device(a), on_device(b), there, adds) is None
+        exact = a.astype("float64") @ b.astype("float64") + (c.astype("float64") if adds else 0)
+        bound = CLOSE[dtype] if c.dtype == a.dtype else 1e-6
+        found = backend.to_host(there).astype("float64")
+        np.testing.assert_allclose(found, exact, rtol=bound, atol=bound * 4, err_msg=str(seed))
+
+
+@HALVES
+def test_sums_are_in_float32(dtype: str) -> None:
+    """Of 4,000 ones float16's own sum would stop at 2,048, and bfloat16's at 256."""
+    ones = DEVICE.asarray(np.ones((2, 1, 4000), named(dtype)))
+    found = backend.to_host(matmul(ones, ones.swapaxes(1, 2), "float32"))
+    np.testing.assert_array_equal(found, np.full((2, 1, 1), 4000.0))
+
+
+def test_a_call_has_all_matrices_at_one_distance() -> None:
+    if IS_GPU:
+        pytest.skip("only the stand-in counts calls")
+    qkv = DEVICE.asarray(np.ones((2, 5, 7, 3, 4), "float16"))  # N, T, H, 3, D
+    q, k = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in range(2))
+    contiguous = DEVICE.asarray(np.ones((3, 4, 5, 6), "float16"))
+    weights = DEVICE.asarray(np.ones((6, 2), "float16"))
+    for a, b, calls in (
+        (q, k.swapaxes(2, 3), [(5, 5, 4, 7)] * 2),
+        (contiguous, contiguous.swapaxes(2, 3), [(5, 5, 6, 12)]),
+        (contiguous, weights, [(2, 5, 6, 12)]),
+    ):
+        before = len(cublas.calls)
+        matmul(a, b)
+        assert cublas.calls[before:] == calls
+
+
+def test_no_columns_and_no_rows() -> None:
+    xp = DEVICE.xp
+    for m, k in ((0, 3), (3, 0)):
+        a, b = xp.ones((2, m, k), "float16"), xp.ones((2, k, 4), "float16")
+        c = xp.ones((2, m, 4), "float16")
+        products_loop(a, b, c, False)
+        assert backend.to_host(c).tolist() == np.zeros((2, m, 4)).tolist()
+
+
+SHAPES = {
+    "several": ((2, 3, 4), (2, 4, 5)),
+    "one for several": ((2, 3, 4), (4, 5)),
+    "broadcast": ((2, 1, 3, 4), (3, 4, 5)),
+    "vectors": ((4,), (4,)),
+    "a vector": ((2, 3, 4), (4,)),
+    "rows": ((4,), (2, 4, 5)),
+    "matrices": ((3, 4), (4, 5)),
+}
+
+
+@HALVES
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_op_gives_the_values_and_gradients_of_the_host(name: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(named(dtype)) for shape in SHAPES[name])
+    here, there = linear.matmul(a, b), linear.matmul(DEVICE.asarray(a), DEVICE.asarray(b))
+    g = rng.standard_normal(here.value.shape).astype(named(dtype))
+    pairs = [(here.value, there.value)]
+    for one, other in zip(here.vjps, there.vjps, strict=True):
+        of_g = g if here.prepare is None else here.prepare(g, [True, True])
+        on = DEVICE.asarray(g)
+        of_there = on if there.prepare is None else there.prepare(on, [True, True])
+        pairs.append((one(of_g, None), other(of_there, None)))
+    for wanted, found in pairs:
+        assert found.dtype == wanted.dtype
+        x, y = backend.to_host(found).astype("float64"), wanted.astype("float64")
+        np.testing.assert_allclose(x, y, rtol=CLOSE[dtype], atol=4 * CLOSE[dtype])
