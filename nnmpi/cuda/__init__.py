@@ -2,7 +2,7 @@
 table; and graphs of cuDNN.
 
 Each kernel returns NotImplemented, having written nothing, for arrays that it is not made for:
-those of libraries without CUDA, of other types (kernels in CUDA C take float32 and 16 bits, products
+those of libraries without CUDA, of other types (those in CUDA C take float32 and 16 bits, products
 16 bits), other strides, more than 2**31 numbers.
 """
 
