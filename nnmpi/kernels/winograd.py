@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import xp_of
+from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, RowConstants
@@ -287,9 +287,7 @@ class Winograd:
         plane: int = U * (small + large) + max(U * small, tiles * (self.O * small + self.C * large))
         return len(self.f.B) * plane
 
-    def outputs(
-        self, s: slice, y: np.ndarray, largest: np.ndarray | None, rows: RowConstants
-    ) -> None:
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
         x = self.x[s]
         V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
@@ -308,12 +306,7 @@ class Winograd:
         return flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
 
     def gradients(
-        self,
-        s: slice,
-        g: np.ndarray,
-        y: np.ndarray | None,
-        largest: np.ndarray | None,
-        shared: Gradients,
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
         """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
         progress = progress_hook.get()

@@ -152,7 +152,7 @@ CHOICES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "stages alone": (2, "ring", {"pp": 2, "micro_batches": 2}),
     "16 bits": (2, "ring", {"dtype": "float16"}),
     "sums in 16 bits": (2, "nccl", {"dtype": "float16", "reduce_dtype": "float16"}),
-    "PipeDream": (2, "ring", {"pp": 2, "schedule": "pipedream"}),
+    "PipeDream": (2, "ring", {"pp": 2, "schedule": "pipedream", "clip_norm": None}),
 }
 
 

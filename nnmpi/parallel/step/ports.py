@@ -167,7 +167,7 @@ class LossSink(Sink):
         return self._loss_of(y, self._load.micro[micro].y)
 
     def put(self, micro: int, root: Tensor) -> None:
-        self._sum = root.data if isinstance(self._sum, float) else self._sum + root.data
+        self._sum = self._sum + root.data
 
     def seed(self, micro: int, root: Tensor) -> Array:
         xp = backend.xp_of(root.data)
