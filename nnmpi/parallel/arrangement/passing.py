@@ -41,17 +41,17 @@ class PassingRow(NamedTuple):
 def needed(a: Arrangement, rank: int, batch: int) -> int:
     """The bytes of a rank in a step: what it holds, what it keeps and what passes at the same time,
     and messages: what it receives to add it, and what goes from stage to stage."""
-    messages = receive_buffers(a, rank, batch) + message_buffers(a, rank, batch)
-    held = memory(a, rank, batch).total + messages
-    return held + activations(a, rank, batch) + passing(a, rank, batch)
-
-
-def passing(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes by which backward passes exceed at most the most that is kept, in a step over a
-    batch of so many samples: gradients of activations, and beside them what the kernel works in, or
-    the gradient of a parameter that is added to those of other micro-batches."""
+    held = memory(a, rank, batch).total
     if rank >= a.mesh.size:
-        return 0
+        return held
+    messages = receive_buffers(a, rank, batch) + message_buffers(a, rank, batch)
+    return held + messages + kept_and_passing(a, rank, batch)
+
+
+def kept_and_passing(a: Arrangement, rank: int, batch: int) -> int:
+    """The most that a rank keeps, with what a backward pass takes beside: gradients of activations,
+    and what the kernel works in, or the gradient of a parameter that is added to those of other
+    micro-batches."""
     at, micro, held = a.mesh.coordinates(rank), micro_batches(a, rank, batch), a.model_on(rank)
     where = [at[axis] for axis in LOCAL_SHAPES]
     added = {one.variable: one.size * a.dtype.itemsize for one in held.trained if len(micro) > 1}
@@ -66,12 +66,13 @@ def passing(a: Arrangement, rank: int, batch: int) -> int:
         return found
 
     if a.residences is not None:
-        return round(max(of_pass(Kind.B, s, max(micro)) for s in held.stages))
+        passing = max(of_pass(Kind.B, s, max(micro)) for s in held.stages)
+        return activations(a, rank, batch) + round(passing)
     kept = [*kept_before(a, rank, micro)]
     passes = {(op.kind, op.stage, n) for op, n, _ in kept if op.kind in BACKWARD}
     more = {one: of_pass(*one) for one in passes}
-    most = max((now + more.get((op.kind, op.stage, n), 0.0) for op, n, now in kept), default=0.0)
-    return round(most - max((now for *_, now in kept), default=0.0))
+    both = (now + more.get((op.kind, op.stage, n), 0.0) for op, n, now in kept)
+    return round(max(both, default=0.0))
 
 
 @remembered
