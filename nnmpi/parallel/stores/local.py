@@ -252,8 +252,7 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
 
 
 def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array:
-    """The sum of squares of factor * g: of blocks in float32, or in float64 of such numbers, of
-    these in float64; so the threads of BLAS change nothing."""
+    """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
     dtype = wide(g.dtype)
     if not backend.of(g).is_host:
         sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), dtype)
