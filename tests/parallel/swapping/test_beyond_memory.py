@@ -256,4 +256,4 @@ def test_the_peak_of_resident_memory_is_as_much_lower_as_the_limit_is() -> None:
     limit, less = grown(f"{int(need * 0.6)}B")
     assert limit <= need * 0.6
     beside = whole - need  # gradients of activations, and what kernels work in
-    assert less <= limit + max(beside, 0) + 0.2 * need
+    assert less <= limit + max(beside, 0) + 0.22 * need  # 28 MB: a unit that is read ahead
