@@ -229,16 +229,16 @@ def status(name):
 
 blas.tune()
 how = {"memory": sys.argv[1]} if sys.argv[1:] else {}
-data = "synthetic:3x32x32:10:512"
-trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=256, steps=2, **how))
+data = "synthetic:3x32x32:10:1024"
+trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=512, steps=2, **how))
 a = trainer.arrangement
-fixed = memory(a, 0, 256).total
+fixed = memory(a, 0, 512).total
 there = fixed - (a.residences.state if a.residences else 0)
 before = status("VmRSS") - there
 Path("/proc/self/clear_refs").write_text("5")
 for step in trainer.strategy.steps(trainer.train, trainer.state):
     pass
-print(json.dumps([fixed + activations(a, 0, 256), status("VmHWM") - before]))
+print(json.dumps([fixed + activations(a, 0, 512), status("VmHWM") - before]))
 trainer.close()
 """
 
@@ -256,4 +256,4 @@ def test_the_peak_of_resident_memory_is_as_much_lower_as_the_limit_is() -> None:
     limit, less = grown(f"{int(need * 0.6)}B")
     assert limit <= need * 0.6
     beside = whole - need  # gradients of activations, and what kernels work in
-    assert less <= limit + max(beside, 0) + 0.22 * need  # 28 MB: a unit that is read ahead
+    assert less <= limit + max(beside, 0) + 0.2 * need
