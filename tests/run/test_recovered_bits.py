@@ -47,12 +47,13 @@ def resumed(directory: Path, ranks: int, config: Config, per_node: int | None = 
 
 def deaths(name: str, count: int) -> Iterator[KillsAt]:
     """The last rank that may be killed is, so the others are on the nodes that they were on: in a
-    step of which there is a version before, or while others still hear of the last one."""
+    step of which there is a version before, or while others still hear of the last one. About half
+    of a run's operations are its start's and its epochs'."""
     victim = recovered.victims(name) - 1
     last, operations = recovered.whole(name)[0].last["steps"], recovered.whole(name)[1][victim]
     rng = np.random.default_rng([count, *name.encode()])
     for within in rng.random(count):
-        yield KillsAt(victim, last - 3, int(within * operations / last))
+        yield KillsAt(victim, last - 3, int(within * operations / last / 2))
 
 
 def check(name: str, death: KillsAt, directory: Path) -> None:
