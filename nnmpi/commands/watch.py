@@ -26,7 +26,7 @@ NAMES = (HOST, "localhost")
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
-        prog="python -m nnmpi.watch",
+        prog=cli.called("nnmpi.watch"),
         description=f"Serve the page of runs on {HOST}, and follow their logs while they grow.",
         allow_abbrev=False,
     )
