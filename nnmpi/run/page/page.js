@@ -91,8 +91,10 @@ function points(columns, key) {
 function series(panel) {
   const found = [];
   values.runs.forEach((run, i) => {
-    const add = (name, columns, key, look) =>
-      found.push({ label: name && several() ? `${run.name} ${name}` : name || run.name, stroke: colour(i), width: 2, points: points(columns, key), ...look });
+    const add = (name, columns, key, look) => {
+      const label = name && several() ? `${run.name} ${name}` : name || run.name, drawn = points(columns, key);
+      found.push({ label, stroke: colour(i), width: 2, points: drawn, isShort: drawn[0].length <= 30, ...look });
+    };
     Object.entries(panel.series).forEach(([key, name], k) => add(name, run.epochs, key, { dash: k ? [6, 4] : [] }));
     if (panel.log) add("steps", run.progress, "loss", { width: 1, alpha: 0.5 });
   });
@@ -102,8 +104,7 @@ function series(panel) {
 const lines = () => ({ stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" });
 
 function chart(panel, box) {
-  const found = series(panel);
-  const log = panel.log && isLog && found.every((one) => one.points[1].every((y) => y === null || y > 0));
+  const log = panel.log && isLog && panel.drawn.every((one) => one.points[1].every((y) => y === null || y > 0));
   const text = (y) => (panel.title === "accuracy" && typeof y === "number" ? `${+(100 * y).toPrecision(4)}%` : format(y));
   const joined = () => uPlot.join(series(panel).map((one) => one.points));
   const made = new uPlot({
@@ -111,7 +112,7 @@ function chart(panel, box) {
     scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
     axes: [{ ...lines(), space: 60, size: 34 }, { ...lines(), size: 58, values: (u, all) => all.map((y) => (y === null ? "" : text(y))) }],
     series: [{ label: axis === "epochs" ? "epoch" : axis, value: (u, x) => format(x) },
-      ...found.map((one) => ({ ...one, points: { show: one.points[0].length <= 30, size: 6 }, value: (u, y) => text(y) }))],
+      ...panel.drawn.map((one) => ({ ...one, points: { show: one.isShort, size: 6 }, value: (u, y) => text(y) }))],
   }, joined(), box);
   const again = () => {
     const { min, max } = made.scales.x, xs = made.data[0];
@@ -124,10 +125,10 @@ function curves() {
   const choices = Object.keys(values.axes).map((name) =>
     button(name, `draw over ${name}`, () => { axis = name; render(true); }, name === axis));
   const log = button("log", "loss on a logarithmic axis", () => { isLog = !isLog; render(true); }, isLog);
-  const panels = values.panels.filter((panel) => series(panel).length);
+  const panels = values.panels.map((panel) => ({ ...panel, drawn: series(panel) })).filter((panel) => panel.drawn.length);
   const boxes = panels.map((panel) => el("div", "chart", el("h3", "", panel.title)));
   const made = section("Curves", "Drag to zoom, double-click for all of it.", el("div", "buttons", ...choices, log), el("div", "grid", ...boxes));
-  made.shows = JSON.stringify([panels, values.runs.map((run) => [run.name, run.epochs.steps?.length > 30, run.progress.steps.length > 0])]);
+  made.shows = JSON.stringify(panels.map((panel) => [panel.title, ...panel.drawn.map((one) => [one.label, one.isShort])]));
   made.draw = () => panels.map((panel, i) => chart(panel, boxes[i]));
   return made;
 }

@@ -365,3 +365,19 @@ def test_a_page_follows_a_run(page: Page, files: tuple[Path, Path], tmp_path: Pa
     page.until("document.querySelector('.follows').textContent.startsWith('nobody')")
     page.complaints.clear()  # of addresses that nobody answers
     page.call("Page.navigate", url="about:blank")
+
+
+@needs_browser
+def test_a_run_that_comes_later_is_drawn_beside_another(
+    page: Page, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    later, lines = tmp_path / "later.jsonl", files[0].read_text().splitlines(keepends=True)
+    later.write_text(lines[0])
+    with watched(files[0], later) as url:
+        page.open(url)
+        page.until("charts.length > 0 && charts[0].made.series.length === 1 + 2")
+        later.write_text("".join(lines))
+        page.until("charts[0].made.series.length === 1 + 4")
+        assert all(charts(page))
+        assert page.complaints == []
+    page.call("Page.navigate", url="about:blank")
