@@ -125,7 +125,8 @@ def _folders(directory: str) -> dict[int, Path]:
     try:
         return folders(Path(directory))
     except OSError as error:
-        raise ValueError(f"cannot read {shown(directory)}: {error.strerror}") from None
+        wrong = f"cannot read {shown(directory)}: {error.strerror}"
+        raise ValueError(f"{wrong}; name a directory of --checkpoint-dir") from None
 
 
 def _chosen(options: argparse.Namespace) -> Path:

@@ -26,7 +26,8 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises ValueError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+        lacks = message.startswith("the following arguments are required")
+        raise ValueError(f"{message}; see {self.prog} --help" if lacks else message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """All arguments have to be known; a misspelt option gets the nearest one as a hint.

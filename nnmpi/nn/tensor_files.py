@@ -151,7 +151,7 @@ def refused(file: Path) -> Iterator[None]:
     if os.path.isdir(file):
         raise ValueError(f"{cannot}: it is a directory; name a file in it")
     if not os.path.isfile(file):  # not file.is_file(), which raises for a name that is too long
-        wrong = "not a regular file" if os.path.lexists(file) else "no such file"
+        wrong = "not a regular file" if os.path.lexists(file) else "no such file; name another"
         raise ValueError(f"{cannot}: {wrong}")
     try:
         yield

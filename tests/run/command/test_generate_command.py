@@ -109,7 +109,7 @@ def test_a_text_that_cannot_be_written_ends_all_ranks(ranks: int, trained: Path)
 
 
 REFUSED = {
-    "no file": ("--load none", "cannot load none: no such file"),
+    "no file": ("--load none", "cannot load none: no such file; name another"),
     "no gpt": ("--load iris.safetensors", "its model is not named, and text is made by a gpt"),
     "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
     "a file in a folder": (

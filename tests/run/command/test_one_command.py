@@ -58,6 +58,11 @@ def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str) ->
     assert ran().returncode == 2
 
 
+def test_a_command_that_lacks_an_argument_tells_where_all_are_listed() -> None:
+    lacks = "nnmpi.report: the following arguments are required: FILE; see nnmpi report --help\n"
+    assert ran("report").stderr == lacks
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_prints_its_own_help(name: str) -> None:
     run = ran(name, "--help")
