@@ -235,7 +235,7 @@ class Arrangement:
 @remembered
 def _near(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
     """The replicas of a rank that are on a node."""
-    return tuple(r for r in a.replicas(first) if a.cluster.nodes[r] == node)
+    return a.cluster.on_node(node, a.replicas(first))
 
 
 @remembered

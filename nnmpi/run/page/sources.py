@@ -107,7 +107,8 @@ def as_values(logs: Sequence[LoggedEvents], watched: bool = False) -> dict[str, 
             found += map(runs.as_values, names, of_runs)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{shown(log.name)} is not a log: {error}; {REMEDY}") from None
-        found[-1]["timelines"] = [timelines.as_values(trace) for trace in log.traces]
+        if of_runs:
+            found[-1]["timelines"] = [timelines.as_values(trace) for trace in log.traces]
     all_of_them = [one for run in found for one in run.get("timelines", ())]
     return {
         "watched": watched,

@@ -28,7 +28,8 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
         x, y, *test = given
         x_test, y_test = test or (None, None)
         return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
-    if config.dry_run and config.data.startswith("synthetic:"):  # it needs no files, nor numbers
+    is_synthetic = config.data.startswith("synthetic:") and config.tokenizer is None
+    if config.dry_run and is_synthetic:  # it needs no files, nor numbers
         return blank(config.data)
     return load(
         config.data,
