@@ -36,7 +36,7 @@ class Printed(NamedTuple):
 def parser() -> argparse.ArgumentParser:
     """The command line: a subcommand for each question; its `run` returns the output."""
     p = cli.Parser(
-        prog="python -m nnmpi.checkpoint",
+        prog=cli.called("nnmpi.checkpoint"),
         description="Look at checkpoints, check them, and export one as a model; without MPI.",
         allow_abbrev=False,
     )

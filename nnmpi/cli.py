@@ -41,6 +41,12 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
 
+def called(program: str) -> str:
+    """How a command was called: `nnmpi train`, or `python -m nnmpi.train`, for its usage."""
+    by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
+    return program.replace(".", " ") if by_name else f"python -m {program}"
+
+
 def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
     """Adds a flag for each option of these groups."""
     for group in groups:

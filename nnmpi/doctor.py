@@ -272,7 +272,7 @@ def _try(command: list[str]) -> tuple[int, str]:
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     description = (__doc__ or "").partition("\n")[0]
-    p = cli.Parser(prog="python -m nnmpi.doctor", description=description)
+    p = cli.Parser(prog=cli.called("nnmpi.doctor"), description=description)
     what = "first remove the shared memory and the folders of jobs that were killed"
     p.add_argument("--clean", action="store_true", help=what)
     return p

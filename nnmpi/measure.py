@@ -24,7 +24,7 @@ from nnmpi.run.setup.setup import set_up
 def parser() -> argparse.ArgumentParser:
     """The options of the command: those of nnmpi.train that say what a rank computes."""
     p = cli.Parser(
-        prog="python -m nnmpi.measure",
+        prog=cli.called("nnmpi.measure"),
         description="Measure what a machine takes for a model, for python -m nnmpi.plan.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,

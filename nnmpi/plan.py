@@ -24,7 +24,7 @@ CLUSTER = ("ranks", "nodes", "memory", "machine")
 def parser() -> argparse.ArgumentParser:
     """The options of the command: those of nnmpi.train that say what is trained."""
     p = cli.Parser(
-        prog="python -m nnmpi.plan",
+        prog=cli.called("nnmpi.plan"),
         description="Find the layout of ranks that trains a model fastest, without MPI.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,

@@ -27,7 +27,7 @@ COMMANDS = {
 def parser() -> argparse.ArgumentParser:
     """The command line: one subcommand per kind of plan; its `run` returns text, or JSON values."""
     p = cli.Parser(
-        prog="python -m nnmpi.simulate",
+        prog=cli.called("nnmpi.simulate"),
         description="Price and draw plans, without MPI.",
         allow_abbrev=False,
     )

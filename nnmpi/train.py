@@ -49,7 +49,7 @@ MORE_TO_DO = 75
 def parser() -> argparse.ArgumentParser:
     """A flag for each option of Config, by groups, and --config."""
     p = cli.Parser(
-        prog="python -m nnmpi.train",
+        prog=cli.called("nnmpi.train"),
         description="Train a model.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,

@@ -42,7 +42,7 @@ complete -o default -F _nnmpi nnmpi
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
-        prog="python -m nnmpi.completion", description="Print the completion of a shell."
+        prog=cli.called("nnmpi.completion"), description="Print the completion of a shell."
     )
     p.add_argument("shell", choices=("bash", "zsh"))
     return p

@@ -17,7 +17,7 @@ if __name__ == "nnmpi.plot":
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
-        prog="python -m nnmpi.plot",
+        prog=cli.called("nnmpi.plot"),
         description="Draw loss and accuracy of one or several runs, from their logs.",
         allow_abbrev=False,
     )

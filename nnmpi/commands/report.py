@@ -15,7 +15,7 @@ from nnmpi.run.page.sources import GrowingFile, logs_of
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
-        prog="python -m nnmpi.report",
+        prog=cli.called("nnmpi.report"),
         description="Write a page of one or several runs, which browsers show without a network.",
         allow_abbrev=False,
     )

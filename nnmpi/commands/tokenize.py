@@ -25,7 +25,7 @@ from nnmpi.terms import check_text
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
-        prog="python -m nnmpi.tokenize",
+        prog=cli.called("nnmpi.tokenize"),
         description="Write the tokens of a text to a file, for --data tokens:FILE.npy.",
         allow_abbrev=False,
     )

@@ -26,7 +26,7 @@ NAMES = (HOST, "localhost")
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     p = cli.Parser(
-        prog="python -m nnmpi.watch",
+        prog=cli.called("nnmpi.watch"),
         description=f"Serve the page of runs on {HOST}, and follow their logs while they grow.",
         allow_abbrev=False,
     )
@@ -37,11 +37,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Watched(HTTPServer):
-    """The files, and a version that counts their changes."""
+    """The files, and the values of the page, whose version counts their changes."""
 
     def __init__(self, port: int, files: Sequence[str]) -> None:
-        self.sources, self.version = [GrowingFile(file) for file in files], 0
-        self.values = as_values((), watched=True)
+        self.sources = [GrowingFile(file) for file in files]
+        self.values = as_values((), version=0)
         self.problem = ""
         super().__init__((HOST, port), Answer)
 
@@ -50,8 +50,7 @@ class Watched(HTTPServer):
         try:
             changed = [source.read() for source in self.sources if source.path.exists()]
             if any(changed):
-                self.values = as_values(logs_of(self.sources), watched=True)
-                self.version += 1
+                self.values = as_values(logs_of(self.sources), self.values["version"] + 1)
             self.problem = ""
         except ValueError as error:
             self.problem = shown(error)
@@ -74,11 +73,10 @@ class Answer(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
         elif self.server.problem:
             self._send(as_json({"problem": self.server.problem}), "application/json")
-        elif version == f"{self.server.version}":
+        elif version == f"{self.server.values['version']}":
             self._send("", "application/json", HTTPStatus.NO_CONTENT)
         else:
-            versioned = {**self.server.values, "version": self.server.version}
-            self._send(as_json(versioned), "application/json")
+            self._send(as_json(self.server.values), "application/json")
 
     def _send(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
         body = gzip.compress(text.encode(), 1) if text else b""

@@ -23,7 +23,8 @@ NOT_HERE = {
     r"gpt2/|--tokenizer FOLDER|--load|--model gpt2\b": "weights and a tokenizer are downloaded",
     r"tokens\.npy": "follows a command that needs a tokenizer",
     r"gpt:6x6x384|gpt:12x12": "takes minutes",
-    r"--resume|nnmpi\.checkpoint|--data text:": "needs what another command has written",
+    r"--resume|nnmpi\.(checkpoint|report|watch)|--data text:": "needs what others have written",
+    r"apptainer": "needs Apptainer, or an image",
     r"mypackage|run\.toml|late\.py|mine": "runs in a test of its page, or has a user's own code",
     r"chain:CHAIN|benchmarks|^cd ": "runs in a test of its own",
 }
@@ -47,7 +48,11 @@ def reason(command: str) -> str:
     return next((why for pattern, why in NOT_HERE.items() if re.search(pattern, command)), "")
 
 
-RUN = [(page, command) for page, command in commands() if not reason(command)]
+RUN = {command: page for page, command in reversed(commands()) if not reason(command)}
+"""Commands, each once, and the first page that has it."""
+
+SLOW = r"gpt:|-n [3-9]"
+QUICK = sorted(command for command in RUN if not re.search(SLOW, command))
 
 
 def shortened(command: str) -> str:
@@ -59,8 +64,8 @@ def shortened(command: str) -> str:
 @pytest.mark.parametrize(
     ("page", "command"),
     [
-        pytest.param(page, command, marks=() if i % 8 == 0 else pytest.mark.long)
-        for i, (page, command) in enumerate(RUN)
+        pytest.param(page, command, marks=() if command in QUICK[::2] else pytest.mark.long)
+        for command, page in RUN.items()
     ],
 )
 def test_a_command_runs(page: str, command: str, tmp_path: Path) -> None:

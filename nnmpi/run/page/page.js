@@ -6,76 +6,75 @@
 
 let values = JSON.parse(document.getElementById("data").textContent);
 let axis = "epochs", isLog = true, charts = [], drawn = {};
-const page = document.getElementById("page");
+const page = document.getElementById("page"), isFollowed = values.version !== null;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (i) => css(`--c${i % 7}`);
-const last = (list) => list[list.length - 1];
 
 function el(tag, name, ...children) {
   const made = document.createElement(tag);
   if (name) made.className = name;
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  made.append(...children.filter(Boolean));
   return made;
 }
 
-function swatch(paint, name = "swatch") {
-  const made = el("i", name);
-  made.style.background = paint;
-  return made;
-}
+const piece = (name, style, title = "") => Object.assign(el("i", name), { style, title });
+const swatch = (paint) => piece("swatch", `background:${paint}`);
 
-function button(text, about, act) {
-  const made = el("button", "", text);
-  made.type = "button";
-  made.title = about;
-  made.setAttribute("aria-label", about);
-  made.onclick = act;
-  return made;
-}
+const button = (text, about, onclick, pressed = null) =>
+  Object.assign(el("button", "", text), { type: "button", title: about, ariaLabel: about, ariaPressed: pressed, onclick });
 
 const section = (title, about, ...children) =>
   el("section", "", el("h2", "", title), about && el("p", "about", about), ...children);
 
-const row = (cell, ...cells) => el("tr", "", ...cells.map((c) => (c instanceof Node && c.tagName === "TD" ? c : el(cell, "", c))));
+/** A section with a card for each run of which something is drawn, or nothing. */
+function cards(title, about, draw) {
+  const made = values.runs.map((run, i) => {
+    const drawn = draw(run);
+    return drawn && el("div", "card", several() && el("h3", "", swatch(colour(i)), run.name), drawn);
+  });
+  return made.some(Boolean) ? section(title, about, el("div", "cards", ...made)) : null;
+}
+
+const row = (cell, texts) => el("tr", "", ...texts.map((text) => el(cell, "", text)));
 const table = (heads, rows) =>
-  el("div", "scroll", el("table", "", el("thead", "", row("th", ...heads)), el("tbody", "", ...rows.map((cells) => row("td", ...cells)))));
+  el("div", "scroll", el("table", "", el("thead", "", row("th", heads)), el("tbody", "", ...rows.map((texts) => row("td", texts)))));
 
 function format(x) {
-  if (x === null || x === undefined) return "–";
+  if (typeof x !== "number") return "–";
   if (x !== 0 && (Math.abs(x) >= 1e6 || Math.abs(x) < 1e-3)) return x.toExponential(2).replace("e+", "e");
   return Math.abs(x) >= 1000 ? x.toLocaleString("en", { maximumFractionDigits: 0 }) : `${+x.toPrecision(4)}`;
 }
 
 // ---- what was run
 
+const several = () => values.runs.length > 1;
+const known = (what) => [...new Set(values.runs.flatMap((run) => Object.keys(run[what])))];
+
 function head() {
   const runs = values.runs, tasks = [...new Set(runs.map((run) => run.task))];
   const title = tasks.length === 1 ? tasks[0] : runs.length ? `${runs.length} runs` : "no run yet";
-  const chips = runs.map((run, i) => el("span", `chip ${run.state}`, runs.length > 1 ? swatch(colour(i)) : null, `${run.name} `, el("b", "", run.state)));
-  const follows = values.watched ? [el("span", "chip", el("span", "live"), el("span", "follows", "followed"))] : [];
-  return el("header", "", el("p", "eyebrow", "nnmpi"), el("h1", "", title), el("div", "chips", ...chips, ...follows));
+  const chips = runs.map((run, i) => el("span", `chip ${run.state}`, several() && swatch(colour(i)), `${run.name} `, el("b", "", run.state)));
+  const follows = isFollowed && el("span", "chip", el("span", "live"), el("span", "follows", "followed"));
+  return el("header", "", el("p", "eyebrow", "nnmpi"), el("h1", "", title), el("div", "chips", ...chips, follows));
 }
 
 function figures() {
-  const runs = values.runs;
-  if (runs.length === 1)
-    return el("div", "tiles", ...runs[0].figures.map(([name, text]) => el("div", "tile", el("span", "", name), el("b", "", text))));
-  const names = [...new Set(runs.flatMap((run) => run.figures.map(([name]) => name)))];
-  const of = (run, name) => (run.figures.find(([known]) => known === name) || ["", ""])[1];
-  return table(["run", ...names], runs.map((run, i) => [el("span", "", swatch(colour(i)), run.name), ...names.map((name) => of(run, name))]));
+  const names = known("figures"), runs = values.runs;
+  if (several())
+    return table(["run", ...names], runs.map((run, i) => [el("span", "", swatch(colour(i)), run.name), ...names.map((name) => run.figures[name] || "")]));
+  return el("div", "tiles", ...names.map((name) => el("div", "tile", el("span", "", name), el("b", "", runs[0].figures[name]))));
 }
 
 function facts() {
-  const runs = values.runs, names = [...new Set(runs.flatMap((run) => run.facts.map(([name]) => name)))];
-  const rows = names.map((name) => {
-    const cells = runs.map((run) => (run.facts.find(([known]) => known === name) || ["", ""])[1]);
-    const differs = cells.some((text) => text !== cells[0]);
-    return [el("td", "name", name), ...cells.map((text) => el("td", differs ? "differs" : "", text))];
+  const rows = known("facts").map((name) => {
+    const texts = values.runs.map((run) => run.facts[name] || "");
+    const differs = texts.some((text) => text !== texts[0]);
+    return [name, ...texts.map((text) => el("span", differs ? "differs" : "", text))];
   });
-  const made = table(["", ...runs.map((run) => (runs.length > 1 ? run.name : ""))], rows);
+  const made = table(["", ...values.runs.map((run) => several() && run.name)], rows);
   made.classList.add("facts");
-  return section("What was run, and on what", runs.length > 1 ? "Bold is what differs." : null, made);
+  return section("What was run, and on what", several() && "Bold is what differs.", made);
 }
 
 // ---- curves
@@ -90,74 +89,51 @@ function points(columns, key) {
 
 /** What a panel draws: a label, how it looks, and its points. */
 function series(panel) {
-  const found = [], several = values.runs.length > 1;
+  const found = [];
   values.runs.forEach((run, i) => {
-    const keys = Object.entries(panel.series), paint = colour(i);
-    keys.forEach(([key, name], k) => {
-      const label = [several || !name ? run.name : "", name].filter(Boolean).join(" ");
-      found.push({ label, stroke: paint, width: 2, dash: k ? [6, 4] : [], points: points(run.epochs, key) });
-    });
-    if (panel.log) found.push({ label: several ? `${run.name} steps` : "steps", stroke: paint, width: 1, alpha: 0.5, points: points(run.progress, "loss") });
+    const add = (name, columns, key, look) => {
+      const label = name && several() ? `${run.name} ${name}` : name || run.name, drawn = points(columns, key);
+      found.push({ label, stroke: colour(i), width: 2, points: drawn, isShort: drawn[0].length <= 30, ...look });
+    };
+    Object.entries(panel.series).forEach(([key, name], k) => add(name, run.epochs, key, { dash: k ? [6, 4] : [] }));
+    if (panel.log) add("steps", run.progress, "loss", { width: 1, alpha: 0.5 });
   });
   return found.filter((one) => one.points[0].length);
-}
-
-const joined = (found) => (found.length ? uPlot.join(found.map((one) => one.points)) : [[], []]);
-
-function decades(min, max) {
-  const wide = max > 1e4 * min, found = [];
-  for (let power = Math.floor(Math.log10(min)); power <= Math.log10(max); power++)
-    for (const n of wide ? [1] : [1, 2, 5]) found.push(n * 10 ** power);
-  return found.filter((x) => x >= min && x <= max);
 }
 
 const lines = () => ({ stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" });
 
 function chart(panel, box) {
-  const found = series(panel), data = joined(found), known = found.flatMap((one) => one.points[1]).filter((y) => y !== null);
-  const log = panel.log && isLog && known.every((y) => y > 0);
-  const text = (y) => (panel.title === "accuracy" && y !== null && y !== undefined ? `${+(100 * y).toPrecision(4)}%` : format(y));
-  const range = (u, min, max) => {
-    if (min === null || (min === 0 && max === 0)) return [0, 1];
-    const pad = log ? 1.1 : 0.06 * (max - min) || Math.abs(max) / 10 || 1;
-    return log ? [min / pad, max * pad] : [min >= 0 && min < 0.5 * max ? 0 : min - pad, max + pad];
-  };
+  const log = panel.log && isLog && panel.drawn.every((one) => one.points[1].every((y) => y === null || y > 0));
+  const text = (y) => (panel.title === "accuracy" && typeof y === "number" ? `${+(100 * y).toPrecision(4)}%` : format(y));
+  const joined = () => uPlot.join(series(panel).map((one) => one.points));
   const made = new uPlot({
     width: box.clientWidth, height: 216, cursor: { sync: { key: "curves" }, points: { size: 7 }, y: false },
-    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range } },
-    axes: [
-      { ...lines(), space: 60, size: 34 },
-      { ...lines(), size: 58, values: (u, all) => all.map(text), ...(log ? { splits: (u, i, min, max) => decades(min, max), filter: (u, all) => all } : {}) },
-    ],
+    scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+    axes: [{ ...lines(), space: 60, size: 34 }, { ...lines(), size: 58, values: (u, all) => all.map((y) => (y === null ? "" : text(y))) }],
     series: [{ label: axis === "epochs" ? "epoch" : axis, value: (u, x) => format(x) },
-      ...found.map((one) => ({ ...one, spanGaps: false, points: { show: one.points[0].length <= 30, size: 6 }, value: (u, y) => text(y) }))],
-  }, data, box);
-  return { made, box, panel, again: () => update(made, joined(series(panel))) };
-}
-
-function update(made, data) {
-  const { min, max } = made.scales.x, xs = made.data[0];
-  made.setData(data, min === xs[0] && max === last(xs));
+      ...panel.drawn.map((one) => ({ ...one, points: { show: one.isShort, size: 6 }, value: (u, y) => text(y) }))],
+  }, joined(), box);
+  const again = () => {
+    const { min, max } = made.scales.x, xs = made.data[0];
+    made.setData(joined(), min === xs[0] && max === xs.at(-1)); // one that is zoomed stays so
+  };
+  return { made, box, again };
 }
 
 function curves() {
-  const choices = Object.keys(values.axes).map((name) => {
-    const made = button(name, `draw over ${name}`, () => { axis = name; render(true); });
-    made.setAttribute("aria-pressed", name === axis);
-    return made;
-  });
-  const log = button("log", "loss on a logarithmic axis", () => { isLog = !isLog; render(true); });
-  log.setAttribute("aria-pressed", isLog);
-  const boxes = values.panels.map((panel) => el("div", "chart", el("h3", "", panel.title)));
+  const choices = Object.keys(values.axes).map((name) =>
+    button(name, `draw over ${name}`, () => { axis = name; render(true); }, name === axis));
+  const log = button("log", "loss on a logarithmic axis", () => { isLog = !isLog; render(true); }, isLog);
+  const panels = values.panels.map((panel) => ({ ...panel, drawn: series(panel) })).filter((panel) => panel.drawn.length);
+  const boxes = panels.map((panel) => el("div", "chart", el("h3", "", panel.title)));
   const made = section("Curves", "Drag to zoom, double-click for all of it.", el("div", "buttons", ...choices, log), el("div", "grid", ...boxes));
-  made.draw = () => values.panels.map((panel, i) => (series(panel).length ? chart(panel, boxes[i]) : (boxes[i].remove(), null))).filter(Boolean);
+  made.shows = JSON.stringify(panels.map((panel) => [panel.title, ...panel.drawn.map((one) => [one.label, one.isShort])]));
+  made.draw = () => panels.map((panel, i) => chart(panel, boxes[i]));
   return made;
 }
 
 // ---- who holds what, and the predicted beside the measured
-
-const ofRuns = (draw) => el("div", "cards", ...values.runs.map((run, i) => [run, i]).filter(([run]) => draw(run) !== null)
-  .map(([run, i]) => el("div", "card", values.runs.length > 1 ? el("h3", "", swatch(colour(i)), run.name) : null, draw(run))));
 
 function blocks(run) {
   if (!run.blocks.length) return null;
@@ -165,10 +141,8 @@ function blocks(run) {
     const cells = block.layers.flatMap((layer) => [
       el("span", "layer", layer.name), el("span", "kind", layer.kind),
       el("span", "parts", ...layer.parts.map(([start, stop], t) => {
-        const bar = el("i", ""), part = el("span", "part", bar);
-        bar.style.cssText = `left:${100 * start}%;width:${100 * (stop - start)}%;background:var(--c${s % 7})`;
-        part.title = layer.parts.length > 1 ? `tp ${t}: ${Math.round(1000 * (stop - start)) / 10}%` : "whole";
-        return part;
+        const size = 100 * (stop - start), about = layer.parts.length > 1 ? `tp ${t}: ${Math.round(10 * size) / 10}%` : "whole";
+        return el("span", "part", piece("", `left:${100 * start}%;width:${size}%;background:var(--c${s % 7})`, about));
       })),
       el("span", "how", layer.how)]);
     return el("div", "block", el("h4", "", swatch(`var(--c${s % 7})`), run.blocks.length > 1 ? `stage ${s}, ` : "", block.ranks), el("div", "layers", ...cells));
@@ -181,15 +155,11 @@ const shade = (name, k) => SHADES[name] || `var(--c${k % 7})`;
 /** A bar a row, in parts of several colours, and below it the numbers. */
 function bars(found) {
   if (!found.rows.length || !found.names.length) return null;
-  const total = (one) => one.bytes.reduce((a, b) => a + b, 0), most = Math.max(...found.rows.map(total)) || 1;
+  const total = (one) => one.sizes.reduce((a, b) => a + b, 0), most = Math.max(...found.rows.map(total)) || 1;
   const legend = el("div", "legend", ...found.names.map((name, k) => el("span", "", swatch(shade(name, k)), name)));
   const rows = found.rows.map((one) => {
-    const parts = one.bytes.map((size, k) => {
-      const part = swatch(shade(found.names[k], k), "");
-      part.style.width = `${(100 * size) / most}%`;
-      part.title = `${found.names[k]}: ${one.text[k]}`;
-      return part;
-    });
+    const parts = one.sizes.map((size, k) =>
+      piece("", `width:${(100 * size) / most}%;background:${shade(found.names[k], k)}`, `${found.names[k]}: ${one.text[k]}`));
     return el("div", "bar", el("span", "", `rank${/[^0-9]/.test(one.ranks) ? "s" : ""} ${one.ranks}`), el("span", "track", ...parts));
   });
   const numbers = table(["ranks", ...found.names], found.rows.map((one) => [one.ranks, ...one.text]));
@@ -199,13 +169,9 @@ function bars(found) {
 function compared(run) {
   if (!run.compared.length) return null;
   return table(["", "ranks", "predicted", "measured", "", "difference"], run.compared.map((one) => {
-    const most = Math.max(one.predicted || 0, one.measured || 0) || 1;
-    const pair = el("span", "pair", ...["predicted", "measured"].map((name) => {
-      const bar = el("i", name);
-      bar.style.width = `${(100 * (one[name] || 0)) / most}%`;
-      return bar;
-    }));
-    return [one.what, one.ranks, one.text[0], one.text[1] || "–", el("td", "pairs", pair), one.text[2]];
+    const most = Math.max(...one.sizes) || 1;
+    const pair = el("span", "pair", ...one.sizes.map((size, k) => piece(k ? "measured" : "predicted", `width:${(100 * size) / most}%`)));
+    return [one.what, one.ranks, one.text[0], one.text[1] || "–", pair, one.error];
   }));
 }
 
@@ -213,13 +179,16 @@ function compared(run) {
 
 function timelines() {
   const found = values.runs.flatMap((run) => (run.timelines || []).map((t) => [run, t]));
-  const made = section("Timeline", "Drag to zoom, double-click for the whole run; on a touch screen drag to move.", ...found.map(() => el("div", "timeline")));
-  made.draw = () => found.map(([run, t], i) => new Timeline(t, made.querySelectorAll(".timeline")[i], values.runs.length > 1 ? run.name : ""));
-  return found.length ? made : null;
+  if (!found.length) return null;
+  const boxes = found.map(([run]) => el("div", "timeline", several() && el("h3", "", run.name)));
+  const made = section("Timeline", "Drag to zoom, double-click for the whole run; on a touch screen drag to move.", ...boxes);
+  made.shows = JSON.stringify(found.map(([run, t]) => [run.name, t.name, t.end, t.ranks]));
+  made.draw = () => found.map(([, t], i) => new Timeline(t, boxes[i]));
+  return made;
 }
 
 class Timeline {
-  constructor(t, box, name) {
+  constructor(t, box) {
     this.t = t;
     this.box = box;
     this.step = t.steps.findIndex(([k]) => k === t.median);
@@ -229,12 +198,13 @@ class Timeline {
       all.longest = all.length.reduce((a, b) => Math.max(a, b), 0);
     }
     this.until = t.simulated.start.reduce((most, start, i) => Math.max(most, start + t.simulated.length[i]), 0);
+    this.background = t.styles.findIndex(([kind]) => kind === "background");
     this.title = el("b", "");
     this.tip = el("div", "tip");
-    const kinds = Object.entries(values.styles).filter(([kind]) => t.measured.kinds.includes(kind));
-    const legend = kinds.map(([kind, [about]]) => el("span", "", swatch(paint(kind)), about));
+    this.paints = t.styles.map(([kind, , , paint]) => css(`--k-${kind}`) || paint);
+    const legend = t.styles.map(([, about], i) => el("span", "", swatch(this.paints[i]), about));
     if (this.until) legend.push(el("span", "", "thin, below: simulated"));
-    box.append(name ? el("h3", "", name) : "", el("div", "buttons",
+    box.append(el("div", "buttons",
       button("◀", "the step before", () => this.show(this.step - 1)), this.title, button("▶", "the next step", () => this.show(this.step + 1)),
       button("+", "zoom in", () => this.zoom(0.5)), button("−", "zoom out", () => this.zoom(2)), button("all", "all steps", () => this.scale(0, t.end))),
     this.tip, el("div", "legend", ...legend));
@@ -301,17 +271,17 @@ class Timeline {
     const { measured, simulated, steps } = this.t;
     const each = (all, from, lane) => {
       for (let i = lower(all.start, min - from - all.longest, all.first[r], all.first[r + 1]); i < all.first[r + 1] && all.start[i] + from <= max; i++)
-        if (all.start[i] + from + all.length[i] >= min) act(all, i, all.start[i] + from, lane(all.kinds[all.kind[i]]));
+        if (all.start[i] + from + all.length[i] >= min) act(all, i, all.start[i] + from, lane(all.kind[i]));
     };
     const high = this.until ? 0.5 : 0.72;
-    each(measured, 0, (kind) => (kind === "background" ? [0.06 + high, 0.1] : [0.06, high]));
+    each(measured, 0, (kind) => (kind === this.background ? [0.06 + high, 0.1] : [0.06, high]));
     const near = steps.filter(([, start, end]) => start <= max && Math.max(end, start + this.until) >= min);
     if (near.length <= 40) near.forEach(([, start]) => each(simulated, start, () => [0.7, 0.22]));
   }
 
   draw(u) {
     const { ctx, bbox: { left, top, width, height } } = u, { min, max } = u.scales.x, ratio = devicePixelRatio;
-    const scale = width / (max - min), high = height / this.t.ranks, paints = {};
+    const scale = width / (max - min), high = height / this.t.ranks;
     ctx.save();
     ctx.beginPath();
     ctx.rect(left, top, width, height);
@@ -322,11 +292,11 @@ class Timeline {
       ctx.fillStyle = css("--idle");
       ctx.fillRect(left, top + (r + 0.06) * high, width, (this.until ? 0.5 : 0.72) * high);
       this.visit(r, min, max, (all, i, start, [from, part]) => {
-        const kind = all.kinds[all.kind[i]], x = left + (start - min) * scale, wide = all.length[i] * scale, y = top + (r + from) * high;
-        ctx.fillStyle = paints[kind] = paints[kind] || paint(kind);
+        const [kind, , mark] = this.t.styles[all.kind[i]], x = left + (start - min) * scale, wide = all.length[i] * scale, y = top + (r + from) * high;
+        ctx.fillStyle = this.paints[all.kind[i]];
         const gap = wide > 5 * ratio ? ratio : 0;
         ctx.fillRect(x, y, Math.max(wide - gap, 0.6), part * high);
-        const letter = `${values.styles[kind][1]}${all.micro[i] < 0 ? "" : all.micro[i]}`;
+        const letter = `${mark}${all.micro[i] < 0 ? "" : all.micro[i]}`;
         if (part * high < 13 * ratio || kind === "wait" || wide < (letter.length * 7 + 6) * ratio) return;
         ctx.fillStyle = "#10151f";
         ctx.fillText(letter, x + 4 * ratio, y + (part * high) / 2);
@@ -347,7 +317,7 @@ class Timeline {
     }
     this.tip.style.display = found ? "block" : "none";
     if (!found) return;
-    const [all, i, start] = found, [about] = values.styles[all.kinds[all.kind[i]]], micro = all.micro[i] < 0 ? "" : ` ${all.micro[i]}`;
+    const [all, i, start] = found, [, about] = this.t.styles[all.kind[i]], micro = all.micro[i] < 0 ? "" : ` ${all.micro[i]}`;
     this.tip.replaceChildren(el("b", "", `${about}${micro}`), all === this.t.simulated ? " simulated" : "",
       el("br"), `rank ${r}, stage ${all.stage[i]}`, el("br"), `${format(all.length[i])} ms, from ${format(start)} ms`);
     const plot = u.over.getBoundingClientRect(), outer = this.box.getBoundingClientRect(), wide = this.tip.offsetWidth;
@@ -366,67 +336,55 @@ function lower(numbers, x, lo = 0, hi = numbers.length) {
   return lo;
 }
 
-const paint = (kind) => (/^\w+$/.test(kind) && css(`--k-${kind}`)) || values.styles[kind][2];
-
 // ---- the page
 
+const COMPARED = `What a rank sends in a step: bytes, and in how many messages. Predicted is by formula, without a run;
+  the memory that is measured is what a process has grown by since before its model was made, Python's own included.`;
+
 const SECTIONS = {
-  head, figures, curves, timelines,
-  facts: () => (values.runs.length ? facts() : null),
-  holds: () => of("Who holds what", "A row a layer, the parts of its parameters that ranks along tp have; blocks that are alike are one row.", blocks),
-  compared: () => of("Predicted, and measured", "What a rank sends in a step: bytes, and in how many messages. Predicted is by formula, without a run; the memory that is measured is what a process has grown by since before its model was made, Python's own included.", compared),
-  held: () => of("What a rank holds", "Bytes, as predicted.", (run) => bars(run.held)),
-  seconds: () => of("Where the time went", "Of the steps that were traced.", (run) => bars(run.seconds)),
-  said: () => of("What the run said", null, (run) => (run.said.length ? el("pre", "", run.said.join("\n")) : null)),
-};
-const ORDER = ["head", "figures", "facts", "curves", "timelines", "seconds", "compared", "held", "holds", "said"];
-const WHAT = {
-  curves: () => [axis, isLog, values.panels, values.runs.map((run) => [run.name, Object.keys(run.epochs), run.progress.steps.length > 0, run.epochs.steps && run.epochs.steps.length > 30])],
-  timelines: () => values.runs.map((run) => (run.timelines || []).map((t) => [t.name, t.end, t.ranks])),
+  head, figures, facts, curves, timelines,
+  seconds: () => cards("Where the time went", "Of the steps that were traced.", (run) => bars(run.seconds)),
+  compared: () => cards("Predicted, and measured", COMPARED, compared),
+  held: () => cards("What a rank holds", "Bytes, as predicted.", (run) => bars(run.held)),
+  holds: () => cards("Who holds what", "A row a layer, the parts of its parameters that ranks along tp have; blocks that are alike are one row.", blocks),
+  said: () => cards("What the run said", null, (run) => run.said.length && el("pre", "", run.said.join("\n"))),
 };
 
-function of(title, about, draw) {
-  const made = ofRuns(draw);
-  return made.children.length ? section(title, about, made) : null;
-}
-
-/** Makes sections anew; those of charts only if other charts are to be drawn. */
+/** Makes sections anew; those of charts only if they are to show other charts. */
 function render(anew) {
-  for (const name of ORDER) {
-    const what = WHAT[name] && JSON.stringify(WHAT[name]()), before = drawn[name];
-    if (before && what && what === before.what && !anew) {
-      before.charts.forEach((one) => one.again && one.again());
+  for (const [name, section] of Object.entries(SECTIONS)) {
+    const made = ((name === "head" || values.runs.length) && section()) || el("div", "none"), before = drawn[name];
+    if (before && made.shows && made.shows === before.made.shows && !anew) {
+      before.charts.forEach((one) => one.again?.());
       continue;
     }
-    const made = SECTIONS[name]() || el("div", "none");
-    if (before) before.charts.forEach((one) => one.made.destroy());
+    before?.charts.forEach((one) => one.made.destroy());
     if (before) before.made.replaceWith(made);
     else page.append(made);
-    drawn[name] = { made, what, charts: made.draw ? made.draw() : [] };
+    drawn[name] = { made, charts: made.draw ? made.draw() : [] };
   }
   charts = Object.values(drawn).flatMap((one) => one.charts);
 }
 
-async function follow(version) {
-  const live = document.querySelector(".follows");
-  let wait = 1000;
+async function follow() {
+  let wait = 1000, told = "followed";
   try {
-    const answer = await fetch(`data?${version}`), found = answer.status === 200 ? await answer.json() : {};
+    const answer = await fetch(`data?${values.version}`), found = answer.status === 200 ? await answer.json() : {};
     if (found.runs) {
       values = found;
-      version = found.version;
       render(false);
     }
-    document.querySelector(".follows").textContent = found.problem || "followed";
+    told = found.problem || told;
   } catch (error) {
     wait = 5000;
-    if (live) live.textContent = "nobody answers: is nnmpi.watch over?";
+    told = "nobody answers: is nnmpi.watch over?";
   }
-  setTimeout(follow, wait, version);
+  document.querySelector(".follows").textContent = told;
+  setTimeout(follow, wait);
 }
 
 page.replaceChildren();
 render(true);
 addEventListener("resize", () => charts.forEach(({ made, box }) => box.clientWidth && made.setSize({ width: box.clientWidth, height: made.height })));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => render(true));
-if (values.watched) follow(0);
+if (isFollowed) follow();

@@ -1,8 +1,9 @@
 """What a page says of a run: facts, curves, who holds what, the predicted beside the measured."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
 
 from nnmpi.config import options
 from nnmpi.drawing.tables import amount, duration, plural
@@ -12,8 +13,6 @@ from nnmpi.run.report.layouts import HELD
 from nnmpi.run.report.messages import Event, as_text, ranks_used
 from nnmpi.run.report.plot import AXES, BESIDES, LARGEST
 
-Facts: TypeAlias = list[tuple[str, str]]
-
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")
 """Panels behind that of losses; metrics of users follow, then those of speed and the like."""
@@ -22,31 +21,42 @@ UNDRAWN = {"event", *AXES.values(), *LOSSES, "samples_per_second", "tokens_per_s
 QUIET = ("epoch", "progress")
 """Events whose text the page does not repeat: curves have their numbers."""
 
+FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "accuracy": ("accuracy", "{:.2%}".format),
+    "perplexity": ("perplexity", "{:.4g}".format),
+    "loss": ("training loss", "{:.4f}".format),
+    "test_loss": ("test loss", "{:.4f}".format),
+    "tokens_per_second": ("tokens a second", "{:,.0f}".format),
+    "samples_per_second": ("samples a second", "{:,.0f}".format),
+    "seconds": ("time", duration),
+}
+"""The numbers that one looks for first: by key their names, and their text."""
+
 MOST_SAID = 200  # events as text
+MOST_PARTS = 32  # ranks along tp that are drawn
+SMALL = 20_000_000
+"""Bytes by which a process grows that are mostly Python's own."""
+
 ENDS = ("done", "stopped", "suspended", "failed", "complete")
 
 
 def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
-    """All of it, as JSON has it; raises ValueError for a log that is none of nnmpi."""
-    try:
-        return {
-            "name": shown(name, 100),
-            "task": shown(f"{events[0]['model']} on {events[0]['data']}", 100),
-            "state": events[-1]["event"] if events[-1]["event"] in ENDS else "running",
-            "figures": figures(events),
-            "facts": facts(events[0], events[-1]),
-            "epochs": epochs([e for e in events if e["event"] == "epoch"]),
-            "progress": progress(events),
-            "blocks": [_block(block) for block in events[0].get("blocks", ())],
-            "held": held(events[0].get("kinds", ())),
-            "compared": sorted(compared(events[0], events[-1]), key=lambda row: str(row["what"])),
-            "seconds": _seconds(events[-1]),
-            "said": [as_text(e) for e in events if e["event"] not in QUIET][-MOST_SAID:],
-        }
-    except KeyError as error:
-        raise ValueError(f"its events lack {shown(error)}") from None
-    except (AttributeError, OverflowError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"its events are not those of a run ({shown(error)})") from None
+    """All of it, as JSON has it; events that are none of nnmpi raise errors of any kind."""
+    first, last = events[0], events[-1]
+    return {
+        "name": shown(name, 100),
+        "task": shown(f"{first['model']} on {first['data']}", 100),
+        "state": last["event"] if last["event"] in ENDS else "running",
+        "figures": figures(events),
+        "facts": facts(first, last),
+        "epochs": epochs([e for e in events if e["event"] == "epoch"]),
+        "progress": progress(events),
+        "blocks": [_block(block) for block in first.get("blocks", ())],
+        "held": held(first.get("kinds", ())),
+        "compared": sorted(compared(first, last), key=itemgetter("what")),
+        "seconds": seconds(last.get("trace", {}).get("ranks", {})),
+        "said": [as_text(e) for e in events if e["event"] not in QUIET][-MOST_SAID:],
+    }
 
 
 def number(value: Any) -> float | None:
@@ -57,33 +67,20 @@ def number(value: Any) -> float | None:
     return (value if isinstance(value, int) else float(f"{value:.7g}")) if is_drawn else None
 
 
-def figures(events: Sequence[Event]) -> Facts:
-    """The numbers that one looks for first, the last ones that are known."""
+def figures(events: Sequence[Event]) -> dict[str, str]:
+    """The last ones of FIGURES that are known."""
     last = {k: v for e in events if e["event"] in (*QUIET, *ENDS) for k, v in e.items()}
     step = last["step"] if events[-1]["event"] == "progress" else last.get("steps", 0)
-    found: Facts = [("steps", f"{step:,} of {events[0]['steps']:,}")]
-    if "accuracy" in last:
-        found.append(("accuracy", f"{number(last['accuracy']) or 0:.2%}"))
-    if "perplexity" in last:
-        found.append(("perplexity", f"{number(last['perplexity']) or math.nan:.4g}"))
-    found += [
-        (f"{which} loss", f"{value:.4f}")
-        for key, which in LOSSES.items()
-        if (value := number(last.get(key))) is not None
-    ]
-    found += [
-        (f"{what} a second", f"{value:,.0f}")
-        for what in ("tokens", "samples")
-        if (value := number(last.get(f"{what}_per_second")))
-    ][:1]
-    if "seconds" in last:
-        found.append(("time", duration(last["seconds"])))
+    found = {"steps": f"{step:,} of {events[0]['steps']:,}"}
+    for key, (name, text) in FIGURES.items():
+        if (value := number(last.get(key))) is not None:
+            found[name] = text(value)
     if last.get("skipped_steps"):
-        found.append(("skipped", plural(last["skipped_steps"], "step")))
+        found["skipped"] = plural(last["skipped_steps"], "step")
     return found
 
 
-def facts(e: Event, last: Event) -> Facts:
+def facts(e: Event, last: Event) -> dict[str, str]:
     """What was run, and on what."""
     given = e.get("options", {})
     where = (f"{host}: {numbers_of(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
@@ -111,7 +108,7 @@ def facts(e: Event, last: Event) -> Facts:
         "parameters": last.get("parameters_sha256", ""),
         "error": last.get("error", ""),
     }  # fmt: skip
-    return [(key, shown(value, 1000)) for key, value in found.items() if value]
+    return {key: shown(value, 1000) for key, value in found.items() if value}
 
 
 # ---- curves
@@ -144,16 +141,10 @@ def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     known = dict.fromkeys(key for run in runs for key in run["epochs"])
     metrics = (key for key in known if key.startswith("metric "))
     order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
+    titles = {key: key.removeprefix("metric ").replace("_", " ") for key in order} | BESIDES
+    others = [key for key in order if key in known and key not in UNDRAWN]
     losses = {"title": "loss", "series": LOSSES, "log": True}
-    others = [
-        {
-            "title": BESIDES.get(key, key.removeprefix("metric ").replace("_", " ")),
-            "series": {key: ""},
-        }
-        for key in order
-        if key in known and key not in UNDRAWN
-    ]
-    return [losses, *others]
+    return [losses, *({"title": titles[key], "series": {key: ""}} for key in others)]
 
 
 # ---- what ranks hold and send
@@ -170,27 +161,29 @@ def _block(block: Event) -> Event:
     return {"ranks": shown(block["ranks"]), "layers": layers}
 
 
-MOST_PARTS = 32  # ranks along tp that are drawn
-
-
-SMALL = 20_000_000
-"""Bytes by which a process grows that are mostly Python's own."""
-
-
 def held(kinds: Sequence[Event]) -> Event:
     """The bytes that each kind of ranks holds, as predicted."""
-    names = [name for name in HELD if any(kind[f"{name}_bytes"] for kind in kinds)]
-    return {
-        "names": [name if name != "activation" else "activations" for name in names],
-        "rows": [
-            {
-                "ranks": numbers_of(tuple(kind["ranks"])),
-                "bytes": [number(kind[f"{name}_bytes"]) for name in names],
-                "text": [amount(kind[f"{name}_bytes"]) for name in names],
-            }
-            for kind in kinds
-        ],
-    }
+    keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
+    rows = ((numbers_of(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
+    return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
+
+
+def seconds(ranks: dict[str, Event]) -> Event:
+    """Where the time of each rank went, if the run was traced."""
+    names = list(next(iter(ranks.values()), {}))
+    rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
+    return _bars(names, rows, duration)
+
+
+def _bars(
+    names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
+) -> Event:
+    """A bar for each kind of ranks, of a part for each name."""
+    found = [
+        {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
+        for ranks, sizes in rows
+    ]
+    return {"names": names, "rows": found}
 
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
@@ -202,49 +195,38 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
         own = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
         for axis, said in kind["sent"].items():
             found = [one["sent"][axis] for one in own if "sent" in one]
-            most = max(found, key=lambda sent: sent["bytes"], default=None)
+            most = max(found, key=itemgetter("bytes"), default=None)
             if said["messages"] or (most and most["messages"]):
-                sizes = said["bytes"], most and most["bytes"]
-                yield _row(f"sent along {axis}", ranks, *sizes, _sent(said), most and _sent(most))
+                yield _row(f"sent along {axis}", ranks, said, most, _sent, itemgetter("bytes"))
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
         grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
-        yield _row("memory", ranks, predicted, grown, *_texts(amount, predicted, grown))
+        of_memory = _row("memory", ranks, predicted, grown, amount)
+        if grown is not None and grown < SMALL:
+            of_memory["error"] = "mostly Python"
+        yield of_memory
     plan: Event = last.get("plan") or e.get("plan") or {}
     if "predicted_seconds" in plan:
         times = plan["predicted_seconds"], plan.get("measured_seconds")
-        yield _row("time of a step", "all", *times, *_texts(duration, *times))
+        yield _row("time of a step", "all", *times, duration)
     if found := last.get("trace", {}).get("bubble"):
-        bubbles = found["simulated"], found["measured"]
-        yield _row("bubble", "all", *bubbles, *_texts("{:.1%}".format, *bubbles))
-
-
-def _texts(text: Callable[[float], str], a: float, b: float | None) -> tuple[str, str | None]:
-    return text(a), None if b is None else text(b)
+        yield _row("bubble", "all", found["simulated"], found["measured"], "{:.1%}".format)
 
 
 def _row(
-    what: str, ranks: str, a: float, b: float | None, predicted: str, measured: str | None
-) -> Event:
-    error = f"{b / a - 1:+.1%}" if a and b is not None else ""
-    if what == "memory" and b is not None and b < SMALL:
-        error = "mostly Python"
-    numbers = {"predicted": number(a), "measured": number(b)}
-    return {"what": what, "ranks": ranks, **numbers, "text": [predicted, measured or "", error]}
+    what: str, ranks: str, predicted: Any, measured: Any,
+    text: Callable[[Any], str], size: Callable[[Any], float] = float,
+) -> Event:  # fmt: skip
+    """What was predicted and, unless it is None, measured: sizes of two bars, and their text."""
+    pair = [value for value in (predicted, measured) if value is not None]
+    a, *b = map(size, pair)
+    return {
+        "what": what,
+        "ranks": ranks,
+        "sizes": [number(a), *map(number, b)],
+        "text": list(map(text, pair)),
+        "error": f"{b[0] / a - 1:+.1%}" if a and b else "",
+    }
 
 
 def _sent(e: Event) -> str:
     return f"{amount(e['bytes'])} in {e['messages']:,}"
-
-
-def _seconds(last: Event) -> Event:
-    """Where the time of each rank went, if the run was traced."""
-    ranks = last.get("trace", {}).get("ranks", {})
-    names = list(next(iter(ranks.values()), {}))
-    return {
-        "names": names,
-        "rows": [
-            {"ranks": rank, "bytes": [number(spent[k]) for k in names],
-             "text": [duration(spent[k]) for k in names]}
-            for rank, spent in ranks.items()
-        ],
-    }  # fmt: skip

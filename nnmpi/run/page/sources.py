@@ -85,35 +85,28 @@ def logs_of(sources: Sequence[GrowingFile]) -> list[LoggedEvents]:
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
     """What the files of a run have that has ended, or else the events that its report has kept."""
-    name = config.log or config.report or ""
-    sources = [
-        GrowingFile(path) for path in (config.log, config.trace) if path and Path(path).is_file()
-    ]
-    for source in sources:
-        source.read()
-    traces = tuple(source.trace for source in sources if source.trace)
-    events = next((source.events for source in sources if source.events), kept)
-    is_written = any("trace" in event for event in events[-1:])  # by this run
-    return [LoggedEvents(Path(name).stem, events, traces if is_written else ())]
+    log = GrowingFile(config.log or "")
+    if log.path.is_file():
+        log.read()
+    events = log.events or kept
+    path = config.trace if any("trace" in event for event in events[-1:]) else None
+    traces = (TraceFile.read(Path(path)),) if path else ()
+    return [LoggedEvents(Path(config.log or config.report or "").stem, events, traces)]
 
 
-def as_values(logs: Sequence[LoggedEvents], watched: bool = False) -> dict[str, Any]:
-    """What the page draws, as JSON has it; raises ValueError for events that are none of nnmpi."""
+def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
+    """What the page draws, as JSON has it; raises ValueError for events that are none of nnmpi.
+
+    version: how often files have changed that are followed
+    """
     found = list[dict[str, Any]]()
     for log in logs:
         try:
             of_runs = runs_of(log.events)
-            names = numbered(log.name, len(of_runs))
-            found += map(runs.as_values, names, of_runs)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{shown(log.name)} is not a log: {error}; {REMEDY}") from None
+            found += map(runs.as_values, numbered(log.name, len(of_runs)), of_runs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            what = f"is not a log of nnmpi ({type(error).__name__}: {shown(error)})"
+            raise ValueError(f"{shown(log.name)} {what}; {REMEDY}") from None
         if of_runs:
             found[-1]["timelines"] = [timelines.as_values(trace) for trace in log.traces]
-    all_of_them = [one for run in found for one in run.get("timelines", ())]
-    return {
-        "watched": watched,
-        "axes": AXES,
-        "panels": runs.panels(found),
-        "styles": timelines.styles(all_of_them),
-        "runs": found,
-    }
+    return {"version": version, "axes": AXES, "panels": runs.panels(found), "runs": found}

@@ -1,9 +1,9 @@
 """The steps of a trace as columns, which take a quarter of the room that its events take."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nnmpi.drawing.timeline import KINDS, Span, Style, style
+from nnmpi.drawing.timeline import Span, Timeline, kinds, style
 from nnmpi.sim.commands.trace import TraceFile
 
 MOST = 200_000  # spans: about 6 MB
@@ -14,7 +14,13 @@ def as_values(trace: TraceFile) -> dict[str, Any]:
     steps = shown_steps(trace)
     found = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])
-    simulated = [s._replace(start=1e3 * s.start, end=1e3 * s.end) for s in trace.simulated]
+    simulated = tuple(
+        span._replace(start=1e3 * span.start, end=1e3 * span.end)
+        for span in trace.simulated
+        if span.rank < found.ranks
+    )
+    both = found, Timeline(simulated, found.ranks)
+    numbers = {kind: i for i, kind in enumerate(kinds(both))}
     return {
         "name": trace.path.name,
         "ranks": found.ranks,
@@ -25,8 +31,9 @@ def as_values(trace: TraceFile) -> dict[str, Any]:
             for k in steps
             for own in [trace.steps[k]]
         ],
-        "measured": columns(found.spans),
-        "simulated": columns(span for span in simulated if span.rank < found.ranks),
+        "styles": [(kind, *style(kind)) for kind in numbers],
+        "measured": columns(found.spans, numbers),
+        "simulated": columns(simulated, numbers),
     }
 
 
@@ -43,13 +50,10 @@ def shown_steps(trace: TraceFile) -> range:
     return range(first, last + 1)
 
 
-def columns(spans: Iterable[Span]) -> dict[str, Any]:
-    """Spans by rank and time; `kinds` are the names of the numbers in `kind`."""
+def columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
+    """Spans by rank and time, with the number of their kind."""
     rows = sorted(spans, key=lambda span: (span.rank, span.start))
-    kinds = sorted({span.kind for span in rows})
-    numbers = {kind: i for i, kind in enumerate(kinds)}
     return {
-        "kinds": kinds,
         "rank": [span.rank for span in rows],
         "kind": [numbers[span.kind] for span in rows],
         "micro": [span.micro for span in rows],
@@ -57,10 +61,3 @@ def columns(spans: Iterable[Span]) -> dict[str, Any]:
         "start": [round(span.start, 4) for span in rows],
         "length": [round(span.end - span.start, 4) for span in rows],
     }
-
-
-def styles(timelines: Iterable[dict[str, Any]]) -> dict[str, Style]:
-    """How the kinds that occur are drawn, in the order of the table."""
-    seen = {k for t in timelines for which in ("measured", "simulated") for k in t[which]["kinds"]}
-    order = [*(kind for kind in KINDS if kind in seen), *sorted(seen - KINDS.keys())]
-    return {kind: style(kind) for kind in order}

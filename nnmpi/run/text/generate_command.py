@@ -30,7 +30,7 @@ TYPES = ("float32", "float64")
 def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
     p = cli.Parser(
-        prog=f"python -m {PROGRAM}",
+        prog=cli.called(PROGRAM),
         description="Generate text. Of a text longer than the positions of the model, the last "
         "half of them is kept, and computed again.",
         allow_abbrev=False,

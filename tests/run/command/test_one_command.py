@@ -62,7 +62,23 @@ def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str) ->
 def test_every_command_prints_its_own_help(name: str) -> None:
     run = ran(name, "--help")
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith(f"usage: python -m nnmpi.{name} ")
+    assert run.stdout.startswith(f"usage: nnmpi {name} ")
+
+
+@pytest.mark.parametrize(
+    ("called", "usage"),
+    [
+        ([sys.executable, "-m", "nnmpi.simulate", "pipeline"], "python -m nnmpi.simulate pipeline"),
+        ([str(Path(sys.executable).with_name("nnmpi")), "simulate", "sync"], "nnmpi simulate sync"),
+    ],
+)
+def test_help_shows_a_command_as_it_was_called(called: list[str], usage: str) -> None:
+    if not shutil.which(called[0]):
+        pytest.skip("the console script is not installed")
+    done = subprocess.run(
+        [*called, "--help"], capture_output=True, check=True, text=True, timeout=120
+    )
+    assert done.stdout.startswith(f"usage: {usage} ")
 
 
 @pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")

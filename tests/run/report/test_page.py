@@ -92,14 +92,14 @@ def test_ranks_have_sent_what_was_predicted(name: str, tmp_path: Path) -> None:
                 assert said["bytes"] == near, (rank, axis)
     (run,) = values(tmp_path / "log")["runs"]
     sent = [row for row in run["compared"] if row["what"].startswith("sent along")]
-    assert {row["text"][2].strip("+-") for row in sent} == {"0.0%"}
+    assert {row["error"].strip("+-") for row in sent} == {"0.0%"}
 
 
 def test_a_page_has_what_was_run_its_curves_and_its_steps(files: tuple[Path, Path]) -> None:
     log, trace = files
     found = values(log, trace)
     (run,) = found["runs"]
-    facts = dict(run["facts"])
+    facts = run["facts"]
     assert (run["task"], run["state"]) == ("small on arrays", "done")
     assert facts["ranks"].startswith("4 ranks, pipeline 1f1b")
     assert "dp 2, pp 2" in facts["options"]
@@ -112,9 +112,10 @@ def test_a_page_has_what_was_run_its_curves_and_its_steps(files: tuple[Path, Pat
     (timeline,) = run["timelines"]
     assert [k for k, *_ in timeline["steps"]] == [*TraceFile.read(trace).steps]
     assert {*timeline["simulated"]["rank"]} == {0, 1, 2, 3}
-    assert timeline["simulated"]["kinds"] == ["B", "F", "UPDATE"]
+    kinds = [kind for kind, *_ in timeline["styles"]]
+    assert {kinds[i] for i in timeline["simulated"]["kind"]} == {"B", "F", "UPDATE"}
     assert len(timeline["simulated"]["rank"]) == 4 * 5
-    assert "wait" in timeline["measured"]["kinds"]
+    assert kinds.index("wait") in timeline["measured"]["kind"]
 
 
 def test_a_plan_and_its_time_are_beside_each_other(tmp_path: Path) -> None:
@@ -122,9 +123,8 @@ def test_a_plan_and_its_time_are_beside_each_other(tmp_path: Path) -> None:
     events = events_of(log)
     events[-1]["plan"] = {"predicted_seconds": 0.5, "measured_seconds": 1.0, "error": -0.5}
     (run,) = values(write(log, events))["runs"]
-    assert [r["text"] for r in run["compared"] if r["what"] == "time of a step"] == [
-        ["500 ms", "1 s", "+100.0%"]
-    ]
+    (row,) = (row for row in run["compared"] if row["what"] == "time of a step")
+    assert (row["text"], row["error"]) == (["500 ms", "1 s"], "+100.0%")
 
 
 def test_a_long_trace_is_shown_around_its_median(
@@ -372,4 +372,20 @@ def test_a_page_follows_a_run(page: Page, files: tuple[Path, Path], tmp_path: Pa
         assert page.complaints == []
     page.until("document.querySelector('.follows').textContent.startsWith('nobody')")
     page.complaints.clear()  # of addresses that nobody answers
+    page.call("Page.navigate", url="about:blank")
+
+
+@needs_browser
+def test_a_run_that_comes_later_is_drawn_beside_another(
+    page: Page, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    later, lines = tmp_path / "later.jsonl", files[0].read_text().splitlines(keepends=True)
+    later.write_text(lines[0])
+    with watched(files[0], later) as url:
+        page.open(url)
+        page.until("charts.length > 0 && charts[0].made.series.length === 1 + 2")
+        later.write_text("".join(lines))
+        page.until("charts[0].made.series.length === 1 + 4")
+        assert all(charts(page))
+        assert page.complaints == []
     page.call("Page.navigate", url="about:blank")
