@@ -149,8 +149,8 @@ BUDGETS: dict[tuple[str, str], Budget] = {
     ("gpt:2", "float16"): Budget(112, 14, 4, 2, 1),
     ("gpt:1, dropout", "float32"): Budget(274, 19, 10, 7, 1),
     ("gpt:1, dropout", "float16"): Budget(275, 24, 14, 6, 1),
-    ("LSTM", "float32"): Budget(202, 41, 0, 3, 1),
-    ("LSTM", "float16"): Budget(217, 64, 3, 2, 1),
+    ("LSTM", "float32"): Budget(102, 36, 0, 3, 1),
+    ("LSTM", "float16"): Budget(102, 34, 3, 2, 1),
 }
 """By task and type of numbers."""
 
