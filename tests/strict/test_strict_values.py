@@ -1,5 +1,6 @@
 """Every op in 16 bits on a device, at 1, 300 and 60,000: the host's values and gradients."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,11 @@ BIASED = "rnn", "gru", "lstm"
 the host, which rounds once, has a number."""
 
 CASES_AT = [
-    (name, size, dtype)
-    for name in CASES
-    for size in SIZES
-    for dtype in HALVES
+    pytest.param(name, size, dtype, marks=() if i % 7 == 0 else pytest.mark.long)
+    for i, (name, size, dtype) in enumerate(product(CASES, SIZES, HALVES))
     if size == 1 or dtype == "bfloat16" or not name.startswith(BIASED)
 ]
+"""Of nearly all ops one size and type runs without --all: 7 and their 6 have no common divisor."""
 
 
 def scaled(a: np.ndarray, size: float, dtype: str) -> np.ndarray:
