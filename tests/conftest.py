@@ -26,7 +26,13 @@ if blas.core() != "unknown":
 
 LONG = "long: runs with --all only"
 QUICK = "quick: runs with --quick only, in the place of longer tests"
-FIRST = ("test_mpi_jobs.py", "test_native_build.py", "test_outside.py")
+FIRST = (
+    "test_mpi_jobs.py",
+    "test_native_build.py",
+    "test_site.py",
+    "test_extending.py",
+    "test_outside.py",
+)
 """The files of the longest tests, which begin first: other processes take the short ones."""
 
 STARTS_PROCESSES = ("import subprocess", "helpers.mpijob", "import operators")

@@ -62,7 +62,6 @@ class Comm:
         self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
-        self.of_rank = self._progress.comms_with(self)  # all Comms of this rank, with their ledgers
         self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport, narrow_sums)
@@ -73,6 +72,7 @@ class Comm:
         self._calls = Calls(name, self._transport, self._progress)
         self._steps = partial(planned_steps, self._calls, self._interpreter)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
+        self.of_process = self._progress.comms_with(self)  # all Comms of this rank, with ledgers
 
     @property
     def ledger(self) -> Ledger:
@@ -257,7 +257,7 @@ class Comm:
         self.free_sums()
         self._calls.free()
         self._p2p.free()
-        self.of_rank.discard(self)
+        self.of_process.discard(self)
         self._p2p = self._transport = self._receiver = cast(Any, Freed(f"Comm {self.name}"))
 
     def confirm(self) -> None:

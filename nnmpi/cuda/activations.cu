@@ -6,12 +6,6 @@ KERNEL tanh_gradient(const T *g, const T *y, T *dx, unsigned n) {
     EACH(i, n) dx[i] = ROUND(LOAD(g[i]) * (1.0f - LOAD(y[i]) * LOAD(y[i])));
 }
 
-/* 1 / (1 + e^-x), from e^-|x| */
-DEVICE float sigmoid(float x) {
-    float e = expf(-fabsf(x));
-    return LARGER(e, x >= 0.0f ? 1.0f : 0.0f) / (e + 1.0f);
-}
-
 KERNEL sigmoid_value(const T *x, T *y, unsigned n) { EACH(i, n) y[i] = ROUND(sigmoid(LOAD(x[i]))); }
 
 KERNEL sigmoid_gradient(const T *g, const T *y, T *dx, unsigned n) {

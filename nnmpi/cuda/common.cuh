@@ -41,6 +41,12 @@ DEVICE bfloat16 to_bfloat16(float v) {
 /* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
 #define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
+/* 1 / (1 + e^-x), from e^-|x| */
+DEVICE float sigmoid(float x) {
+    float e = expf(-fabsf(x));
+    return LARGER(e, x >= 0.0f ? 1.0f : 0.0f) / (e + 1.0f);
+}
+
 /* One number for all threads of a block from one of each, in `all` (THREADS, shared). Sums have a
    fixed order, so that the same input gives the same bits. */
 #define SOME (THREADS / 16)

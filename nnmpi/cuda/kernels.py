@@ -193,6 +193,20 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
     return loop
 
 
+def _cell(name: str) -> Callable[..., Any]:
+    """A step of a recurrent layer, on arrays of states and of their gates."""
+
+    def loop(*args: Any) -> Any:
+        state = min(args, key=lambda a: a.size)
+        if not fits(state) or not are_plain(state.dtype, *args):
+            return NotImplemented
+        numbers = counts(state.size, state.shape[1])
+        run("recurrent", name, state.size, (*args, *numbers), type_of(state.dtype))
+        return None
+
+    return loop
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "bias_relu_loop": bias_relu_loop,
     "relu_loop": _each("elementwise", "relu"),
@@ -214,6 +228,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "log_softmax_gradient_loop": _along_rows("softmax_gradient", True),
     "cross_entropy_loop": cross_entropy_loop,
     "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
+    "lstm_loop": _cell("lstm"),
+    "lstm_gradient_loop": _cell("lstm_gradient"),
+    "gru_loop": _cell("gru"),
+    "gru_gradient_loop": _cell("gru_gradient"),
     "adam_loop": _step("adam", 5, 6),
     "sgd_loop": _step("sgd", 3, 4, 1),
     "rmsprop_loop": _step("rmsprop", 5, 6),

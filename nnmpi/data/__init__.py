@@ -71,15 +71,16 @@ def blank(
     context: int = 128,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """The data set named by `--data` as far as it is known without samples: zeros in no memory take
-    the place of those in files, and of synthetic ones."""
+    """The data set named by `--data` as far as it is known without samples: one row of zeros takes
+    the place of all in files, and of synthetic ones."""
     name, _, argument = spec.partition(":")
     entry = DATASETS.get(name)
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):
         return load(spec, data_dir=data_dir, seed=seed, context=context, tokenizer=tokenizer)
-    shape, classes, train, test = entry.size(argument)
+    shape, classes, train, test, dtype = entry.size(argument)
+    row, label = np.zeros(shape, dtype), np.zeros((), "int64")
     training, testing = (
-        Split(np.broadcast_to(np.uint8(0), (n, *shape)), np.broadcast_to(np.int64(0), (n,)))
+        Split(np.broadcast_to(row, (n, *shape)), np.broadcast_to(label, (n,)))
         for n in (train, test)
     )
     return Dataset(spec, training, testing, classes, "")

@@ -77,12 +77,13 @@ class DatasetRequest(NamedTuple):
 
 
 class DatasetSize(NamedTuple):
-    """The shape of a sample, and how many classes and samples there are."""
+    """The shape of a sample and its numbers' type, and how many classes and samples there are."""
 
     shape: tuple[int, ...]
     classes: int
     train: int
     test: int
+    dtype: str = "uint8"
 
 
 class DatasetEntry(NamedTuple):

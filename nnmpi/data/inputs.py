@@ -76,6 +76,11 @@ def is_index(array: np.ndarray) -> bool:
     return array.dtype.kind in "iu" and array.dtype != np.uint8
 
 
+def is_one_row(array: np.ndarray) -> bool:
+    """Whether all rows are the same memory, of a data set without its samples."""
+    return array.strides[:1] == (0,)
+
+
 def take(x: Inputs, rows: np.ndarray) -> Inputs:
     """The inputs of these rows, in new arrays."""
     if isinstance(x, np.ndarray):

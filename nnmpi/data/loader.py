@@ -16,7 +16,7 @@ from nnmpi import dtypes, keyed
 from nnmpi.data.augment import augmented, check_images
 from nnmpi.data.buckets import by_length
 from nnmpi.data.dataset import Split
-from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
+from nnmpi.data.inputs import Inputs, arrays, each, is_index, is_one_row, take
 from nnmpi.data.standardise import Standardiser
 from nnmpi.terms import Augment
 
@@ -185,8 +185,11 @@ class Loader:
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """Rows that are stretches of memory; windows of text are, in memory or in a file."""
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array
+    """Rows that are stretches of memory; windows of text are, in memory or in a file, and so are
+    those that all are one row."""
+    if not isinstance(array, np.ndarray) or is_one_row(array):
+        return array
+    return np.ascontiguousarray(array)
 
 
 # ---- computing the next items in a background thread

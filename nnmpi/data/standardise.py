@@ -9,7 +9,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.data.dataset import Split
-from nnmpi.data.inputs import Inputs, Structure, aligned, arrays, each, is_index, like, parts
+from nnmpi.data.inputs import (
+    Inputs,
+    Structure,
+    aligned,
+    arrays,
+    each,
+    is_index,
+    is_one_row,
+    like,
+    parts,
+)
 from nnmpi.user_files import parsed
 
 BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
@@ -98,6 +108,8 @@ def _statistics(x: np.ndarray) -> Pair:
     if is_index(x):
         return None, None
     n, mean, m2 = 0, np.float64(0), np.float64(0)
+    if is_one_row(x):
+        x = x[:1]
     rows = max(BLOCK // max(x[0].size, 1), 1)
     for start in range(0, len(x), rows):
         block = x[start : start + rows].astype("float64")

@@ -21,7 +21,7 @@ def synthetic(request: DatasetRequest) -> Dataset:
     Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i only, so
     sample i is the same whatever the number of samples.
     """
-    shape, classes, samples, tests = size_of(request.argument)
+    shape, classes, samples, tests, _ = size_of(request.argument)
     total = samples + tests
     sides = "x".join(map(str, (total, *shape)))
     count = 4 * total * math.prod(shape)
@@ -47,7 +47,7 @@ def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
 def size_of(argument: str) -> DatasetSize:
     """The size that an argument asks for."""
     shape, classes, samples = parse(argument)
-    return DatasetSize(shape, classes, samples, max(samples // 5, 1))
+    return DatasetSize(shape, classes, samples, max(samples // 5, 1), "float32")
 
 
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:

@@ -163,7 +163,7 @@ def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
     lse[...] = both
 
 
-@kernel
+@partial(kernel, narrow=True)
 def attention_loop(
     q: Array,
     k: Array,
@@ -191,7 +191,7 @@ def attention_loop(
         progress()
 
 
-@kernel
+@partial(kernel, narrow=True)
 def attention_gradient_loop(
     q: Array,
     k: Array,

@@ -13,6 +13,8 @@ PyTorch.
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.halves import cast_loop, computed
@@ -64,9 +66,14 @@ def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
     return RowConstants(b if b is None or w == 1 else xp.tile(b, w), zero)
 
 
-@lru_cache(maxsize=64)
 def zeros(n: int, dtype: Any, xp: Any) -> Array:
-    """The zeros of ReLU, which nobody writes to."""
+    """The zeros of ReLU, which nobody writes to; they stay on a device, as long rows on the host
+    would keep the arena that they are made in."""
+    return np.zeros(n, dtype) if xp is np else _zeros_that_stay(n, dtype, xp)
+
+
+@lru_cache(maxsize=64)
+def _zeros_that_stay(n: int, dtype: Any, xp: Any) -> Array:
     return xp.zeros(n, dtype)
 
 

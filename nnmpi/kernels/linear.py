@@ -50,7 +50,7 @@ def takes_large(n: int, K: int, O: int) -> bool:
     )
 
 
-@kernel
+@partial(kernel, narrow=True)
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
     """`outputs`; large: whether compiled loops compute products of any size."""
     xp = xp_of(x)
@@ -58,7 +58,7 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
     bias_relu_loop(y, b, zeros(len(w), y.dtype, xp) if relu else None)
 
 
-@kernel
+@partial(kernel, narrow=True)
 def linear_gradients(
     g: Array,
     w: Array,

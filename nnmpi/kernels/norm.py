@@ -7,16 +7,17 @@ LayerNorm and RMSNorm.
 
 from typing import Any
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import is_half
+from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import is_half, wide
 from nnmpi.kernels import column_sum
 from nnmpi.native.table import InOut, Out, kernel
 
 
 def _sum(x: Array) -> Array:
-    """x (N, P, C) summed over positions; of 16 bits in float32, and not rounded."""
-    if is_half(x.dtype):
-        total: Array = x.sum(axis=1, dtype="float32")
+    """x (N, P, C) summed over positions; of 16 bits in float32, and not rounded. A device would
+    round the numbers of a product to TF32 where that is allowed."""
+    if is_half(x.dtype) or not of(x).is_host:
+        total: Array = x.sum(axis=1, dtype=wide(x.dtype))
         return total
     if len(x) == 1:
         return column_sum(x[0])[None]

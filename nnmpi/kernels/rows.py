@@ -27,7 +27,7 @@ def dropout_mask_loop(
     xp_of(mask).multiply(bits >= least, mask.dtype.type(factor), out=mask)
 
 
-@kernel
+@partial(kernel, narrow=True)
 def embedding_gradient_loop(g: Array, index: Array, dw: InOut) -> None:
     """dw[index] += g, one after the other."""
     add_rows(dw, index, g)

@@ -7,8 +7,8 @@
 Callers do not know which of them computes. Of arrays in 16 bits each entry computes in float32, and
 rounds what it has written once: compiled kernels a part at a time in cache (`native/halves.c`),
 those in CUDA number by number, and where they do not take the arguments, the function on whole
-copies. Which arrays are copied back its annotations say, as types in C do. On a device an entry
-without a twin in CUDA gets 16 bits as they are: products.
+copies. Which arrays are copied back its annotations say, as types in C do. On a device a `narrow`
+entry gets 16 bits as they are.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _mark(annotation: Any) -> Any:
 class Kernel:
     """A loop over arrays that writes into some of them."""
 
-    __slots__ = ("compiled", "composed", "cuda", "marks", "reference")
+    __slots__ = ("compiled", "composed", "cuda", "marks", "narrow", "reference")
 
     def __init__(
         self,
@@ -48,9 +48,10 @@ class Kernel:
         compiled: Callable[..., Any] | None,
         cuda: Callable[..., Any] | None,
         composed: bool = False,
+        narrow: bool = False,
     ) -> None:
         self.reference, self.compiled, self.cuda = reference, compiled, cuda
-        self.composed = composed
+        self.composed, self.narrow = composed, narrow
         *arguments, _ = reference.__annotations__.values()
         self.marks = [*map(_mark, arguments)]
 
@@ -62,7 +63,7 @@ class Kernel:
             return
         if is_meta(*args):
             return
-        widens = on_host_in_16_bits if self.cuda is None else in_16_bits
+        widens = on_host_in_16_bits if self.narrow else in_16_bits
         if not self.composed and widens(args[0]):
             _in_float32(self, args)
         else:
@@ -101,9 +102,13 @@ def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
 KERNELS: dict[str, Kernel] = {}
 
 
-def kernel(reference: Callable[..., None], composed: bool = False) -> Kernel:
-    """Enters a loop into the table; `composed`: it, or kernels that it calls, take 16 bits."""
+def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
+    """Enters a loop into the table.
+
+    composed    it, or kernels that it calls, take 16 bits
+    narrow      a device has it take 16 bits: its products, and its sums, are in float32 there
+    """
     name = reference.__name__
     compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
-    KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed)
+    KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed, narrow)
     return found

@@ -86,5 +86,7 @@ PICTURES: dict[type, Callable[[Any], str | None]] = {
 
 for kind, draw in PICTURES.items():
     setattr(kind, "_repr_svg_", lambda value, draw=draw: draw(value))  # noqa: B010
+
+for kind in (Simulation, Timeline, Graph, Arrangement, TraceFile):
     # beside a picture; a trace in full would be megabytes of a notebook
     setattr(kind, "_repr_pretty_", lambda value, p, cycle: p.text(f"<{type(value).__name__}>"))  # noqa: B010

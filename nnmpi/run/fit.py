@@ -108,15 +108,16 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                outputs.enter_context(page_of_run(config, found))
+                if comm.rank == 0:
+                    outputs.enter_context(page_of_run(config, found))
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found
         run.report = found
         begun = resumed_event if resumed else start_event
-        event = {**begun(self._session, run), **environment(self._session)}
-        event |= arranged_event(self._session.arrangement) if run.opened else {}
         if run.told.once(*start):
+            event = {**begun(self._session, run), **environment(self._session)}
+            event |= arranged_event(self._session.arrangement) if run.opened else {}
             run.report.event(event)
         for event in recovery.news:
             run.report.event(event)

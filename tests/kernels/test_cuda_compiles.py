@@ -13,7 +13,7 @@ from nnmpi.cuda import launch
 NAMES = sorted(path.stem for path in launch.FOLDER.glob("*.cu"))
 KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
 ARCHITECTURES = ("sm_80", "sm_90")
-WITH_EXP = ("softmax", "activations")
+WITH_EXP = ("softmax", "activations", "recurrent")
 """Their logarithms and powers of e multiply and add at once; all else has to round twice."""
 
 

@@ -1,5 +1,6 @@
 """Every op in 16 bits on a device, at 1, 300 and 60,000: the host's values and gradients."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,20 @@ from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.dtypes import HALVES, is_half, named
 
 BOUND = {"float16": 4e-3, "bfloat16": 3.2e-2}
-"""Four roundings of 16 bits, relative to the largest number."""
+"""Four roundings of 16 bits, relative to the largest number; besides what the host loses."""
 
 SIZES = 1.0, 300.0, 6e4
 
-ADD_HALVES = "conv", "matmul", "attention", "self-attention", "rnn", "gru", "lstm"
-"""What products of float16 add up: in float32 on a GPU, in half on the stand-in."""
+BIASED = "rnn", "gru", "lstm"
+"""A device rounds their products before it adds biases: beyond 65,504 it may have infinity where
+the host, which rounds once, has a number."""
+
+CASES_AT = [
+    pytest.param(name, size, dtype, marks=() if i % 7 == 0 else pytest.mark.long)
+    for i, (name, size, dtype) in enumerate(product(CASES, SIZES, HALVES))
+    if size == 1 or dtype == "bfloat16" or not name.startswith(BIASED)
+]
+"""Of nearly all ops one size and type runs without --all: 7 and their 6 have no common divisor."""
 
 
 def scaled(a: np.ndarray, size: float, dtype: str) -> np.ndarray:
@@ -27,12 +36,17 @@ def scaled(a: np.ndarray, size: float, dtype: str) -> np.ndarray:
         return (a * (size / largest)).astype(named(dtype)) if size > 1 else a.astype(named(dtype))
 
 
-def evaluated(name: str, on: Backend, size: float, dtype: str) -> list[np.ndarray]:
-    """The value of a case and the gradients of its leaves."""
+def evaluated(
+    name: str, on: Backend, size: float, dtype: str, computed: str = ""
+) -> list[np.ndarray]:
+    """The value of a case and the gradients of its leaves, of numbers that a type has; they are
+    computed in another type, if one is named."""
     case = CASES[name]
 
     def moved(a: np.ndarray) -> Any:
-        return on.asarray(scaled(a, size, dtype) if is_leaf(a) else a)
+        if not is_leaf(a):
+            return on.asarray(a)
+        return on.asarray(scaled(a, size, dtype).astype(named(computed or dtype), copy=False))
 
     given = case.arrays(name)
     args = [
@@ -50,9 +64,7 @@ def evaluated(name: str, on: Backend, size: float, dtype: str) -> list[np.ndarra
     return [y.numpy(), *(to_host(leaf.grad) for leaf in leaves if leaf.grad is not None)]
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(ADD_HALVES)])
+@pytest.mark.parametrize(("name", "size", "dtype"), CASES_AT)
 def test_a_device_computes_what_the_host_does(name: str, size: float, dtype: str) -> None:
     try:
         here = evaluated(name, CPU, size, dtype)
@@ -61,11 +73,15 @@ def test_a_device_computes_what_the_host_does(name: str, size: float, dtype: str
             evaluated(name, DEVICE, size, dtype)
         return
     there = evaluated(name, DEVICE, size, dtype)
-    for a, b in zip(there, here, strict=True):
+    exact = evaluated(name, CPU, size, dtype, "float64")
+    for a, b, c in zip(there, here, exact, strict=True):
         assert a.dtype == b.dtype
         if not is_half(b.dtype):
             np.testing.assert_allclose(a, b, rtol=1e-3)
             continue
         a, b = a.astype("f8"), b.astype("f8")
+        with np.errstate(invalid="ignore"):
+            lost = np.max(abs(b - c), where=np.isfinite(b - c), initial=0)
         largest = np.max(abs(b), where=np.isfinite(b), initial=0)
-        np.testing.assert_allclose(a, b, rtol=BOUND[dtype], atol=BOUND[dtype] * largest)
+        bound = BOUND[dtype]
+        np.testing.assert_allclose(a, b, rtol=bound, atol=bound * largest + 3 * lost)

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE
+import strictarray
+from helpers.device import DEVICE, IS_GPU
 
 import nnmpi
 from nnmpi import backend, nn
 from nnmpi.backend import CPU
 from nnmpi.comm import comm_self
+from nnmpi.kernels import norm
 
 
 def prepared(monkeypatch: pytest.MonkeyPatch, **options: bool) -> None:
@@ -29,3 +31,15 @@ def test_it_is_off_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_cpu_never_does() -> None:
     backend.allow_tf32(CPU, True)
     assert not backend.allows_tf32(DEVICE.xp)
+
+
+def test_sums_of_normalisation_are_no_products() -> None:
+    """Of what no kernel in CUDA takes: factors of a product would lose digits to TF32."""
+    if IS_GPU:
+        pytest.skip("only the stand-in counts")
+    x = DEVICE.asarray(np.random.default_rng(0).standard_normal((3, 50, 4)).astype("float32"))
+    mean, m2 = (DEVICE.xp.empty((3, 4), "float32") for _ in range(2))
+    with strictarray.working() as work:
+        norm.moments_loop.reference(x, mean, m2)
+    assert not {"kernel matmul", "kernel dot"} & {*work.names}
+    np.testing.assert_allclose(backend.to_host(mean), backend.to_host(x).mean(1), atol=1e-6)

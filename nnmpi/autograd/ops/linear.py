@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits
+from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits, wide
 from nnmpi.kernels import Result, picks, products
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import in_float32, summed
+from nnmpi.kernels.halves import cast, in_float32, summed
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 
 
@@ -45,11 +45,19 @@ def matmul(a: Array, b: Array) -> Result:
         broadcast = tuple(i for i, (m, n) in enumerate(lead) if m != n)
         return (summed(da, broadcast, True) if broadcast else da).reshape(like.shape)
 
+    def gradient(one: Array, other: Array, like: Array) -> Array:
+        """one @ other, folded; of 16 bits it is rounded once."""
+        if not is_half(like.dtype):
+            return fold(products.matmul(one, other), like)
+        lead = xp.broadcast_shapes(one.shape[:-2], other.shape[:-2])
+        dtype = like.dtype if lead == like.shape[:-2] else wide(like.dtype)
+        return cast(fold(products.matmul(one, other, dtype), like), like.dtype)
+
     return Result(
         products.matmul(a, b),
         (
-            lambda g, out: fold(products.matmul(full(g), columns.swapaxes(-1, -2)), a),
-            lambda g, out: fold(products.matmul(rows.swapaxes(-1, -2), full(g)), b),
+            lambda g, out: gradient(full(g), columns.swapaxes(-1, -2), a),
+            lambda g, out: gradient(rows.swapaxes(-1, -2), full(g), b),
         ),
     )
 

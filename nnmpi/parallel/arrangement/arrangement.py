@@ -178,7 +178,7 @@ class Arrangement:
 
     def near_replicas(self, rank: int) -> tuple[int, ...]:
         """The replicas on the node of a rank, itself included."""
-        return self.cluster.near(rank, self.replicas(rank))
+        return _near(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """What a rank updates of its flat buffer: (start, stop) in each bucket."""
@@ -230,6 +230,12 @@ class Arrangement:
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
         return self.strategy.steps_together
+
+
+@remembered
+def _near(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
+    """The replicas of a rank that are on a node."""
+    return a.cluster.on_node(node, a.replicas(first))
 
 
 @remembered

@@ -72,8 +72,11 @@ class Cluster(NamedTuple):
 
     def near(self, rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
         """Those of these ranks that are on the node of a rank."""
-        here = self.nodes[rank]
-        return tuple(r for r in ranks if self.nodes[r] == here)
+        return self.on_node(self.nodes[rank], ranks)
+
+    def on_node(self, node: int, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Those of these ranks that are on a node."""
+        return tuple(r for r in ranks if self.nodes[r] == node)
 
     def on_one_node(self, ranks: tuple[int, ...]) -> bool:
         """Whether these ranks share memory."""

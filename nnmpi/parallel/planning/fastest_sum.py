@@ -9,13 +9,13 @@ from nnmpi.schedules.op import Kind
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
 """Of the others, ps and p2p are never faster: they send as many bytes in as many messages or more.
-Those by nodes are taken where `auto` takes them."""
+Those by nodes, and NCCL's, are taken where `auto` takes them."""
 
 
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
     """The arrangement with that all-reduce; as it is where sums are no all-reduces by messages, or
     nothing else is faster."""
-    if a.config.allreduce != "auto" or a.algorithm == "shared" or a.tied:
+    if a.config.allreduce != "auto" or a.algorithm in ("shared", "nccl") or a.tied:
         return a
     ranks = a.mesh.group(a.mesh.size - 1, "pp")
     sends = [one for rank in ranks for one in a.store.sends(a, rank, 1)]

@@ -9,6 +9,7 @@ seconds of a way    passes of the part that a rank has, a micro-batch that is th
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
@@ -41,13 +42,12 @@ class LayerWays:
     def __init__(self, paper: Paper, costs: CostModel) -> None:
         self._paper, self._costs = paper, costs
         self._found = dict[tuple[int, int], str]()
-        self._of_positions = has_positions(paper.graph)
 
     def of(self, one: Candidate) -> str:
         """The ways as --layout takes them; "" where they are those of --tp alone, or all of
         them those of dp, or the layout has more axes than dp and tp. A model that has positions is
         cut along these between its layers, which sends as much."""
-        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel or self._of_positions:
+        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel:
             return ""
         key = one.dp, one.tp
         if key not in self._found:
@@ -57,7 +57,13 @@ class LayerWays:
                 self._found[key] = ""
         return self._found[key]
 
+    @cached_property
+    def _of_positions(self) -> bool:
+        return has_positions(self._paper.graph)
+
     def _search(self, plain: Candidate) -> str:
+        if self._of_positions:
+            return ""
         prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)
         found, usual = self._paper.fastest_ways(plain, prices.seconds), self._paper.sharding(plain)
         is_dp, nodes = {*found.ways.values()} <= {"samples"}, self._paper.graph.nodes

@@ -158,16 +158,16 @@ class LossSink(Sink):
 
     def __init__(self, objective: Objective) -> None:
         self._loss_of = objective.loss
-        self._sum: Any = 0.0
+        self._sum: Any = None
 
     def begin(self, load: Load) -> None:
-        self._load, self._sum = load, 0.0
+        self._load, self._sum = load, None
 
     def root(self, micro: int, y: Tensor) -> Tensor:
         return self._loss_of(y, self._load.micro[micro].y)
 
     def put(self, micro: int, root: Tensor) -> None:
-        self._sum = self._sum + root.data
+        self._sum = root.data if self._sum is None else self._sum + root.data
 
     def seed(self, micro: int, root: Tensor) -> Array:
         xp = backend.xp_of(root.data)
@@ -176,8 +176,8 @@ class LossSink(Sink):
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""
-        total, self._sum = self._sum, 0.0
-        return total
+        total, self._sum = self._sum, None
+        return 0.0 if total is None else total
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         self.outputs.add(y, self._load.micro[micro])

@@ -132,7 +132,7 @@ class Arena:
         start, end = self._bytes_of(array)
         first, stop = -(-start // PAGE) * PAGE, end // PAGE * PAGE
         if 0 <= start < self._nbytes and first < stop:
-            _function("forget")(self._handler, first, stop)
+            self._each(("forget",), [(first, stop)])
 
     def singly(self, blocks: Blocks) -> None:
         """A page there that is touched brings no others to memory."""

@@ -37,6 +37,8 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
 def page_of_run(config: Config, report: Report) -> Iterator[None]:
     """Behind it the page of --report is written: of the log, if there is one."""
     failed = True
+    if config.report and not config.log and report.kept is None:  # a report of the caller's own
+        report.kept = []
     try:
         yield
         failed = False

@@ -107,5 +107,6 @@ def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             what = f"is not a log of nnmpi ({type(error).__name__}: {shown(error)})"
             raise ValueError(f"{shown(log.name)} {what}; {REMEDY}") from None
-        found[-1]["timelines"] = [timelines.as_values(trace) for trace in log.traces]
+        if of_runs:
+            found[-1]["timelines"] = [timelines.as_values(trace) for trace in log.traces]
     return {"version": version, "axes": AXES, "panels": runs.panels(found), "runs": found}

@@ -213,7 +213,12 @@ def read_log(file: File, name: str) -> list[RunLog]:
     path, events = shown(file), events_of(file)
     try:
         parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
-        runs = [_run(start, epochs) for start, epochs in parts if epochs]
+        names = numbered(name, len(parts))
+        runs = [
+            _run(start, epochs)._replace(name=one)
+            for one, (start, epochs) in zip(names, parts, strict=True)
+            if epochs
+        ]
     except KeyError as error:
         raise ValueError(f"{path} is not a log: its events lack {error}; {REMEDY}") from None
     except (OverflowError, TypeError, ValueError) as error:
@@ -222,8 +227,7 @@ def read_log(file: File, name: str) -> list[RunLog]:
     if not runs:
         last = events[-1]["event"]
         raise ValueError(f"log {path} has no epoch yet: its last event is {last!r:.20}")
-    names = numbered(name, len(runs))
-    return [run._replace(name=one) for one, run in zip(names, runs, strict=True)]
+    return runs
 
 
 def _run(start: Event, epochs: Sequence[Event]) -> RunLog:

@@ -86,7 +86,8 @@ class Report:
 
     def event(self, event: Event) -> None:
         """Show an event, and write it to the log."""
-        line = json.dumps(_finite(event), allow_nan=False)
+        wants_json = self.kept is not None or self._log or self.as_json
+        line = json.dumps(_finite(event), allow_nan=False) if wants_json else ""
         if self.kept is not None:
             self.kept.append(json.loads(line))
         if self._log:

@@ -11,16 +11,18 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
-from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES
+from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES, with_fastest_sum
 from nnmpi.parallel.planning.layer_ways import LayerWays, as_layout, has_positions
 from nnmpi.parallel.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.search import Search
 from nnmpi.parallel.planning.step_time import step_time
 from nnmpi.parallel.refusals import PLANNED
+from nnmpi.run.setup.on_paper import on_paper, uncut_of
 from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"
@@ -160,6 +162,24 @@ def test_no_other_all_reduce_by_messages_is_faster() -> None:
                 if name not in THROUGH_MEMORY
             }
             assert min(seconds.values()) == pytest.approx(min(seconds[x] for x in ALL_REDUCES))
+
+
+def test_sums_by_nccl_stay() -> None:
+    cluster = Cluster.on_paper(4, device="cuda")._replace(has_nccl=True)
+    config = replace(MODELS["cnn"], device="cuda", dp=4)
+    a = on_paper(uncut_of(config)[1], cluster)
+    assert a.algorithm == "nccl"
+    assert with_fastest_sum(a, planning(MODELS["cnn"], 4).costs.exchanges) is a
+
+
+def test_a_layer_that_cannot_be_cut_leaves_layouts_without_tp() -> None:
+    def refuse(_: object) -> bool:
+        raise ValueError("a way of the rule of a user's layer leaves its bias whole")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nnmpi.parallel.planning.layer_ways.has_positions", refuse)
+        best = planning(MODELS["cnn"], 4).searcher().search().best
+    assert not any(one.layout.layout for one in best)
 
 
 def test_options_that_a_plan_chooses_are_refused_beside_it() -> None:

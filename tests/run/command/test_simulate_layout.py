@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi import Config, simulate
+from nnmpi import Config, simulate, train
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
@@ -138,6 +138,12 @@ def test_ranks_that_are_there_get_the_same_answer(options: str) -> None:
     for event in threads.run(3, rank):
         assert json.loads(json.dumps(event["kinds"])) == on_paper["kinds"]
         assert event["drawing"] == on_paper["drawing"]
+
+
+def test_a_dry_run_makes_no_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    data = "--data synthetic:784:10:1000000000"
+    assert train.main(f"--dry-run --ranks 4 --model mlp:784-8-10 {data}".split()) == 0
+    assert "200,000,000 test samples, 3,772,800.0 MB;" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", ["--servers 2", "--sync asp", "--reproducible", "--verify"])

@@ -1,6 +1,7 @@
 """The page of runs: what is in it, and what a browser makes of it."""
 
 import gzip
+import io
 import json
 import threading
 import urllib.request
@@ -20,7 +21,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.commands import report
 from nnmpi.commands.watch import Watched
 from nnmpi.run.page.sources import GrowingFile, as_values, logs_of
-from nnmpi.run.report import Event
+from nnmpi.run.report import Event, Report
 from nnmpi.sim.commands.trace import TraceFile
 
 needs_browser = pytest.mark.skipif(PATH is None, reason=MISSING)
@@ -147,6 +148,13 @@ def test_a_run_writes_its_page(log: list[str], tmp_path: Path, monkeypatch: Any)
     assert '"timelines":[{"name":"t.json"' in text
     assert "uPlot" in text
     assert "Leon Sorokin" in text  # its licence
+
+
+def test_a_run_with_a_report_of_its_own_has_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    config = Config(model="iris-mlp", data="iris", epochs=2, report=str(path))
+    Trainer(config).fit(report=Report(stdout=io.StringIO()))
+    assert "iris-mlp on iris" in path.read_text()
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_run(

@@ -216,8 +216,11 @@ def test_runs_in_one_log_are_told_apart_and_another_fit_is_no_other_run(tmp_path
         (run.name, run.task.split()[0], len(run.epochs["loss"])) for run in read_logs([log])
     ] == [
         ("log (1)", START["model"], 2),
-        ("log (2)", "another", 6),
+        ("log (3)", "another", 6),  # as the page counts, which shows the one without epochs too
     ]
+    failed = {"event": "failed", "error": "x", "steps": 2}
+    log = write(tmp_path / "broken", START, *epochs(2), START, failed, START, *again)
+    assert len(read_logs([log])) == 1
 
 
 def test_a_log_whose_last_line_is_cut_off_is_read(tmp_path: Path) -> None:
