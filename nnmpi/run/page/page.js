@@ -106,17 +106,17 @@ const lines = () => ({ stroke: css("--quiet"), grid: { stroke: css("--line"), wi
 function chart(panel, box) {
   const log = panel.log && isLog && panel.drawn.every((one) => one.points[1].every((y) => y === null || y > 0));
   const text = (y) => (panel.title === "accuracy" && typeof y === "number" ? `${+(100 * y).toPrecision(4)}%` : format(y));
-  const joined = () => uPlot.join(series(panel).map((one) => one.points));
+  const joined = (found) => uPlot.join(found.map((one) => one.points));
   const made = new uPlot({
     width: box.clientWidth, height: 216, cursor: { sync: { key: "curves" }, points: { size: 7 }, y: false },
     scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
     axes: [{ ...lines(), space: 60, size: 34 }, { ...lines(), size: 58, values: (u, all) => all.map((y) => (y === null ? "" : text(y))) }],
     series: [{ label: axis === "epochs" ? "epoch" : axis, value: (u, x) => format(x) },
       ...panel.drawn.map((one) => ({ ...one, points: { show: one.isShort, size: 6 }, value: (u, y) => text(y) }))],
-  }, joined(), box);
+  }, joined(panel.drawn), box);
   const again = () => {
     const { min, max } = made.scales.x, xs = made.data[0];
-    made.setData(joined(), min === xs[0] && max === xs.at(-1)); // one that is zoomed stays so
+    made.setData(joined(series(panel)), min === xs[0] && max === xs.at(-1)); // one that is zoomed stays so
   };
   return { made, box, again };
 }
