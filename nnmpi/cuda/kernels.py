@@ -193,6 +193,26 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
     return loop
 
 
+def probabilities_loop(s: Array, p: Array, lse: Array, later: int) -> Any:
+    if not fits(s) or not are_plain(np.float32, s, p, lse):
+        return NotImplemented
+    rows, K = s.shape[-2:]
+    args = (s, p, lse, *counts(lse.size, K, rows), np.int32(later))
+    run("softmax", "probabilities", lse.size * THREADS, args)
+    return None
+
+
+def scores_gradient_loop(
+    s: Array, dp: Array, lse: Array, of_rows: Array, scale: float, later: int
+) -> Any:
+    if not fits(s) or not are_plain(np.float32, s, dp, lse, of_rows):
+        return NotImplemented
+    rows, K = s.shape[-2:]
+    numbers = (*counts(s.size, K, rows), np.float32(scale), np.int32(later))
+    run("softmax", "scores_gradient", s.size, (s, dp, lse, of_rows, *numbers))
+    return None
+
+
 def _cell(name: str) -> Callable[..., Any]:
     """A step of a recurrent layer, on arrays of states and of their gates."""
 
@@ -226,6 +246,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "softmax_gradient_loop": _along_rows("softmax_gradient", False),
     "log_softmax_loop": _along_rows("softmax", True),
     "log_softmax_gradient_loop": _along_rows("softmax_gradient", True),
+    "probabilities_loop": probabilities_loop,
+    "scores_gradient_loop": scores_gradient_loop,
     "cross_entropy_loop": cross_entropy_loop,
     "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
     "lstm_loop": _cell("lstm"),

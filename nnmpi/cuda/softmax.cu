@@ -80,6 +80,39 @@ KERNEL softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
     }
 }
 
+/* p = softmax(s), and the logarithm of its sum, of keys 0 to later + row of s (M, K), of which `rows`
+   are those of one head; of all keys, if later is -1. Scores of other keys become -inf. */
+#define SEEN (later < 0 || later + i % rows + 1 > K ? K : later + i % rows + 1)
+
+KERNEL probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, unsigned rows,
+                     int later) {
+    __shared__ float all[THREADS];
+    EACH_BLOCK(i, M) {
+        float *row = s + AT(i, K), *out = p + AT(i, K), top = row[0], total = 0.0f;
+        unsigned seen = SEEN;
+        EACH_OF_BLOCK(k, seen) top = LARGER(top, row[k]);
+        top = largest_of_block(top, all);
+        EACH_OF_BLOCK(k, seen) total += expf(row[k] - top);
+        total = sum_of_block(total, all);
+        EACH_OF_BLOCK(k, K) {
+            if (k >= seen) row[k] = logf(0.0f);
+            out[k] = expf(row[k] - top) / total;
+        }
+        if (threadIdx.x == 0) lse[i] = top + logf(total);
+    }
+}
+
+/* s become probabilities, and dp, their gradients, those of scores */
+KERNEL scores_gradient(float *s, float *dp, const float *lse, const float *of_rows, unsigned n,
+                       unsigned K, unsigned rows, float scale, int later) {
+    EACH(at, n) {
+        unsigned i = at / K;
+        float p = at % K < SEEN ? expf(s[at] - lse[i]) : 0.0f;
+        s[at] = p;
+        dp[at] = (dp[at] - of_rows[i]) * p * scale;
+    }
+}
+
 KERNEL softmax_gradient(const T *g, const T *y, T *dx, unsigned M, unsigned K, int logarithm) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {

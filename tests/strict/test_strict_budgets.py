@@ -137,20 +137,20 @@ def step_of(task: Task, dtype: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Bu
 
 
 BUDGETS: dict[tuple[str, str], Budget] = {
-    ("W1", "float32"): Budget(56, 10, 0, 3, 1),
-    ("W1", "float16"): Budget(61, 13, 3, 2, 1),
-    ("W4", "float32"): Budget(63, 14, 0, 3, 1),
-    ("W4", "float16"): Budget(70, 18, 3, 2, 1),
-    ("W5", "float32"): Budget(195, 40, 0, 5, 1),
-    ("W5", "float16"): Budget(199, 42, 3, 4, 1),
-    ("gpt:1", "float32"): Budget(116, 19, 2, 3, 1),
-    ("gpt:1", "float16"): Budget(73, 10, 4, 2, 1),
-    ("gpt:2", "float32"): Budget(198, 30, 4, 3, 1),
-    ("gpt:2", "float16"): Budget(111, 14, 4, 2, 1),
-    ("gpt:1, dropout", "float32"): Budget(273, 19, 10, 7, 1),
-    ("gpt:1, dropout", "float16"): Budget(274, 24, 14, 6, 1),
-    ("LSTM", "float32"): Budget(101, 36, 0, 3, 1),
-    ("LSTM", "float16"): Budget(101, 34, 3, 2, 1),
+    ("W1", "float32"): Budget(51, 9, 0, 3, 1),
+    ("W1", "float16"): Budget(56, 12, 3, 2, 1),
+    ("W4", "float32"): Budget(57, 13, 0, 3, 1),
+    ("W4", "float16"): Budget(66, 17, 3, 2, 1),
+    ("W5", "float32"): Budget(174, 39, 0, 5, 1),
+    ("W5", "float16"): Budget(178, 41, 3, 4, 1),
+    ("gpt:1", "float32"): Budget(88, 15, 0, 3, 1),
+    ("gpt:1", "float16"): Budget(70, 9, 4, 2, 1),
+    ("gpt:2", "float32"): Budget(145, 23, 0, 3, 1),
+    ("gpt:2", "float16"): Budget(108, 13, 4, 2, 1),
+    ("gpt:1, dropout", "float32"): Budget(245, 15, 8, 7, 1),
+    ("gpt:1, dropout", "float16"): Budget(246, 20, 12, 6, 1),
+    ("LSTM", "float32"): Budget(98, 35, 0, 3, 1),
+    ("LSTM", "float16"): Budget(98, 33, 3, 2, 1),
 }
 """By task and type of numbers."""
 
