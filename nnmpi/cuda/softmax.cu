@@ -5,9 +5,19 @@
 #define LOSS(row, label, top, total)                                                               \
     ((unsigned long long)(label) < C ? logf(total) - ((row)[label] - (top)) : logf(-1.0f))
 
-/* Few classes: a thread has a row. */
+/* sum[0] = the sum of losses (n) times scale, by one block */
+DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float scale, float *all) {
+    float v = 0.0f;
+    EACH_OF_BLOCK(i, n) v += losses[i];
+    v = sum_of_block(v, all);
+    if (threadIdx.x == 0) sum[0] = v * scale;
+}
+
+/* Few classes: a thread has a row. One block adds up the losses too, unless `sum` is NULL. */
 KERNEL narrow_rows(const float *z, const long long *labels, float *loss, float *p, long long *at,
-                   unsigned n, unsigned C, unsigned by_row, unsigned by_class) {
+                   float *sum, unsigned n, unsigned C, unsigned by_row, unsigned by_class,
+                   float scale) {
+    __shared__ float all[THREADS];
     EACH(i, n) {
         const float *row = z + AT(i, C);
         float *out = p + AT(i, by_row), top = row[0], total = 0.0f;
@@ -18,6 +28,7 @@ KERNEL narrow_rows(const float *z, const long long *labels, float *loss, float *
         loss[i] = LOSS(row, label, top, total);
         at[i] = label * by_class + (long long)i * by_row;
     }
+    if (sum) sum_of_losses(loss, sum, n, scale, all); /* each thread adds up those of its rows */
 }
 
 /* Many classes: a block has a row. */
@@ -40,13 +51,9 @@ KERNEL wide_rows(const float *z, const long long *labels, float *loss, float *p,
     }
 }
 
-/* loss[0] = the sum of losses (n) times scale, by one block */
-KERNEL sum_losses(const float *losses, float *loss, unsigned n, float scale) {
+KERNEL sum_losses(const float *losses, float *sum, unsigned n, float scale) {
     __shared__ float all[THREADS];
-    float sum = 0.0f;
-    EACH_OF_BLOCK(i, n) sum += losses[i];
-    sum = sum_of_block(sum, all);
-    if (threadIdx.x == 0) loss[0] = sum * scale;
+    sum_of_losses(losses, sum, n, scale, all);
 }
 
 /* dz = (p - 1 at the labels) (g scale), in the memory of p; g of each row, or one for all. Rows are
