@@ -13,6 +13,8 @@ from helpers.kernels import fakecudnn
 
 import nnmpi
 from nnmpi import backend, nn
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import losses
 from nnmpi.comm import comm_self
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.models import cifar_cnn, mnist_cnn
@@ -162,3 +164,14 @@ def test_a_step_takes_no_more_than_its_budget(
     found, names = step_of(TASKS[name], dtype, monkeypatch)
     budget = BUDGETS[name, dtype]
     assert all(a <= b for a, b in zip(found, budget, strict=True)), (found, Counter(names))
+
+
+@pytest.mark.parametrize("shape", [(6, 50), (2, 5, 7)])
+def test_a_loss_that_ignores_labels_reads_scores_once(shape: tuple[int, ...]) -> None:
+    rng, labels = np.random.default_rng(0), np.zeros((shape[0], *shape[2:]), int)
+    labels.reshape(-1)[1] = -100
+    z = Tensor(DEVICE.asarray(rng.standard_normal(shape).astype("float32")), requires_grad=True)
+    y = DEVICE.asarray(labels)
+    with strictarray.working() as work:
+        apply(losses.weighted_cross_entropy, z, labels=y).backward()
+    assert work.launches <= 17, work
