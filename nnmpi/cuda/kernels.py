@@ -10,6 +10,7 @@ from nnmpi.cuda import norms
 from nnmpi.cuda.launch import FLOAT, THREADS, address, alike, are_plain, counts, fits, run, type_of
 
 NARROW = 32  # up to so many classes, a thread has a row of scores; above, a block has one
+ROWS_OF_BLOCK = 4 * THREADS  # up to so many, one block has all of them, and adds up their losses
 
 
 def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
@@ -149,9 +150,14 @@ def cross_entropy_loop(
         labels = at
     losses = loss if loss.ndim else xp_of(z).empty(n, "float32")
     by = (1, n) if beside else (C, 1)
-    name, threads = ("narrow_rows", n) if C <= NARROW else ("wide_rows", n * THREADS)
-    run("softmax", name, threads, (z, labels, losses, p, at, *counts(n, C, *by)))
-    if not loss.ndim:
+    arrays, numbers = (z, labels, losses, p, at), counts(n, C, *by)
+    in_one = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
+    if C <= NARROW:
+        args = (*arrays, loss if in_one else None, *numbers, np.float32(scale))
+        run("softmax", "narrow_rows", 1 if in_one else n, args)
+    else:
+        run("softmax", "wide_rows", n * THREADS, (*arrays, *numbers))
+    if not loss.ndim and not in_one:
         run("softmax", "sum_losses", 1, (losses, loss, *counts(n), np.float32(scale)))
     return None
 
@@ -193,6 +199,26 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
     return loop
 
 
+def probabilities_loop(s: Array, p: Array, lse: Array, later: int) -> Any:
+    if not fits(s) or not are_plain(np.float32, s, p, lse):
+        return NotImplemented
+    rows, K = s.shape[-2:]
+    args = (s, p, lse, *counts(lse.size, K, rows), np.int32(later))
+    run("softmax", "probabilities", lse.size * THREADS, args)
+    return None
+
+
+def scores_gradient_loop(
+    s: Array, dp: Array, lse: Array, of_rows: Array, scale: float, later: int
+) -> Any:
+    if not fits(s) or not are_plain(np.float32, s, dp, lse, of_rows):
+        return NotImplemented
+    rows, K = s.shape[-2:]
+    numbers = (*counts(s.size, K, rows), np.float32(scale), np.int32(later))
+    run("softmax", "scores_gradient", s.size, (s, dp, lse, of_rows, *numbers))
+    return None
+
+
 def _cell(name: str) -> Callable[..., Any]:
     """A step of a recurrent layer, on arrays of states and of their gates."""
 
@@ -226,6 +252,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "softmax_gradient_loop": _along_rows("softmax_gradient", False),
     "log_softmax_loop": _along_rows("softmax", True),
     "log_softmax_gradient_loop": _along_rows("softmax_gradient", True),
+    "probabilities_loop": probabilities_loop,
+    "scores_gradient_loop": scores_gradient_loop,
     "cross_entropy_loop": cross_entropy_loop,
     "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
     "lstm_loop": _cell("lstm"),

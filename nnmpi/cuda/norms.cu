@@ -203,9 +203,11 @@ KERNEL norm_gradient(const T *g, const T *x, const float *mean, const float *a, 
 
 /* ---- numbers of channels: of BatchNorm */
 
-KERNEL channel_scales(const float *var, const T *w, float *r, float *scale, unsigned n, float eps) {
+/* m2: the squares of `numbers` about their mean */
+KERNEL channel_scales(const float *m2, const T *w, float *r, float *scale, unsigned n,
+                      float numbers, float eps) {
     EACH(i, n) {
-        float s = 1.0f / sqrtf(var[i] + eps);
+        float s = 1.0f / sqrtf(m2[i] / numbers + eps);
         r[i] = s;
         scale[i] = w ? s * LOAD(w[i]) : s;
     }
@@ -220,9 +222,10 @@ KERNEL gradient_scales(const float *sums, const float *scale, const float *r, fl
     }
 }
 
-KERNEL track(float *mean, float *var, const float *now, const float *m2, unsigned C, float others,
-             float share, float rest) {
+KERNEL track(float *mean, float *var, long long *batches, const float *now, const float *m2,
+             unsigned C, float others, float share, float rest) {
     EACH(i, C) {
+        if (i == 0) ++*batches;
         mean[i] = mean[i] * rest + now[i] * share;
         var[i] = var[i] * rest + m2[i] / others * share;
     }

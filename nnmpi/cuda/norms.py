@@ -144,9 +144,11 @@ def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequen
     return None
 
 
-def channel_scales_loop(var: Array, w: Array | None, eps: float, r: Array, scale: Array) -> Any:
-    args = (var, w, r, scale, *counts(var.size), np.float32(eps))
-    return _of_channels("channel_scales", (var, r, scale), w, args)
+def channel_scales_loop(
+    m2: Array, n: int, w: Array | None, eps: float, r: Array, scale: Array
+) -> Any:
+    args = (m2, w, r, scale, *counts(m2.size), np.float32(n), np.float32(eps))
+    return _of_channels("channel_scales", (m2, r, scale), w, args)
 
 
 def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Array, e: Array) -> Any:
@@ -154,10 +156,13 @@ def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Array, 
     return _of_channels("gradient_scales", (sums, scale, r, b, e), None, args)
 
 
-def track_loop(mean: Array, var: Array, now: Array, m2: Array, n: int, share: Any) -> Any:
-    if not isinstance(share, float):
+def track_loop(
+    mean: Array, var: Array, batches: Array, now: Array, m2: Array, n: int, share: Any
+) -> Any:
+    if not isinstance(share, float) or batches.dtype != np.int64:
         return NotImplemented
-    args = (mean, var, now, m2, *counts(mean.size), *map(np.float32, (n - 1, share, 1 - share)))
+    numbers = map(np.float32, (n - 1, share, 1 - share))
+    args = (mean, var, batches, now, m2, *counts(mean.size), *numbers)
     return _of_channels("track", (mean, var, now, m2), None, args)
 
 

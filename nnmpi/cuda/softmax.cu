@@ -5,9 +5,19 @@
 #define LOSS(row, label, top, total)                                                               \
     ((unsigned long long)(label) < C ? logf(total) - ((row)[label] - (top)) : logf(-1.0f))
 
-/* Few classes: a thread has a row. */
+/* sum[0] = the sum of losses (n) times scale, by one block */
+DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float scale, float *all) {
+    float v = 0.0f;
+    EACH_OF_BLOCK(i, n) v += losses[i];
+    v = sum_of_block(v, all);
+    if (threadIdx.x == 0) sum[0] = v * scale;
+}
+
+/* Few classes: a thread has a row. One block adds up the losses too, unless `sum` is NULL. */
 KERNEL narrow_rows(const float *z, const long long *labels, float *loss, float *p, long long *at,
-                   unsigned n, unsigned C, unsigned by_row, unsigned by_class) {
+                   float *sum, unsigned n, unsigned C, unsigned by_row, unsigned by_class,
+                   float scale) {
+    __shared__ float all[THREADS];
     EACH(i, n) {
         const float *row = z + AT(i, C);
         float *out = p + AT(i, by_row), top = row[0], total = 0.0f;
@@ -18,6 +28,7 @@ KERNEL narrow_rows(const float *z, const long long *labels, float *loss, float *
         loss[i] = LOSS(row, label, top, total);
         at[i] = label * by_class + (long long)i * by_row;
     }
+    if (sum) sum_of_losses(loss, sum, n, scale, all); /* each thread adds up those of its rows */
 }
 
 /* Many classes: a block has a row. */
@@ -40,13 +51,9 @@ KERNEL wide_rows(const float *z, const long long *labels, float *loss, float *p,
     }
 }
 
-/* loss[0] = the sum of losses (n) times scale, by one block */
-KERNEL sum_losses(const float *losses, float *loss, unsigned n, float scale) {
+KERNEL sum_losses(const float *losses, float *sum, unsigned n, float scale) {
     __shared__ float all[THREADS];
-    float sum = 0.0f;
-    EACH_OF_BLOCK(i, n) sum += losses[i];
-    sum = sum_of_block(sum, all);
-    if (threadIdx.x == 0) loss[0] = sum * scale;
+    sum_of_losses(losses, sum, n, scale, all);
 }
 
 /* dz = (p - 1 at the labels) (g scale), in the memory of p; g of each row, or one for all. Rows are
@@ -77,6 +84,39 @@ KERNEL softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
         total = sum_of_block(total, all);
         if (logarithm) EACH_OF_ROW(y, ROW(x) - top - logf(total));
         else EACH_OF_ROW(y, expf(ROW(x) - top) / total);
+    }
+}
+
+/* p = softmax(s), and the logarithm of its sum, of keys 0 to later + row of s (M, K), of which `rows`
+   are those of one head; of all keys, if later is -1. Scores of other keys become -inf. */
+#define SEEN (later < 0 || later + i % rows + 1 > K ? K : later + i % rows + 1)
+
+KERNEL probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, unsigned rows,
+                     int later) {
+    __shared__ float all[THREADS];
+    EACH_BLOCK(i, M) {
+        float *row = s + AT(i, K), *out = p + AT(i, K), top = row[0], total = 0.0f;
+        unsigned seen = SEEN;
+        EACH_OF_BLOCK(k, seen) top = LARGER(top, row[k]);
+        top = largest_of_block(top, all);
+        EACH_OF_BLOCK(k, seen) total += expf(row[k] - top);
+        total = sum_of_block(total, all);
+        EACH_OF_BLOCK(k, K) {
+            if (k >= seen) row[k] = logf(0.0f);
+            out[k] = expf(row[k] - top) / total;
+        }
+        if (threadIdx.x == 0) lse[i] = top + logf(total);
+    }
+}
+
+/* s become probabilities, and dp, their gradients, those of scores */
+KERNEL scores_gradient(float *s, float *dp, const float *lse, const float *of_rows, unsigned n,
+                       unsigned K, unsigned rows, float scale, int later) {
+    EACH(at, n) {
+        unsigned i = at / K;
+        float p = at % K < SEEN ? expf(s[at] - lse[i]) : 0.0f;
+        s[at] = p;
+        dp[at] = (dp[at] - of_rows[i]) * p * scale;
     }
 }
 

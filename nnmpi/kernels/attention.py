@@ -28,7 +28,13 @@ from nnmpi.dtypes import is_half, wide
 from nnmpi.kernels import progress_hook
 from nnmpi.kernels.halves import cast, round_loop
 from nnmpi.kernels.products import matmul
-from nnmpi.kernels.softmax import softmax_loop
+from nnmpi.kernels.softmax import (
+    hide_later,
+    of_scores,
+    probabilities_loop,
+    scores_gradient_loop,
+    softmax_loop,
+)
 from nnmpi.meta import is_meta
 from nnmpi.native.table import InOut, Out, kernel
 
@@ -179,10 +185,9 @@ def attention_loop(
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
-        s, seen = _scores(q, k, part, scale, first, mask)
+        s, seen, later = _scores(q, k, part, scale, first, mask)
         p = xp.empty_like(s)
-        softmax_loop(s, p, -1)
-        lse[..., rows] = s.max(axis=-1) - xp.log(p.max(axis=-1))  # the largest p is e^(s - lse)
+        probabilities_loop(s, p, lse[..., rows], later)
         if seen is not None:
             p *= seen
         if keep is not None:
@@ -211,21 +216,20 @@ def attention_gradient_loop(
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
-        s, seen = _scores(q, k, part, scale, first, mask)
+        s, seen, later = _scores(q, k, part, scale, first, mask)
+        g, kept = dy[..., rows, :], None if keep is None else keep(part)
+        ds = matmul(g, v[:, :, None, keys].swapaxes(-1, -2), s.dtype)
+        if kept is not None:
+            ds *= kept
+        of_rows, p = (cast(g, s.dtype) * y[..., rows, :]).sum(axis=-1), s
         if seen is None:
-            p = xp.exp(s - lse[..., rows, None]).astype(s.dtype, copy=False)
+            scores_gradient_loop(s, ds, lse[..., rows], of_rows, scale, later)
         else:  # beside large numbers of a mask the logarithm of a sum is rounded away
             p = xp.empty_like(s)
             softmax_loop(s, p, -1)
             p *= seen
-        g, kept = dy[..., rows, :], None if keep is None else keep(part)
+            of_scores(p, ds, of_rows, scale)
         dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
-        ds = matmul(g, v[:, :, None, keys].swapaxes(-1, -2), s.dtype)
-        if kept is not None:
-            ds *= kept
-        ds -= (cast(g, s.dtype) * y[..., rows, :]).sum(axis=-1, keepdims=True)
-        ds *= p
-        ds *= scale
         dq[..., rows, :] = matmul(cast(ds, q.dtype), k[:, :, None, keys], dq.dtype)
         dk[:, :, keys] += _over_group(ds, q[..., rows, :])
         progress()
@@ -279,9 +283,11 @@ def _over_group(a: Array, b: Array) -> Array:
 
 def _scores(
     q: Array, k: Array, part: Tile, scale: float, first: int, mask: Array | None
-) -> tuple[Array, Array | None]:
-    """The scores of some queries, (n, h, G, rows, keys), and which of them a mask lets through."""
+) -> tuple[Array, Array | None, int]:
+    """The scores of some queries, (n, h, G, rows, keys), which of them a mask lets through, and
+    from where on later keys are to be hidden; -1: they are, or are seen."""
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
+    later = first + rows.start if first >= 0 else -1
     s: Array
     columns = k[:, :, None, keys].swapaxes(-1, -2)
     if is_half(q.dtype):  # products with the scale would be rounded
@@ -294,15 +300,7 @@ def _scores(
         seen = added if added.dtype.kind == "b" else added > -xp.inf
         s = xp.where(added, s, -xp.inf) if added.dtype.kind == "b" else s + added
         s = xp.maximum(s, xp.finfo(s.dtype).min)  # rows that see nothing have a softmax, too
-    if first >= 0:
-        _hide_later(s, first + rows.start)
-    return s, seen
-
-
-def _hide_later(s: Array, first: int) -> None:
-    """Hides from each query the keys behind its position, `first` and up."""
-    xp = xp_of(s)
-    rows, keys = s.shape[-2:]
-    begin = min(first + 1, keys)  # keys before are seen by all
-    later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
-    s[..., begin:] += xp.where(later, -xp.inf, 0).astype(s.dtype)
+        if later >= 0:
+            hide_later(s, later)
+        later = -1
+    return s, seen, later

@@ -63,7 +63,7 @@ class Cudnn:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """From the gradient g of y: write dx and dw, and add to db, those that are not None."""
+        """From the gradient g of y: write dx, dw and db, those that are not None."""
         dz = epilogue.masked(g, y, None)
         if shared.db is not None:
             column_sum(dz.reshape(-1, dz.shape[3]), shared.db)

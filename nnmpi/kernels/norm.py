@@ -74,9 +74,9 @@ def norm_gradient_loop(
 
 
 @kernel
-def channel_scales_loop(var: Array, w: Array | None, eps: float, r: Out, scale: Out) -> None:
-    """r = 1 / sqrt(var + eps), scale = r w."""
-    r[...] = 1 / xp_of(var).sqrt(var + eps)
+def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, scale: Out) -> None:
+    """r = 1 / sqrt(m2 / n + eps), scale = r w."""
+    r[...] = 1 / xp_of(m2).sqrt(m2 / n + eps)
     scale[...] = r if w is None else r * w
 
 
@@ -89,8 +89,11 @@ def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Out, e:
 
 
 @kernel
-def track_loop(mean: InOut, var: InOut, now: Array, m2: Array, n: int, share: Any) -> None:
-    """Running statistics take a share of those of n numbers."""
+def track_loop(
+    mean: InOut, var: InOut, batches: InOut, now: Array, m2: Array, n: int, share: Any
+) -> None:
+    """Running statistics take a share of those of n numbers, of one batch more."""
+    batches += 1
     for running, new in ((mean, now), (var, m2 / (n - 1))):
         running *= 1 - share
         running += share * new

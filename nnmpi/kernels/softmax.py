@@ -1,8 +1,8 @@
-"""Softmax and cross-entropy: rows of scores, and the classes of their labels."""
+"""Softmax and cross-entropy: rows of scores, of attention too, and the classes of their labels."""
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import column_sum, float_type
-from nnmpi.native.table import Out, kernel
+from nnmpi.native.table import InOut, Out, kernel
 
 
 @kernel
@@ -36,18 +36,63 @@ def log_softmax_gradient_loop(g: Array, y: Array, dx: Out, axis: int) -> None:
     xp.subtract(g, dx, out=dx)
 
 
+# ---- of attention
+
+
+@kernel
+def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
+    """p = softmax of scores s (..., rows, keys), and the logarithm of its sum, of keys 0 to
+    later + i for row i, or of all keys if it is -1; scores of other keys become -inf."""
+    xp = xp_of(s)
+    if later >= 0:
+        hide_later(s, later)
+    softmax_loop(s, p, -1)
+    lse[...] = s.max(axis=-1) - xp.log(p.max(axis=-1))  # the largest p is e^(s - lse)
+
+
+@kernel
+def scores_gradient_loop(
+    s: InOut, dp: InOut, lse: Array, of_rows: Array, scale: float, later: int
+) -> None:
+    """s become probabilities, as of `probabilities_loop`, and dp, their gradients, those of s:
+    scale p (dp - of_rows)."""
+    if later >= 0:
+        hide_later(s, later)
+    s -= lse[..., None]
+    xp_of(s).exp(s, out=s)
+    of_scores(s, dp, of_rows, scale)
+
+
+def of_scores(p: Array, dp: Array, of_rows: Array, scale: float) -> None:
+    """dp = scale p (dp - of_rows)."""
+    dp -= of_rows[..., None]
+    dp *= p
+    dp *= scale
+
+
+def hide_later(s: Array, first: int) -> None:
+    """Hides from each query the keys behind its position, `first` and up."""
+    xp = xp_of(s)
+    rows, keys = s.shape[-2:]
+    begin = min(first + 1, keys)  # keys before are seen by all
+    later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
+    s[..., begin:] += xp.where(later, -xp.inf, 0).astype(s.dtype)
+
+
+# ---- cross-entropy
+
 NARROW = 32
 
 
 def like_scores(z: Array) -> Array:
     """An empty array for `cross_entropy_loop`, in the shape (n, C) of z.
 
-    Up to `NARROW` classes it is a transpose: batches are longer than rows, and array operations are
-    fastest with a long last axis.
+    Up to `NARROW` classes it is a transpose on the host: batches are longer than rows, and array
+    operations are fastest with a long last axis.
     """
     xp, (n, C) = xp_of(z), z.shape
-    dtype = float_type(z)
-    return xp.empty((C, n), dtype).T if C <= NARROW else xp.empty((n, C), dtype)
+    dtype, beside = float_type(z), C <= NARROW and of(z).is_host
+    return xp.empty((C, n), dtype).T if beside else xp.empty((n, C), dtype)
 
 
 @kernel
@@ -59,7 +104,7 @@ def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out,
     """
     xp, (n, C) = xp_of(z), z.shape
     at[...] = labels
-    if C <= NARROW:
+    if C <= NARROW and p.flags.f_contiguous:
         at *= n
         at += xp.arange(n)
         s, e = z.T.copy(), p.T
@@ -79,6 +124,6 @@ def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out,
 def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Out) -> None:
     """dz = (p - 1 at the labels) (g scale), g of each row or one for all."""
     dz[...] = p
-    d = dz.T if p.shape[1] <= NARROW else dz
+    d = dz.T if p.shape[1] <= NARROW and p.flags.f_contiguous else dz
     d.reshape(-1)[at] -= 1
     dz *= (g[:, None] if g.ndim else g) * scale

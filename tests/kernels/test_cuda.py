@@ -78,7 +78,7 @@ WIDE_AT = {
     **dict.fromkeys(("adam_loop", "rmsprop_loop"), (0, 2, 3, 4, 5)),
     "sgd_loop": (0, 2, 3),
     "squares_loop": (2,),
-    "channel_scales_loop": (0, 3, 4),
+    "channel_scales_loop": (0, 4, 5),
     "layer_norm_loop": (4, 5),
     "layer_norm_gradient_loop": (3, 4),
     "rms_norm_loop": (3,),
@@ -93,7 +93,7 @@ WIDE_AT = {
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
 OF_FLOAT32 = {
     *("cross_entropy_loop", "cross_entropy_gradient_loop"),
-    *("gradient_scales_loop", "track_loop"),
+    *("gradient_scales_loop", "track_loop", "probabilities_loop", "scores_gradient_loop"),
 }
 """Losses of scores in float32, and statistics alone."""
 
@@ -216,7 +216,7 @@ def test_a_training_step_runs_them(monkeypatch) -> None:
     nn.CrossEntropyLoss()(model(x), np.array([0, 1, 3])).backward()
     opt.step()
     assert names == {
-        *("bias_relu", "relu_gradient", "column_sums", "narrow_rows", "sum_losses"),
+        *("bias_relu", "relu_gradient", "column_sums", "narrow_rows"),
         *("gradient", "adam"),
     }
 

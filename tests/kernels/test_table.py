@@ -26,7 +26,7 @@ FUSED = {
 """They add products that are not rounded, for which the baseline has no instruction."""
 
 ONLY_IN_CUDA = {
-    *("column_sum_loop", "add_sorted_loop"),
+    *("column_sum_loop", "add_sorted_loop", "probabilities_loop", "scores_gradient_loop"),
     *("channel_scales_loop", "gradient_scales_loop", "track_loop"),
 }
 """On the host NumPy is fast at them."""

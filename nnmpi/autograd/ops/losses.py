@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.autograd.ops.softmax import like_rows, rows_of
+from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import in_16_bits
 from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels import softmax as kernels
 from nnmpi.kernels.halves import in_float32
 
 IGNORED = -100
@@ -34,7 +36,7 @@ class Labels(NamedTuple):
     @classmethod
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
         """Without a weight each class has 1; `dtype` is that of the scores."""
-        labels = labels.reshape(-1).astype("int64")
+        labels = labels.reshape(-1).astype("int64", copy=False)
         kept, wide = labels != ignore_index, np.promote_types(dtype, np.float32)
         labels = labels * kept
         counts = kept.astype(wide)
@@ -46,7 +48,7 @@ class Labels(NamedTuple):
             return losses.sum() if reduction == "sum" else losses, 1.0
         total = self.counts.sum()
         scale = (total != 0) / (total + (total == 0))
-        return (losses.sum() * scale).astype(losses.dtype), scale
+        return (losses.sum() * scale).astype(losses.dtype, copy=False), scale
 
 
 class Smoothing(NamedTuple):
@@ -100,6 +102,8 @@ def weighted_cross_entropy(
         loss = partial(weighted_cross_entropy, labels=labels, weight=weight, smoothing=smoothing)
         return in_float32(partial(loss, ignore_index=ignore_index, reduction=reduction), z)
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
+    if weight is None and not smoothing and not of(z).is_host:
+        return _by_rows(z, labels, target, reduction)
     n, shape = len(target.classes), z.shape
     at = target.classes * n + xp.arange(n)  # flat indices into s
     s = _transposed(z).copy()
@@ -118,6 +122,24 @@ def weighted_cross_entropy(
     def vjp(g: Array, out: Array | None) -> Array:
         g = (g.reshape(-1) if reduction == "none" else g) * scale
         return _back(gradient(e / total, at, slice(None), target, soft, g), shape)
+
+    return Result(y, (vjp,))
+
+
+def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
+    """The loss without weights and smoothing by the kernels of `softmax.cross_entropy`, which pass
+    over the scores once."""
+    xp, rows, shape = xp_of(z), rows_of(z), z.shape
+    p, at = kernels.like_scores(rows), xp.empty(len(rows), "int64")
+    losses = xp.empty(len(rows), p.dtype)
+    kernels.cross_entropy_loop(rows, target.classes, 1.0, losses, p, at)
+    y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        g = (g.reshape(-1) if reduction == "none" else g) * scale * target.counts
+        dz = xp.empty_like(p)
+        kernels.cross_entropy_gradient_loop(p, at, g.astype(p.dtype, copy=False), 1.0, dz)
+        return like_rows(dz, shape)
 
     return Result(y, (vjp,))
 
@@ -159,8 +181,8 @@ def _back(d: Array, shape: tuple[int, ...]) -> Array:
 
 def _kept(losses: Array, target: Labels, shape: tuple[int, ...], dtype: Any) -> Array:
     """0 where a label is ignored, whatever its scores are; in the shape of the labels."""
-    xp = xp_of(losses)
-    return xp.where(target.kept, losses, xp.zeros_like(losses)).astype(dtype).reshape(shape)
+    kept = xp_of(losses).where(target.kept, losses, 0)
+    return kept.astype(dtype, copy=False).reshape(shape)
 
 
 # ---- losses of single numbers, before they are reduced

@@ -90,9 +90,10 @@ def batch_norm(
     var: Array,
     n: int,
     eps: float,
+    parts: int = 1,
     total: Callable[[Array], Array] = lambda sums: sums,
 ) -> Result:
-    """(x - mean) / sqrt(var + eps) * w + b, channel by channel.
+    """(x - mean) / sqrt(var / parts + eps) * w + b, channel by channel.
 
     n is how many numbers each statistic was computed from, and 0 if they do not depend on x
     (evaluation). Where n counts samples of other ranks too, `total` sums a 1-D array over these
@@ -103,7 +104,7 @@ def batch_norm(
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics change
     y, (r, scale) = xp.empty_like(rows), (xp.empty_like(var) for _ in range(2))
-    kernels.channel_scales_loop(var, w, eps, r, scale)
+    kernels.channel_scales_loop(var, parts, w, eps, r, scale)
     kernels.normalise_loop(rows, center, scale[None], b, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:

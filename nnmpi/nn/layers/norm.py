@@ -80,7 +80,7 @@ class _BatchNorm(Module):
         else:
             stats = batch_stats.moments(norm.moments(x.data), self._track)
             self._refuse_one(stats)  # `_track` refuses it too, but may be called later
-            mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
+            mean, var, n = stats.mean, stats.m2, stats.n
         return apply(
             norm.batch_norm,
             x,
@@ -90,6 +90,7 @@ class _BatchNorm(Module):
             var=var,
             n=n,
             eps=self.eps,
+            parts=n or 1,
             total=batch_stats.sum,
         )
 
@@ -105,11 +106,10 @@ class _BatchNorm(Module):
         self._refuse_one(stats)
         if not self.track_running_stats:
             return
-        self.num_batches_tracked += 1
         new: Any = self.momentum
         if new is None:  # a mean over all batches
-            new = (1 / self.num_batches_tracked).astype(self.running_mean.dtype)
-        running = self.running_mean, self.running_var
+            new = (1 / (self.num_batches_tracked + 1)).astype(self.running_mean.dtype)
+        running = self.running_mean, self.running_var, self.num_batches_tracked
         track_loop(*running, stats.mean, stats.m2, stats.n, new)
 
     def extra_repr(self) -> str:

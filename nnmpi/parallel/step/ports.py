@@ -159,6 +159,7 @@ class LossSink(Sink):
     def __init__(self, objective: Objective) -> None:
         self._loss_of = objective.loss
         self._sum: Any = None
+        self._of_seed: object = None
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, None
@@ -170,9 +171,19 @@ class LossSink(Sink):
         self._sum = root.data if self._sum is None else self._sum + root.data
 
     def seed(self, micro: int, root: Tensor) -> Array:
-        xp = backend.xp_of(root.data)
-        divisor = self._load.divisor
-        return xp.full(root.shape, 1 / divisor if divisor else 0.0, root.dtype)
+        """1 over the divisor, times `_scale`; the array of before if it is the same again."""
+        divisor, xp = self._load.divisor, backend.xp_of(root.data)
+        of_seed = divisor, self._scale, root.shape, root.dtype, xp
+        if of_seed != self._of_seed:
+            self._of_seed = of_seed
+            seed = xp.full(root.shape, 1 / divisor if divisor else 0.0, root.dtype)
+            self._seed = seed if self._scale == 1 else seed * self._scale
+        return self._seed
+
+    @property
+    def _scale(self) -> float:
+        """What gradients are multiplied by."""
+        return 1.0
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from nnmpi.autograd import Tensor
-from nnmpi.backend import Array
 from nnmpi.dtypes import is_half
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
@@ -27,8 +26,9 @@ class ScaledLossSink(LossSink):
     def root(self, micro: int, y: Tensor) -> Tensor:
         return super().root(micro, widened(y))
 
-    def seed(self, micro: int, root: Tensor) -> Array:
-        return super().seed(micro, root) * self._scaler.now.scale
+    @property
+    def _scale(self) -> float:
+        return self._scaler.now.scale
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))

@@ -124,16 +124,17 @@ class LocalStore(FlatStore):
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def note_loss(self, loss: Any, request: float) -> None:
-        """Writes into the scalars the loss of this rank, and what it requests."""
-        self._loss, self.scalars[REQUEST] = loss, request
+        """Writes into the scalars the loss of this rank; what it requests follows."""
+        self._loss, self._request = loss, request
         if self._in_front:
             self.scalars[LOSS] = loss
 
     def note_used(self) -> None:
-        """Writes into the scalars which parameters have a gradient."""
+        """Writes into the scalars what this rank requests, and which parameters have a gradient."""
         scalars = self.scalars
-        flags = np.array([p.has_grad for p in self.parameters], scalars.dtype)
-        scalars[USED : USED + len(flags)] = backend.of(scalars).asarray(flags)
+        flags = [p.has_grad for p in self.parameters]
+        row = np.array([self._request, *flags], scalars.dtype)
+        scalars[REQUEST : USED + len(flags)] = backend.of(scalars).asarray(row)
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in

@@ -152,7 +152,7 @@ def add_sorted(rng: Rng, dtype: Any) -> list[Any]:
 def channel_scales(rng: Rng, dtype: Any) -> list[Any]:
     C = one_of(rng, 1, 33, 300)
     var, w, r, scale = normal(rng, dtype, C, C, C, C)
-    return [abs(var), one_of(rng, None, w), 1e-5, r, scale]
+    return [abs(var), one_of(rng, 1, 300), one_of(rng, None, w), 1e-5, r, scale]
 
 
 def gradient_scales(rng: Rng, dtype: Any) -> list[Any]:
@@ -163,7 +163,8 @@ def gradient_scales(rng: Rng, dtype: Any) -> list[Any]:
 
 def track(rng: Rng, dtype: Any) -> list[Any]:
     C = one_of(rng, 1, 33, 300)
-    return [*normal(rng, dtype, C, C, C, C), int(rng.integers(2, 1000)), 0.1]
+    mean, var, *now = normal(rng, dtype, C, C, C, C)
+    return [mean, var, np.array(7), *now, int(rng.integers(2, 1000)), 0.1]
 
 
 def dropout_mask(rng: Rng, dtype: Any) -> list[Any]:
@@ -178,6 +179,24 @@ def embedding_gradient(rng: Rng, dtype: Any) -> list[Any]:
     shape, rows, width = one_of(rng, (1,), (7,), (3, 5)), one_of(rng, 1, 9), one_of(rng, 1, 3, 40)
     g, dw = numbers(rng, (*shape, width), dtype), numbers(rng, (rows, width), dtype)
     return [g, rng.integers(0, rows, shape), dw]
+
+
+def scored(rng: Rng, dtype: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """Scores, numbers of their rows, and where later keys begin."""
+    h, rows, K = one_of(rng, 1, 3), one_of(rng, 1, 5, 40), one_of(rng, 1, 7, 300)
+    (s,) = normal(rng, dtype, (h, rows, K))
+    return s, s.max(axis=-1) + 1, one_of(rng, -1, 0, 2, 290)
+
+
+def probabilities(rng: Rng, dtype: Any) -> list[Any]:
+    s, lse, later = scored(rng, dtype)
+    return [s.copy(), s, lse, later]
+
+
+def scores_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    s, lse, later = scored(rng, dtype)
+    dp, of_rows = normal(rng, dtype, s.shape, lse.shape)
+    return [s, dp, lse, of_rows, 0.3, later]
 
 
 def steps(gates: int, kinds: str) -> Draw:
@@ -209,6 +228,8 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "softmax_gradient_loop": (along(3), CLOSE, False),
     "log_softmax_loop": (along(2), CLOSE, False),
     "log_softmax_gradient_loop": (along(3), CLOSE, False),
+    "probabilities_loop": (probabilities, CLOSE, False),
+    "scores_gradient_loop": (scores_gradient, CLOSE, False),
     "cross_entropy_loop": (cross_entropy, CLOSE, False),
     "cross_entropy_gradient_loop": (cross_entropy_gradient, 0, False),
     "moments_loop": (moments, CLOSE, False),
