@@ -7,14 +7,16 @@ its own. All take the same step from the same weights, on a batch that is in mem
 
     nnmpi   as installed                    T        PyTorch eager as users write it
     F(2x2)  with --convolution winograd2    T*       channels_last and fused Adam
-    bfloat16, float16  its Trainer's step   autocast T+ with torch.autocast in bfloat16
+    float32, bfloat16, float16              autocast T+ with torch.autocast in bfloat16
+            its Trainer's step in these
                                             T+       T* with a C library that keeps freed memory,
                                                      as blas.tune() makes it do for nnmpi
                                             compile  T+ with model and loss by torch.compile
                                             JAX      the whole step by jax.jit, arrays donated
 
 "to best" is the ratio to the fastest of the others in float32 in this case, by its median. That of
-16 bits is to the faster of autocast and nnmpi in float32.
+16 bits is to the faster of autocast and nnmpi in float32. A Trainer's step has what a loop of a few
+lines has not: batches in a new order, the norm of the gradient, events.
 
 With --device cuda the subjects are nnmpi, T, T* and compile, there are larger cases, and ratios are
 of wall time: the processor waits for the GPU. Without --tf32 all compute in float32, PyTorch's
@@ -49,7 +51,7 @@ PACKAGES = PEERS | {"autocast": "torch"}
 
 ON_GPU = ("nnmpi", "T", "T*", "compile")
 NARROW = ("nnmpi bfloat16", "nnmpi float16")
-NARROW_PEERS = {"autocast": "torch", "nnmpi": "numpy"}
+NARROW_PEERS = {"autocast": "torch", "nnmpi": "numpy", "nnmpi float32": "numpy"}
 """What computes in 16 bits, and what it is compared with."""
 
 WINOGRAD2 = ("W1", "W4")

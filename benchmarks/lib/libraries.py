@@ -23,6 +23,7 @@ KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_":
 SUBJECTS: dict[str, dict[str, str]] = {
     "nnmpi": {},
     "nnmpi F(2x2)": {},
+    "nnmpi float32": {},
     "nnmpi bfloat16": {},
     "nnmpi float16": {},
     "T": {},
@@ -69,8 +70,8 @@ def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
         from lib import jax_steps  # not above: it needs JAX
 
         return jax_steps.jax_step(w)
-    if subject in ("nnmpi bfloat16", "nnmpi float16"):
-        return workloads.half_step(w, subject.split()[1])
+    if subject in ("nnmpi float32", "nnmpi bfloat16", "nnmpi float16"):
+        return workloads.trainer_step(w, subject.split()[1])
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
         return workloads.nnmpi_step(w, algorithm, *device)

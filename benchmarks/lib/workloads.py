@@ -45,8 +45,8 @@ def nnmpi_step(
     return step
 
 
-def half_step(w: Workload, dtype: str) -> Step:
-    """A training step of nnmpi in 16 bits: of a Trainer, which has masters in float32."""
+def trainer_step(w: Workload, dtype: str) -> Step:
+    """A training step of nnmpi's Trainer, which in 16 bits has masters in float32."""
     import nnmpi
     from nnmpi import blas, comm, nn
 

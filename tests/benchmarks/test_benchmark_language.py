@@ -40,3 +40,26 @@ def test_libraries_take_the_same_steps(case: str, module: Import) -> None:
     ours, theirs = workloads.nnmpi_step(w), workloads.torch_step(w, best=True)
     losses = [[float(step().item()) for _ in range(3)] for step in (ours, theirs)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_subjects_of_text_training_start_alike_and_seeds_do_not(
+    module: Import, tmp_path: Path
+) -> None:
+    text, file = module("text_training"), tmp_path / "text.txt"
+    file.write_text("to be, or not to be: that is the question. " * 400)
+    subjects = [*text.SUBJECTS]
+    flags = ["--model", "gpt:1x2x16", "--batch-size", "8", "--epochs", "1", "--seeds", "0,1"]
+    flags += ["--data", f"text:{file}"]
+    flags += ["--lr-schedule", "warmup:2+cosine", "--subjects", ",".join(subjects)]
+    rows = [*text.rows_of(text.parse(flags))]
+    losses = {(row["subject"], row["seed"]): row["test_loss"] for row in rows}
+    assert [*losses] == [(subject, seed) for seed in (0, 1) for subject in subjects]
+    for seed in (0, 1):
+        ours, ours_narrow, theirs, theirs_narrow = (losses[s, seed] for s in subjects)
+        assert ours == pytest.approx(theirs, rel=1e-5)
+        assert 1e-6 < abs(ours_narrow / ours - 1) < 1e-2
+        assert 1e-6 < abs(theirs_narrow / theirs - 1) < 1e-2
+    assert losses["nnmpi", 0] != pytest.approx(losses["nnmpi", 1], rel=1e-4)
+    told = [line.split() for line in text.last_losses(rows)]
+    assert told[0][-2:] == [f"{losses['nnmpi', seed]:.4f}" for seed in (0, 1)]

@@ -59,6 +59,19 @@ def test_ratios_are_medians_over_rounds(module: Import) -> None:
     assert "best" not in alone[0]
 
 
+def test_a_trainer_in_16_bits_is_compared_with_one_in_float32(module: Import) -> None:
+    training, libraries = module("training"), module("lib.libraries")
+    subjects = ("nnmpi", "nnmpi float32", "nnmpi bfloat16", "nnmpi float16")
+    steps = [libraries.step_of(s, libraries.Device(), "W3") for s in subjects[1:]]
+    losses = [step().loss for step in steps]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-2)
+    seconds, timing = dict(zip(subjects, (2, 4, 5, 6), strict=True)), module("lib.timing")
+    samples = {subject: [timing.Sample(t, t)] for subject, t in seconds.items()}
+    loop, float32, bfloat16, float16 = training.rows_of("W3", samples, {})
+    assert "best" not in {*loop, *float32}
+    assert (bfloat16["ratio to nnmpi float32"], float16["ratio to nnmpi float32"]) == (1.25, 1.5)
+
+
 def test_a_subject_that_cannot_run_is_left_out_in_a_line(
     module: Import, capsys: pytest.CaptureFixture[str]
 ) -> None:

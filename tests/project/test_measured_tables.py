@@ -98,6 +98,21 @@ def test_the_compiled_kernels(machine: str):
         assert cells == wanted
 
 
+def test_the_table_of_16_bits_with_avx2() -> None:
+    both = "float32, ms | bfloat16 | float16 | loop, ms | bfloat16 | float16"
+    shown = table(BENCHMARKS, f"| AVX2 | {both} |")
+    found = [row for row in results("training-halves-zen3") if row["benchmark"] == "training"]
+    rows = {(row["case"], row["subject"]): row for row in found}
+    for case, cells in shown.items():
+        wanted = []
+        for over in ("nnmpi float32", "nnmpi"):
+            wanted.append(f"{rows[case, over]['cpu_seconds'] * 1e3:.1f}")
+            narrow = (rows[case, f"nnmpi {dtype}"] for dtype in ("bfloat16", "float16"))
+            wanted += [two(row[f"ratio to {over}"]) for row in narrow]
+        assert cells == wanted
+    assert {*shown} == {row["case"] for row in found}
+
+
 def test_the_summary():
     shown = table(BENCHMARKS, "| measured | nnmpi | ratio |")
     steps = {row["case"]: row for row in reversed(training_rows("training-zen3-native"))}
