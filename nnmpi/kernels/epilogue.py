@@ -62,19 +62,19 @@ def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
     """The arrays for `bias_relu`: on the host whole rows, since operations on single pixels are
     slow there."""
     xp, w = xp_of(like), w if of(like).is_host else 1
-    zero = zeros(w * like.shape[-1], like.dtype, xp) if relu else None
+    zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     return RowConstants(b if b is None or w == 1 else xp.tile(b, w), zero)
 
 
-def zeros(n: int, dtype: Any, xp: Any) -> Array:
-    """The zeros of ReLU, which nobody writes to; they stay on a device, as long rows on the host
-    would keep the arena that they are made in."""
-    return np.zeros(n, dtype) if xp is np else _zeros_that_stay(n, dtype, xp)
+def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
+    """An array of one number that nobody writes to; it stays on a device, as a long one on the host
+    would keep the arena that it is made in."""
+    return np.full(shape, value, dtype) if xp is np else _that_stays(shape, value, dtype, xp)
 
 
 @lru_cache(maxsize=64)
-def _zeros_that_stay(n: int, dtype: Any, xp: Any) -> Array:
-    return xp.zeros(n, dtype)
+def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
+    return xp.full(shape, value, dtype)
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from nnmpi import blas, native
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
-from nnmpi.kernels.epilogue import bias_relu_loop, relu_gradient, zeros
+from nnmpi.kernels.epilogue import bias_relu_loop, constant, relu_gradient
 from nnmpi.native.table import Out, kernel
 
 LARGEST = 1 << 18
@@ -55,7 +55,7 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
     """`outputs`; large: whether compiled loops compute products of any size."""
     xp = xp_of(x)
     xp.dot(x, w.T, out=y)
-    bias_relu_loop(y, b, zeros(len(w), y.dtype, xp) if relu else None)
+    bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp) if relu else None)
 
 
 @partial(kernel, narrow=True)

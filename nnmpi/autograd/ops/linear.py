@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits, wide
 from nnmpi.kernels import Result, picks, products
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import cast, in_float32, summed
+from nnmpi.kernels.halves import cast, in_float32
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 
 
@@ -37,27 +38,17 @@ def matmul(a: Array, b: Array) -> Result:
         g = xp.expand_dims(g, -1) if b.ndim == 1 else g
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
-    def fold(da: Array, like: Array) -> Array:
-        """Sum over the leading axes along which `like` was broadcast."""
-        if da.ndim > max(like.ndim, 2):
-            da = summed(da, tuple(range(da.ndim - max(like.ndim, 2))))
-        lead = zip(da.shape[:-2], like.shape[:-2], strict=False)
-        broadcast = tuple(i for i, (m, n) in enumerate(lead) if m != n)
-        return (summed(da, broadcast, True) if broadcast else da).reshape(like.shape)
-
     def gradient(one: Array, other: Array, like: Array) -> Array:
-        """one @ other, folded; of 16 bits it is rounded once."""
-        if not is_half(like.dtype):
-            return fold(products.matmul(one, other), like)
+        """one @ other, summed along what was broadcast; of 16 bits it is rounded once."""
         lead = xp.broadcast_shapes(one.shape[:-2], other.shape[:-2])
         dtype = like.dtype if lead == like.shape[:-2] else wide(like.dtype)
-        return cast(fold(products.matmul(one, other, dtype), like), like.dtype)
+        return cast(unbroadcast(products.matmul(one, other, dtype), like.shape), like.dtype)
 
     return Result(
         products.matmul(a, b),
         (
-            lambda g, out: gradient(full(g), columns.swapaxes(-1, -2), a),
-            lambda g, out: gradient(rows.swapaxes(-1, -2), full(g), b),
+            lambda g, out: gradient(full(g), columns.swapaxes(-1, -2), rows).reshape(a.shape),
+            lambda g, out: gradient(rows.swapaxes(-1, -2), full(g), columns).reshape(b.shape),
         ),
     )
 

@@ -27,6 +27,7 @@ from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
+from nnmpi.kernels.epilogue import constant
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.optim.loss_scale import Scaler
@@ -159,7 +160,6 @@ class LossSink(Sink):
     def __init__(self, objective: Objective) -> None:
         self._loss_of = objective.loss
         self._sum: Any = None
-        self._of_seed: object = None
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, None
@@ -171,14 +171,9 @@ class LossSink(Sink):
         self._sum = root.data if self._sum is None else self._sum + root.data
 
     def seed(self, micro: int, root: Tensor) -> Array:
-        """1 over the divisor, times `_scale`; the array of before if it is the same again."""
-        divisor, xp = self._load.divisor, backend.xp_of(root.data)
-        of_seed = divisor, self._scale, root.shape, root.dtype, xp
-        if of_seed != self._of_seed:
-            self._of_seed = of_seed
-            seed = xp.full(root.shape, 1 / divisor if divisor else 0.0, root.dtype)
-            self._seed = seed if self._scale == 1 else seed * self._scale
-        return self._seed
+        divisor = self._load.divisor
+        value = self._scale / divisor if divisor else 0.0
+        return constant(root.shape, value, root.dtype, backend.xp_of(root.data))
 
     @property
     def _scale(self) -> float:

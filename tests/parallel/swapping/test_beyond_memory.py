@@ -21,7 +21,7 @@ from helpers.training.graph_models import GRAPH_MODELS
 from nnmpi import Config, Trainer, native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.kernels.epilogue import zeros
+from nnmpi.kernels.epilogue import constant
 from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
@@ -214,7 +214,7 @@ def test_long_zeros_of_relu_do_not_keep_an_arena() -> None:
     gc.collect()
     before, memory = files(), Arena(1 << 22)
     with memory.making(0):
-        row = zeros(1 << 15, "float32", np)
+        row = constant((1 << 15,), 0.0, "float32", np)
     assert (files() - before, row.nbytes) == (1, 1 << 17)
     del row, memory
     gc.collect()
@@ -236,7 +236,6 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
-from nnmpi.kernels.epilogue import zeros
 from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.passing import needed
