@@ -170,15 +170,9 @@ class LossSink(Sink):
     def put(self, micro: int, root: Tensor) -> None:
         self._sum = root.data if self._sum is None else self._sum + root.data
 
-    def seed(self, micro: int, root: Tensor) -> Array:
-        divisor = self._load.divisor
-        value = self._scale / divisor if divisor else 0.0
+    def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
+        value = scale / divisor if (divisor := self._load.divisor) else 0.0
         return constant(root.shape, value, root.dtype, backend.xp_of(root.data))
-
-    @property
-    def _scale(self) -> float:
-        """What gradients are multiplied by."""
-        return 1.0
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""

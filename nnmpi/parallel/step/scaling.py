@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from nnmpi.autograd import Tensor
+from nnmpi.backend import Array
 from nnmpi.dtypes import is_half
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
@@ -26,9 +27,8 @@ class ScaledLossSink(LossSink):
     def root(self, micro: int, y: Tensor) -> Tensor:
         return super().root(micro, widened(y))
 
-    @property
-    def _scale(self) -> float:
-        return self._scaler.now.scale
+    def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
+        return super().seed(micro, root, self._scaler.now.scale)
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))
