@@ -11,6 +11,7 @@ PyTorch.
 """
 
 from functools import lru_cache
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,11 +70,14 @@ def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
     """An array of one number that nobody writes to; it stays on a device, as a long one on the host
     would keep the arena that it is made in."""
-    return np.full(shape, value, dtype) if xp is np else _that_stays(shape, value, dtype, xp)
+    if xp is np:
+        return np.full(shape, value, dtype)
+    return _that_stays(shape, value, dtype, xp, get_ident())
 
 
 @lru_cache(maxsize=64)
-def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
+def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, thread: int) -> Array:
+    """Of a rank: ranks that are threads have a GPU each."""
     return xp.full(shape, value, dtype)
 
 

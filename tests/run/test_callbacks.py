@@ -64,6 +64,28 @@ def test_all_ranks_hear_the_same(options: Any) -> None:
     assert "accuracy" not in result
 
 
+class StopsAt:
+    """Ends a run from one rank, after a step."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        self.rank, self.step = rank, step
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if trainer.comm.rank == self.rank and event["step"] == self.step:
+            trainer.stop()
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_one_rank_stops_all_of_them_within_an_epoch(zero: int) -> None:
+    def job(comm: Comm) -> Event:
+        options = {"batch_size": 4, "epochs": 2, "zero": zero}
+        return trainer(comm, StopsAt(1, 2), **options).fit(NullReport())
+
+    for end in threads.run(2, job):
+        assert end["event"] == "stopped"
+        assert end["steps"] < 6
+
+
 class EarlyStop:
     """Ends a run when the test loss has not fallen for so many epochs."""
 

@@ -41,7 +41,7 @@ def matmul(a: Array, b: Array) -> Result:
     def gradient(one: Array, other: Array, like: Array) -> Array:
         """one @ other, summed along what was broadcast; of 16 bits it is rounded once."""
         lead = xp.broadcast_shapes(one.shape[:-2], other.shape[:-2])
-        dtype = like.dtype if lead == like.shape[:-2] else wide(like.dtype)
+        dtype = wide(like.dtype) if is_half(like.dtype) and lead != like.shape[:-2] else None
         return cast(unbroadcast(products.matmul(one, other, dtype), like.shape), like.dtype)
 
     return Result(

@@ -124,10 +124,10 @@ class LocalStore(FlatStore):
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def note_loss(self, loss: Any, request: float) -> None:
-        """Writes into the scalars the loss of this rank; what it requests follows."""
+        """Notes the loss of this rank and what it requests, each in one write to a device."""
         self._loss, self._request = loss, request
-        if self._in_front:
-            self.scalars[LOSS] = loss
+        where, what = (LOSS, loss) if self._in_front else (REQUEST, request)
+        self.scalars[where] = what
 
     def note_used(self) -> None:
         """Writes into the scalars what this rank requests, and which parameters have a gradient."""

@@ -116,7 +116,8 @@ function chart(panel, box) {
   }, joined(panel.drawn), box);
   const again = () => {
     const { min, max } = made.scales.x, xs = made.data[0];
-    made.setData(joined(series(panel)), min === xs[0] && max === xs.at(-1)); // one that is zoomed stays so
+    const whole = xs.length < 2 || (min === xs[0] && max === xs.at(-1)); // one that is zoomed stays so
+    made.setData(joined(series(panel)), whole);
   };
   return { made, box, again };
 }
