@@ -87,6 +87,6 @@ PICTURES: dict[type, Callable[[Any], str | None]] = {
 for kind, draw in PICTURES.items():
     setattr(kind, "_repr_svg_", lambda value, draw=draw: draw(value))  # noqa: B010
 
-for kind in (Simulation, Timeline, Graph, Arrangement, TraceFile):
+for kind in PICTURES.keys() - {Mesh}:
     # beside a picture; a trace in full would be megabytes of a notebook
     setattr(kind, "_repr_pretty_", lambda value, p, cycle: p.text(f"<{type(value).__name__}>"))  # noqa: B010

@@ -108,17 +108,16 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                if comm.rank == 0:
-                    outputs.enter_context(page_of_run(config, found))
+                outputs.enter_context(page_of_run(config, found, writes=comm.rank == 0))
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found
         run.report = found
         begun = resumed_event if resumed else start_event
+        event = {**begun(self._session, run), **environment(self._session)}
         if run.told.once(*start):
-            event = {**begun(self._session, run), **environment(self._session)}
-            event |= arranged_event(self._session.arrangement) if run.opened else {}
-            run.report.event(event)
+            arranged = arranged_event(self._session.arrangement) if run.opened else {}
+            run.report.event({**event, **arranged})
         for event in recovery.news:
             run.report.event(event)
         recovery.news.clear()

@@ -61,7 +61,7 @@ class LocalStore(FlatStore):
         self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
         # in front of the gradients, or apart, on the host, but for the loss
         self._in_front, self._apart = spec.scalars, np.zeros(scalar_count(spec.parameters))
-        self._loss: Any = 0.0
+        self._noted: tuple[Any, float] = 0.0, 0.0  # loss and request
         super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
 
     def allocate(self) -> None:
@@ -125,7 +125,7 @@ class LocalStore(FlatStore):
 
     def note_loss(self, loss: Any, request: float) -> None:
         """Notes the loss of this rank and what it requests, each in one write to a device."""
-        self._loss, self._request = loss, request
+        self._noted = loss, request
         where, what = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[where] = what
 
@@ -133,7 +133,7 @@ class LocalStore(FlatStore):
         """Writes into the scalars what this rank requests, and which parameters have a gradient."""
         scalars = self.scalars
         flags = [p.has_grad for p in self.parameters]
-        row = np.array([self._request, *flags], scalars.dtype)
+        row = np.array([self._noted[1], *flags], scalars.dtype)
         scalars[REQUEST : USED + len(flags)] = backend.of(scalars).asarray(row)
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
@@ -149,7 +149,7 @@ class LocalStore(FlatStore):
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
-        xp, numbers = self.on.xp, (self._loss, *squares)
+        xp, numbers = self.on.xp, (self._noted[0], *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
         self.scalars[LOSS], *found = backend.to_host(row).tolist()
         return [*self.scalars.tolist(), sum(found)]

@@ -34,18 +34,19 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
 
 
 @contextmanager
-def page_of_run(config: Config, report: Report) -> Iterator[None]:
-    """Behind it the page of --report is written: of the log, if there is one."""
-    failed = True
-    if config.report and not config.log and report.kept is None:  # a report of the caller's own
+def page_of_run(config: Config, report: Report, writes: bool) -> Iterator[None]:
+    """Behind it the page of --report is written by the rank that `writes`: of the log, if there is
+    one."""
+    failed, writes = True, bool(config.report) and writes
+    if writes and not config.log and report.kept is None:  # a report of the caller's own
         report.kept = []
     try:
         yield
         failed = False
     finally:
         try:
-            if config.report:
-                write(Path(config.report), sources.of_run(config, report.kept or ()))
+            if writes:
+                write(Path(config.report or ""), sources.of_run(config, report.kept or ()))
         except ValueError as error:
             if not failed:
                 raise LostOutputError(str(error)) from None
