@@ -24,6 +24,7 @@ class DiskThread:
     def __init__(self, plan: Residences, arena: Arena) -> None:
         self._plan, self._arena, self._last = plan, arena, len(plan.loads) - 1
         self._nbytes = {STATE: plan.state, **{s: u.nbytes for s, u in enumerate(plan.loads)}}
+        self._longest = max(unit.input_bytes for unit in plan.loads)
         self.change = threading.Condition()
         self.jobs: deque[tuple[str, int]] = deque()
         self.read: set[int] = set()
@@ -38,6 +39,12 @@ class DiskThread:
     def limit(self) -> float:
         """The bytes that may be held, but for rounding."""
         return self._plan.memory * (1 + 1e-9)
+
+    @property
+    def spare(self) -> float:
+        """The bytes of free memory that may keep their pages. An output that the unit before reads
+        too is there a pass longer than it is held."""
+        return max(self._plan.memory - self.held - self._longest, 0.0)
 
     def end(self) -> None:
         """The thread ends after what it is doing; any thread may call it."""
@@ -125,7 +132,7 @@ class DiskThread:
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
             self.held += nbytes
-            self._arena.trim(self._plan.memory - self.held)
+            self._arena.trim(self.spare)
         self._arena.read_in(self._arena.blocks(s))
         with self.change:
             self.read.add(s)

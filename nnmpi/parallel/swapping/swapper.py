@@ -144,7 +144,7 @@ class Swapper:
                 stages = reversed(range(self._last + 1))
                 swapped = (t for t in stages if self._choice[t] is Residence.SWAP)
                 disk.add(*(("read", t) for t in swapped))
-            self._arena.trim(self._plan.memory - disk.held)
+            self._arena.trim(disk.spare)
 
     def _again(self, do: Do, op: Op) -> None:
         disk = self._disk

@@ -238,7 +238,6 @@ from pathlib import Path
 from nnmpi import Config, Trainer, blas
 from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.memory import memory
-from nnmpi.parallel.arrangement.passing import needed
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -255,8 +254,7 @@ before = status("VmRSS") - there
 Path("/proc/self/clear_refs").write_text("5")
 for step in trainer.strategy.steps(trainer.train, trainer.state):
     pass
-grown = status("VmHWM") - before
-print(json.dumps([fixed + activations(a, 0, 512), needed(a, 0, 512), grown]))
+print(json.dumps([fixed + activations(a, 0, 512), status("VmHWM") - before]))
 trainer.close()
 """
 
@@ -270,8 +268,8 @@ def test_the_peak_of_resident_memory_is_as_much_lower_as_the_limit_is() -> None:
         found: list[int] = json.loads(done.stdout)
         return found
 
-    kept, _, _ = grown()
-    limit, need, less = grown(f"{int(kept * 0.6)}B")
-    assert limit <= kept * 0.6
-    # An output that the unit before reads too is there a pass longer than the clocks say.
-    assert less <= need + 0.25 * kept
+    need, whole = grown()
+    limit, less = grown(f"{int(need * 0.6)}B")
+    assert limit <= need * 0.6
+    beside = whole - need  # gradients of activations, and what kernels work in
+    assert less <= limit + max(beside, 0) + 0.2 * need
