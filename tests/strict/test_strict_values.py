@@ -13,9 +13,12 @@ from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.dtypes import HALVES, is_half, named
 
 BOUND = {"float16": 4e-3, "bfloat16": 3.2e-2}
-"""Four roundings of 16 bits, relative to the largest number; besides what the host loses."""
+"""Four roundings of 16 bits, relative to the largest number."""
 
 SIZES = 1.0, 300.0, 6e4
+
+ADDED_UP = "conv", "matmul", "attention", "self-attention", "rnn", "gru", "lstm"
+"""Ops of which the host loses more than that where sums cancel: a device may lose so much too."""
 
 BIASED = "rnn", "gru", "lstm"
 """A device rounds their products before it adds biases: beyond 65,504 it may have infinity where
@@ -73,7 +76,7 @@ def test_a_device_computes_what_the_host_does(name: str, size: float, dtype: str
             evaluated(name, DEVICE, size, dtype)
         return
     there = evaluated(name, DEVICE, size, dtype)
-    exact = evaluated(name, CPU, size, dtype, "float64")
+    exact = evaluated(name, CPU, size, dtype, "float64") if name.startswith(ADDED_UP) else here
     for a, b, c in zip(there, here, exact, strict=True):
         assert a.dtype == b.dtype
         if not is_half(b.dtype):
@@ -81,7 +84,7 @@ def test_a_device_computes_what_the_host_does(name: str, size: float, dtype: str
             continue
         a, b = a.astype("f8"), b.astype("f8")
         with np.errstate(invalid="ignore"):
-            lost = np.max(abs(b - c), where=np.isfinite(b - c), initial=0)
+            lost = np.max(abs(b - c), where=np.isfinite(b - c), initial=0)  # 0 of other ops
         largest = np.max(abs(b), where=np.isfinite(b), initial=0)
         bound = BOUND[dtype]
         np.testing.assert_allclose(a, b, rtol=bound, atol=bound * largest + 3 * lost)
