@@ -72,7 +72,7 @@ class Comm:
         self._calls = Calls(name, self._transport, self._progress)
         self._steps = partial(planned_steps, self._calls, self._interpreter)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
-        self.of_process = self._progress.comms_with(self)  # all Comms of this rank, with ledgers
+        self.comms_of_rank = self._progress.comms_with(self)  # this one among them
 
     @property
     def ledger(self) -> Ledger:
@@ -257,7 +257,7 @@ class Comm:
         self.free_sums()
         self._calls.free()
         self._p2p.free()
-        self.of_process.discard(self)
+        self.comms_of_rank.discard(self)
         self._p2p = self._transport = self._receiver = cast(Any, Freed(f"Comm {self.name}"))
 
     def confirm(self) -> None:

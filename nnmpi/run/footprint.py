@@ -35,7 +35,7 @@ class Footprint:
         if self.sent is not None:
             return
         layout, state = session.strategy.layout, result.state
-        now, epoch = sent_along(layout, layout.all.of_process), state.epoch - (state.batch == 0)
+        now, epoch = sent_along(layout, layout.all.comms_of_rank), state.epoch - (state.batch == 0)
         if epoch == self._epoch and result.samples == session.config.batch_size:
             self.sent = less(now, self._before)
         self._before, self._epoch = now, epoch
