@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nnmpi.drawing.svg import svg
 from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, draw
 from nnmpi.quoting import shown
-from nnmpi.user_files import content, parsed
+from nnmpi.user_files import content, parsed, refusing_others
 
 HELP = "steps of a real run"
 
@@ -66,7 +66,8 @@ class TraceFile(NamedTuple):
         name = shown(path)
         fewer = "trace fewer steps or fewer ranks"
         text = content(path, name, LONGEST_FILE, "name another file", fewer)
-        try:
+        what = f"{name} is not a trace of nnmpi"
+        with refusing_others(what, "name a file of python -m nnmpi.train --trace"):
             found = parsed(json.loads, text.decode())
             events, about = found["traceEvents"], found.get("otherData", {})
             steps = defaultdict[int, list[Span]](list)
@@ -77,11 +78,6 @@ class TraceFile(NamedTuple):
                     span = _event(event, len(events))
                     (background if span.kind == BACKGROUND else steps)[step].append(span)
             simulated = tuple(_simulated(row, len(events)) for row in about.get("simulated", ()))
-        except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise ValueError(
-                f"{name} is not a trace of nnmpi ({type(error).__name__}: {shown(error)}); name a "
-                "file of python -m nnmpi.train --trace"
-            ) from None
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
         of_steps = (*steps.values(), *background.values())
