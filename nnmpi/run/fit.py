@@ -15,7 +15,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import model_file
 from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
-from nnmpi.run.page.page import page_of_run
+from nnmpi.run.page import page
 from nnmpi.run.ready import check_ready
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
@@ -108,7 +108,8 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                outputs.enter_context(page_of_run(config, found, writes=comm.rank == 0))
+                if config.report and comm.rank == 0:
+                    page.write_at_end(outputs, config, found)
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found
