@@ -87,8 +87,9 @@ WIDE_AT = {
     "rms_norm_gradient_loop": (3,),
     "rms_norm_sum_loop": (2, 3),
     "moments_loop": (1, 2),
-    "normalise_loop": (1, 2),
+    **dict.fromkeys(("normalise_loop", "normalise_relu_loop"), (1, 2)),
     "norm_sums_loop": (2, 3, 4),
+    "norm_relu_sums_loop": (3, 5, 6),
     "norm_gradient_loop": (2, 3, 4, 5),
 }
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
