@@ -4,7 +4,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from helpers.benchfiles import BENCHMARKS, Import
 from helpers.commands import MODULES, Command, Completed
 from helpers.ends_job import pytest_runtest_logreport as pytest_runtest_logreport
+from helpers.sample import EVERY_CASE, sampled
 
 import nnmpi
 from nnmpi import blas, train
@@ -25,6 +26,9 @@ if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 LONG = "long: runs with --all only"
+ONE_IN = (
+    "one_in(n): of the cases of the test one in n runs without --all, and each value of an argument"
+)
 QUICK = "quick: runs with --quick only, in the place of longer tests"
 FIRST = (
     "test_mpi_jobs.py",
@@ -47,14 +51,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LONG)
+    config.addinivalue_line("markers", ONE_IN)
     config.addinivalue_line("markers", QUICK)
+    if config.getoption("--all"):
+        os.environ[EVERY_CASE] = "1"  # also of ranks that tests start
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that -k and -m choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--all"):
         collected = len(items)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        items[:] = sampled([item for item in items if not item.get_closest_marker("long")])
         config.stash[LEFT_OUT] = collected - len(items)
     others = [item for item in items if not item.get_closest_marker("quick")]
     if config.getoption("--quick"):
@@ -119,6 +126,12 @@ def _no_old_objects() -> None:
 def is_sample(request: pytest.FixtureRequest) -> bool:
     """Whether a test that draws its own cases is to draw few of them: not with --all."""
     return not request.config.getoption("--all")
+
+
+@pytest.fixture
+def seeds() -> Callable[[int], range]:
+    """Of so many random draws the seeds: with --all of all of them, else of a third."""
+    return lambda n: range(n if EVERY_CASE in os.environ else -(-n // 3))
 
 
 @pytest.fixture

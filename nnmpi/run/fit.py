@@ -241,7 +241,7 @@ class Fit:
                 run.phase = StepPhase.BETWEEN_STEPS
                 self._training.footprint.step(self._session, result)
                 self._follow(result)
-                if run.is_over:
+                if run.is_over and not result.is_followed:
                     break
                 run.phase = StepPhase.COMPUTING
         run.phase = StepPhase.BETWEEN_STEPS

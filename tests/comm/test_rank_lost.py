@@ -31,6 +31,7 @@ def _no_wait_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNMPI_TIMEOUT", "60")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_law(law: Law, ranks: int) -> None:
@@ -126,6 +127,7 @@ def survives(comm: Comm, operation: Callable[[Comm], None]) -> tuple[int, ...]:
             comm = shrunk(comm)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda f: f.__name__)
 def test_a_rank_is_lost_at_any_operation(operation: Callable[[Comm], None]) -> None:
     for n in count(1):
@@ -136,6 +138,7 @@ def test_a_rank_is_lost_at_any_operation(operation: Callable[[Comm], None]) -> N
         assert n < MOST
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("operation", OPERATIONS[:5], ids=lambda f: f.__name__)
 @pytest.mark.parametrize(
     "later", [0, 7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 30))]

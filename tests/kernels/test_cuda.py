@@ -8,7 +8,7 @@ import strictarray
 from helpers.device import DEVICE, IS_GPU
 from helpers.kernels import halves
 from helpers.kernels.numbers import one_of
-from test_table import CASES, arrays_of, bits, copies
+from test_table import CASES, Seeds, arrays_of, bits, copies
 
 from nnmpi import backend, nn, optim, tensor
 from nnmpi.cuda import kernels, launch, norms
@@ -78,6 +78,7 @@ WIDE_AT = {
     **dict.fromkeys(("adam_loop", "rmsprop_loop"), (0, 2, 3, 4, 5)),
     "sgd_loop": (0, 2, 3),
     "squares_loop": (2,),
+    "decide_loop": (1, 4, 5),
     "channel_scales_loop": (0, 4, 5),
     "layer_norm_loop": (4, 5),
     "layer_norm_gradient_loop": (3, 4),
@@ -86,8 +87,9 @@ WIDE_AT = {
     "rms_norm_gradient_loop": (3,),
     "rms_norm_sum_loop": (2, 3),
     "moments_loop": (1, 2),
-    "normalise_loop": (1, 2),
+    **dict.fromkeys(("normalise_loop", "normalise_relu_loop"), (1, 2)),
     "norm_sums_loop": (2, 3, 4),
+    "norm_relu_sums_loop": (3, 5, 6),
     "norm_gradient_loop": (2, 3, 4, 5),
 }
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
@@ -116,22 +118,25 @@ def test_the_table_has_these_kernels() -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_it_computes_what_numpy_does(name: str) -> None:
-    for seed in range(DRAWS):
+def test_it_computes_what_numpy_does(name: str, seeds: Seeds) -> None:
+    for seed in seeds(DRAWS):
         agree(name, drawn(name, seed), seed)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_threads_take_several_numbers_where_there_are_many(name, monkeypatch) -> None:
+def test_threads_take_several_numbers_where_there_are_many(name, monkeypatch, seeds) -> None:
     monkeypatch.setattr(launch, "MOST_BLOCKS", 2)
-    for seed in range(DRAWS // 4):
+    for seed in seeds(DRAWS // 4):
         agree(name, drawn(name, seed), seed)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in OF_FLOAT32])
-def test_it_computes_16_bits_in_float32_and_rounds_once(name: str, dtype: str) -> None:
-    for seed in range(DRAWS // 2):
+def test_it_computes_16_bits_in_float32_and_rounds_once(
+    name: str, dtype: str, seeds: Seeds
+) -> None:
+    for seed in seeds(DRAWS // 2):
         mine = drawn(name, seed, dtype)
         there, wide = on_device(mine), halves.widened(mine)
         if name in VALUES_AT and mine[VALUES_AT[name]] is not None:
@@ -162,6 +167,22 @@ def test_a_step_that_keeps_undo_is_left_to_others(name: str) -> None:
     before = bits(from_device(mine))
     assert KERNELS[name](*mine) is NotImplemented
     assert bits(from_device(mine)) == before
+
+
+@pytest.mark.parametrize("goes", [True, False])
+@pytest.mark.parametrize("name", VALUES_AT)
+def test_a_step_is_made_as_the_device_has_decided(name: str, goes: bool) -> None:
+    for seed in range(DRAWS // 4):
+        *given, factor = flushed(drawn(name, seed))
+        plain, mine, composed = (on_device(copies(given)) for _ in range(3))
+        if goes:
+            KERNELS[name](*plain, factor)
+        by = DEVICE.asarray(np.array([factor, goes], "float32"))
+        assert KERNELS[name](*mine, by) is None
+        TABLE[name].reference(*composed, by)
+        expected = bits(flushed(from_device(plain)))
+        assert bits(flushed(from_device(mine))) == expected, seed
+        assert bits(flushed(from_device(composed))) == expected, seed
 
 
 SIZES = [
@@ -232,8 +253,8 @@ def spoilt(args: list[Any], rng: np.random.Generator) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_arguments_that_it_is_not_made_for_are_left_alone(name: str) -> None:
-    for seed in range(DRAWS):
+def test_arguments_that_it_is_not_made_for_are_left_alone(name: str, seeds: Seeds) -> None:
+    for seed in seeds(DRAWS):
         rng = np.random.default_rng(seed)
         args = on_device(spoilt(CASES[name][0](rng, "float32"), rng))
         before = bits(from_device(args))

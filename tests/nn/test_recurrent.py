@@ -57,6 +57,7 @@ def theirs_of(torch: Any, layer: Any, x: Any, states: Any, lengths: Any, first: 
     return rnn.pad_packed_sequence(y, first, total_length=T)[0], state
 
 
+@pytest.mark.one_in(3)
 @needs_torch
 @pytest.mark.parametrize("lengths", [None, LENGTHS, [2, 3, 3, 1]], ids=str)
 @pytest.mark.parametrize("given", [False, True], ids=["from zero", "from given states"])

@@ -108,6 +108,7 @@ def sample(lines: int, most: int) -> range:
     return range(1, lines + 1, max(lines // most, 1))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["numpy", "compiled"])
 @pytest.mark.parametrize("name", some_of(NODES))
 def test_the_update_of_a_rank_of_a_node_is_finished_by_others(
@@ -162,6 +163,7 @@ def test_a_rank_is_lost_that_finishes_the_update_of_another(
             assert check(left, known) == TORN + 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", some_of(OTHERS))
 def test_a_step_is_finished_or_undone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with cut_up(monkeypatch):

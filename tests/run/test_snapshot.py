@@ -115,6 +115,7 @@ def test_of_copies_that_differ_all_ranks_get_that_of_the_first() -> None:
     assert found == wanted
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"allreduce": "shared"}, {**RING, "zero": 2}], ids=str)
 def test_nodes_that_share_memory(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> None:
@@ -199,6 +200,7 @@ def noted() -> list[tuple[laws_snapshot.Ran, list[Snapshot]]]:
     return threads.run(2, rank)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_after_any_step(noted: list[tuple[laws_snapshot.Ran, list[Snapshot]]], at: int) -> None:
     """Also after the last one of an epoch, which is then evaluated, and of the run."""
@@ -280,6 +282,7 @@ def test_frozen_parameters_and_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     threads.run(2, rank)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_verify_goes_on(dtype: str) -> None:
     def rank(comm: Comm) -> None:
@@ -353,6 +356,7 @@ def test_workers_keep_their_places_only_if_they_are_as_many() -> None:
 # ---- what was there before
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("row", rows(4), ids=lambda row: str(row.options))
 def test_the_old_session_is_given_back(
     row: laws_snapshot.Row, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ LIVE: dict[str, Callable[[int, int, int], list[int]]] = {
 """From p, m and v to the most micro-batches that each rank holds, as the literature says."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("p", RANKS)
 @pytest.mark.parametrize(("name", "v"), CASES)
 def test_bubble_and_memory_are_those_of_the_formulas(name: str, v: int, p: int) -> None:

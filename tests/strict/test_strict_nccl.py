@@ -81,6 +81,7 @@ LAYOUTS: list[tuple[int, dict[str, Any]]] = [
 OF_RANKS = ("zero", "tp", "pp", "dp", "bucket_mb", "overlap")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("ranks", "options"), LAYOUTS, ids=str)
 def test_layouts_train_as_one_rank(ranks: int, options: dict[str, Any]) -> None:
     alone = {name: value for name, value in options.items() if name not in OF_RANKS}

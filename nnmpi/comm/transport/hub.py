@@ -13,7 +13,7 @@ rank 2   receives from rank 0, which is there: goes on until ───┴─► 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from nnmpi.comm.transport.base import (
@@ -101,7 +101,8 @@ class Hub:
     ) -> None:
         self.size, self.per_node, self.free_memory = size, per_node, free_memory
         self.fault_tolerant = fault_tolerant
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = [threading.Condition(self._lock) for _ in range(size)]  # by rank
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()
         self._left = dict(killed or {})  # operations until a rank is killed, that one included
@@ -116,7 +117,7 @@ class Hub:
 
     def post(self, by: Member, message: PostedMessage, key: MatchKey) -> PostedMessage:
         """Copies the message if the other side was posted before, else queues it; returns it."""
-        with self._changed:
+        with self._lock:
             self._count(by)
             self._check(by, (message,))
             queue = self._posted.setdefault(key, deque())
@@ -133,14 +134,14 @@ class Hub:
             else:
                 into.error = MessageLengthError(key[1], expected, f"{got:,}")
             message.done = other.done = True
-            self._changed.notify_all()
+            self._wake(message.awaited)
             return message
 
     def join(
         self, by: Member, key: Hashable, ranks: Sequence[int], value: Any, take: Taker
     ) -> Rendezvous:
         """Brings this rank's value to a collective of these ranks of the job."""
-        with self._changed:
+        with self._lock:
             self._count(by)
             found = self._rendezvous.get(key) or Rendezvous(by.era, ranks)
             self._check(by, (found,))
@@ -152,24 +153,24 @@ class Hub:
                     taker([found.brought[rank] for rank in ranks])
                 found.done = True
                 del self._rendezvous[key]
-                self._changed.notify_all()
+                self._wake(ranks)
             return found
 
     def wait(self, by: Member, requests: Sequence[Posted]) -> None:
         """Returns when all are complete."""
-        with self._changed:
+        with self._lock:
             self._count(by)
             self._wait(by, requests)
 
     def test(self, by: Member, requests: Sequence[Posted]) -> bool:
         """Whether all are complete."""
-        with self._changed:
+        with self._lock:
             self._count(by)
             return self._are_done(by, requests)
 
     def confirm(self, by: Member) -> None:
         """Returns on all ranks if all have called it and none is lost; else raises on all."""
-        with self._changed:
+        with self._lock:
             met = self._meet(by, confirms=True)
             if met.ranks != [*by.members] or not all(met.came.values()):
                 self._met[by.job_rank] = met
@@ -177,38 +178,38 @@ class Hub:
 
     def shrink(self, by: Member) -> Meeting:
         """All ranks that are left, which have called it too, or were not confirmed."""
-        with self._changed:
+        with self._lock:
             return self._met.pop(by.job_rank, None) or self._meet(by, confirms=False)
 
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
         """Ends all operations of an era that are not complete."""
-        with self._changed:
+        with self._lock:
             self._revoked.add(era)
-            self._changed.notify_all()
+            self._wake(range(self.size))
 
     def lose(self, rank: int) -> None:
         """Kills a rank: it ends in the operation that it waits in, or at its next one."""
-        with self._changed:
+        with self._lock:
             self._lost.add(rank)
             self.leave(rank)
-            self._changed.notify_all()
+            self._wake(range(self.size))
 
     def is_lost(self, rank: int) -> bool:
         """Whether the rank was killed."""
-        with self._changed:
+        with self._lock:
             return rank in self._lost
 
     def leave(self, rank: int) -> None:
         """The rank's function has returned, or it was killed."""
-        with self._changed:
+        with self._lock:
             self._running.discard(rank)
             self._complete_meeting()
             self._look_for_deadlock()
 
     def abort(self, message: str) -> None:
-        with self._changed:
+        with self._lock:
             self._fail(AbortedError(message))
 
     # ---- under the lock
@@ -227,7 +228,7 @@ class Hub:
         rank = by.job_rank
         self._waiting[rank] = requests
         self._look_for_deadlock()
-        self._changed.wait_for(lambda: self._failure or self._goes_on(rank, requests))
+        self._changed[rank].wait_for(lambda: self._failure or self._goes_on(rank, requests))
         del self._waiting[rank]
         if rank in self._lost:
             raise Killed(f"rank {rank} was killed")
@@ -281,11 +282,16 @@ class Hub:
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
             self._meeting = Meeting(meeting.era + 1)
-            self._changed.notify_all()
+            self._wake(range(self.size))
+
+    def _wake(self, ranks: Iterable[int]) -> None:
+        """Lets these ranks of the job look again whether they go on."""
+        for rank in ranks:
+            self._changed[rank].notify_all()
 
     def _fail(self, failure: AbortedError) -> None:
         self._failure = self._failure or failure
-        self._changed.notify_all()
+        self._wake(range(self.size))
 
     def _look_for_deadlock(self) -> None:
         if not self._running or not self._running <= self._waiting.keys() or self._failure:

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 from helpers.comm.brought import Array, part, rough, total
+from helpers.sample import one_in
 
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
@@ -235,7 +236,7 @@ def short_sums_in_any_mixture(comm: Comm) -> None:
     rng = np.random.default_rng(5)  # the same on all ranks
     other = comm.split(0)
     assert other is not None
-    for k in range(400):
+    for k in one_in(4, range(400), "mixture"):
         n, dtype = int(rng.integers(1, 4097)), str(rng.choice(["float32", "float64", "int64"]))
         n = n if dtype == "float32" else n // 2 + 1
         parts = [rough(r + comm.size * k, n, dtype) for r in range(comm.size)]

@@ -1,9 +1,10 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a ninth of the rows on threads, of families with many rows half of that,
-`test_strict_conformance.py` some with ranks on a device, and the table of laws others over MPI.
-With --all, all rows run on threads, and all on a device.
+`test_conformance.py` runs a sample of the rows on threads, in which each family has each of its
+models and options, and each value of an option is somewhere; `test_strict_conformance.py` runs some
+with ranks on a device, and the table of laws others over MPI. With --all, all rows run on threads,
+and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -565,7 +566,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
 COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
 """Families with each kind of message of which a rank has a copy on its device."""
 
-ON_EIGHT = ("data parallel", "pipelines", "three axes", "transformers", "16 bits")
+ON_EIGHT = ("pipelines", "three axes", "transformers")
 """Families whose rows for 8 ranks run over MPI without --all."""
 
 
@@ -581,22 +582,35 @@ def third(k: int) -> int:
     return (k + k // 3 + k // 9) % 3
 
 
-def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: a ninth, of many rows half of that."""
-    found = rows(family)
-    some = [k for k in range(len(found)) if third(k) == 0]
-    return with_all_words(found, some[:: 3 if len(found) < MANY else 6])
+def rows_on_threads() -> Iterator[tuple[Row, bool]]:
+    """All rows, and whether a row runs without --all: one in 36, and so many
+    that each family has each of its models and options, and each value of an option is somewhere.
+    """
+    found, words, some = list[Row](), list[set[str]](), list[int]()
+    for family in FAMILIES:
+        own = rows(family)
+        some += [len(found) + k for k in range(len(own)) if third(k) == 0][::12]
+        found += own
+        words += [words_of(family, row) for row in own]
+    return with_all_words(found, words, some)
+
+
+def words_of(family: str, row: Row) -> set[str]:
+    """What is to be in a sample: the models and options of a family, and values of options."""
+    words = row.name.split()
+    values = {word for word in words if "=" in word}
+    return values | {f"{family}: {word.partition('=')[0]}" for word in words}
 
 
 def arranged_rows() -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all: a ninth of
-    each family."""
+    """The rows whose arrangement is held to the run, and whether it is without --all: one in
+    36 of each family."""
     found, some = list[Row](), list[int]()
     for family in FAMILIES:
         said = [row for row in rows(family) if row.options is not None]
-        some += [len(found) + k for k in range(len(said)) if third(k) == 1][::3]
+        some += [len(found) + k for k in range(len(said)) if third(k) == 1][::12]
         found += said
-    return with_all_words(found, some)
+    return with_all_words(found, [{*row.name.split()} for row in found], some)
 
 
 def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
@@ -604,14 +618,16 @@ def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
     and whether a row is without --all: of each family one in ninety."""
     found = [_with_case(row) for row in rows(family)]
     for k, row in enumerate(row for row in found if row.case is not None):
-        yield row, k % 90 == 17 % len(family)
+        yield row, k % 180 == 17 % len(family)
 
 
-def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:
+def with_all_words(
+    found: list[Row], words: list[set[str]], some: list[int]
+) -> Iterator[tuple[Row, bool]]:
     """Rows, and whether a row is one of some, or has words that none of these has: so each model
     and each value of an option is tried. Rows with the most such words, on the fewest ranks, first.
     """
-    words, chosen = [{*row.name.split()} for row in found], {*some}
+    chosen = {*some}
     seen = {word for k in some for word in words[k]}
 
     def gain(k: int) -> tuple[int, int]:
@@ -641,7 +657,7 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
     found, n = of_device(family), 0
     for k, row in enumerate(found):
         is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
-        yield row, is_of_third and n % (8 if len(found) < MANY else 16) == 0
+        yield row, is_of_third and n % (16 if len(found) < MANY else 32) == 0
         n += is_of_third
 
 
@@ -654,12 +670,18 @@ def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
 
 def rows_over_mpi(family: str, ranks: int) -> Iterator[tuple[Row, bool]]:
     """Of rows for so many ranks, of 8 ranks for 6 too, a third of another third, of many rows a
-    fifth of it; and whether a row runs without --all: every second one."""
-    sizes = (ranks, ranks - 2 if ranks == 8 else 0)
+    fifth of it; and whether a row runs without --all: the first one, by turns of the families
+    for 2 ranks or for 4."""
+    turns = [n for n in (2, 4) if _of_size(family, n)]
+    is_turn = ranks not in turns or ranks == turns[[*FAMILIES].index(family) % len(turns)]
+    yield from ((row, is_turn and k == 0) for k, row in enumerate(_of_size(family, ranks)))
+
+
+def _of_size(family: str, ranks: int) -> list[Row]:
     found = rows(family)
     others = [row for k, row in enumerate(found) if third(k) == 1 or len(found) < 10]
-    some = [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
-    yield from ((row, k % 2 == 0) for k, row in enumerate(some))
+    sizes = (ranks, ranks - 2 if ranks == 8 else 0)
+    return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
 
 
 def family_trains_as_one_rank(comm: Comm, name: str, is_of_sample: bool = True) -> None:

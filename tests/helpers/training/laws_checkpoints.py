@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from helpers.sample import one_in
 from helpers.training.acts import SavesAt
 from helpers.training.laws_resume import OPTIMIZERS, build
 from helpers.training.laws_snapshot import (
@@ -65,7 +66,8 @@ def resumed(comm: Comm, directory: str, options: Options) -> Ran:
 
 def the_same_ranks_go_on_with_the_same_bits(comm: Comm) -> None:
     """In any layout, whichever the optimizer; over MPI in every second one."""
-    for k, row in [*enumerate(rows(comm.size))][:: 1 if launched() == 1 else 2]:
+    found = [*enumerate(rows(comm.size))][:: 1 if launched() == 1 else 2]
+    for k, row in one_in(3, found, "same ranks"):
         options = {**OPTIMIZERS[k % len(OPTIMIZERS)], **row.options}
         with folder(comm) as name:
             wanted = run(comm, options, saves_to(name), row.snapshot_at)
@@ -74,7 +76,7 @@ def the_same_ranks_go_on_with_the_same_bits(comm: Comm) -> None:
 
 def other_ranks_equal_one_rank(comm: Comm) -> None:
     """From a checkpoint of all ranks to one rank, and from one rank to all, in other layouts."""
-    _equal_one_rank(comm, _other_layouts(comm)[1::3])
+    _equal_one_rank(comm, one_in(2, _other_layouts(comm)[1::3], "other ranks"))
 
 
 def other_ranks_equal_one_rank_in_any_layout(comm: Comm) -> None:

@@ -1,6 +1,9 @@
 """What training in a pipeline has to keep beside what every layout keeps: functions of a Comm."""
 
+from itertools import product
+
 import pytest
+from helpers.sample import one_in
 from helpers.training.pipelined import (
     MLP,
     MODELS,
@@ -21,12 +24,11 @@ from nnmpi.run.report import NullReport
 
 def the_order_of_micro_batches_gives_the_bits_of_one_rank(comm: Comm) -> None:
     """All but gpipe go back over micro-batches in the order of one rank."""
-    for case in MODELS.values():
-        for schedule in SCHEDULES:
-            fits = without_clipping(case_for(schedule, case, comm.size))
-            m = 1 if schedule == "gpipe" else 5
-            got = run(comm, **fits, pp=comm.size, schedule=schedule, micro_batches=m)
-            is_same(got, reference(comm, **fits, micro_batches=m))
+    for case, schedule in one_in(3, product(MODELS.values(), SCHEDULES), "order"):
+        fits = without_clipping(case_for(schedule, case, comm.size))
+        m = 1 if schedule == "gpipe" else 5
+        got = run(comm, **fits, pp=comm.size, schedule=schedule, micro_batches=m)
+        is_same(got, reference(comm, **fits, micro_batches=m))
 
 
 def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from helpers.once import once
+from helpers.sample import one_in
 from helpers.training.pipelined import BOUND, distance
 
 from nnmpi import Config, Trainer, nn
@@ -133,7 +134,8 @@ def training_goes_on_in_another_layout(comm: Comm) -> None:
     """Each layout goes on from another one's state, and one rank from each; over MPI every other
     layout, with a state of those between."""
     ways = layouts(comm.size)
-    for i, way in [*enumerate(ways)][:: 1 if launched() == 1 else 2]:
+    tried = [*enumerate(ways)][:: 1 if launched() == 1 else 2]
+    for i, way in one_in(3, tried, "another layout"):
         optimizer = {**OPTIMIZERS[i % len(OPTIMIZERS)], "micro_batches": 2}
         saved = start(comm, HALF, **optimizer, **way)
         near(saved, one_rank(HALF, optimizer))
@@ -144,7 +146,8 @@ def training_goes_on_in_another_layout(comm: Comm) -> None:
 
 
 def the_same_layout_goes_on_with_the_same_bits(comm: Comm) -> None:
-    for way, optimizer in zip(layouts(comm.size), 2 * OPTIMIZERS, strict=False):
+    found = zip(layouts(comm.size), 2 * OPTIMIZERS, strict=False)
+    for way, optimizer in one_in(3, found, "same layout"):
         whole = start(comm, 2 * HALF, **{**optimizer, **way})
         saved = start(comm, HALF, **{**optimizer, **way})
         again = go_on(comm, saved, HALF, **{**optimizer, **way})

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.once import once
+from helpers.sample import one_in
 from helpers.training.laws_resume import OPTIMIZERS, build
 from helpers.training.pipelined import BOUND, distance, same_on_all
 
@@ -210,7 +211,7 @@ def cases(p: int) -> list[tuple[Row, Options]]:
 
 def the_same_ranks_go_on_with_the_same_bits(comm: Comm) -> None:
     """In the same Trainer and in another one: losses, epochs, parameters and optimizer."""
-    for row, optimizer in cases(comm.size):
+    for row, optimizer in one_in(3, cases(comm.size), "same ranks"):
         options = {**optimizer, **row.options}
         snapshot: list[Snapshot] = []
 
@@ -226,7 +227,7 @@ def other_layouts_go_on_as_one_rank_would(comm: Comm) -> None:
     """Each from another one, while the epoch runs on."""
     found = [row for row in rows(comm.size) if "schedule" not in row.options]
     found = [row for row in found if same_rules(row, found[0])]
-    for i, row in enumerate(found):
+    for i, row in one_in(3, enumerate(found), "other layouts"):
         optimizer, before = OPTIMIZERS[i % len(OPTIMIZERS)], found[i - 1]
         plain = dict.fromkeys({*before.options, *row.options})
         back = {name: getattr(Config(), name) for name in plain}
@@ -243,7 +244,7 @@ def one_rank_goes_on_for_all_and_all_for_one(comm: Comm) -> None:
     optimizer = OPTIMIZERS[1]
     wanted = one_rank(optimizer)
     snapshot = taken_alone(optimizer)
-    for row in rows(comm.size):
+    for row in one_in(2, rows(comm.size), "one rank"):
         if same_rules(row, Row({}, ())) and row.snapshot_at == MIDDLE:
             near(go_on(comm, snapshot, {**optimizer, **row.options}), wanted)
     alone = go_on(comm_self(), taken(comm, {**optimizer, **RING}), optimizer)

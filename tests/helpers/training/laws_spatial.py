@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from helpers.once import by_first, once
+from helpers.sample import one_in
 from helpers.training.pipelined import Options, Ran, digits, equals, run
 
 import nnmpi
@@ -65,7 +66,7 @@ def compare(comm: Comm, make: Callable[[], list[nn.Module]], x: np.ndarray, what
 
 def convolutions_equal_one_rank(comm: Comm, *heights: int) -> None:
     """Kernels, strides and paddings; parts as thin as one row, and heights that do not divide."""
-    for k, s, p in product((1, 3, 7), (1, 2, 3), (0, 1, 3)):
+    for k, s, p in one_in(2, product((1, 3, 7), (1, 2, 3), (0, 1, 3)), "windows"):
         for height in heights or (comm.size, 13):
             if (height + 2 * p - k) // s + 1 >= comm.size:
                 make = partial(of_one, nn.Conv2d, 3, 4, k, s, p)
@@ -96,7 +97,7 @@ def fused_convolutions_equal_one_rank(comm: Comm, *heights: int) -> None:
     """With ReLU and a 2x2 pool in the same op: what is cut are the rows of the pool."""
     windows = [(3, 1, 1, "auto"), (5, 1, 0, "auto"), (3, 2, 1, "auto"), (1, 1, 0, "auto")]
     windows += [(3, 1, 1, "winograd2"), (3, 1, 0, "winograd4")]
-    for k, s, p, algorithm in windows:
+    for k, s, p, algorithm in one_in(2, windows, "fused"):
         for height in heights or (4 * comm.size + 3,):
             options = {"bias": False, "algorithm": algorithm}
 
@@ -122,7 +123,7 @@ def other_layers_equal_one_rank(comm: Comm) -> None:
     layers += [partial(nn.MaxPool2d, (2, 3), 2, (0, 1), (3, 2)), partial(nn.BatchNorm2d, 3)]
     layers += [partial(nn.PReLU, 3), partial(nn.Dropout2d, 0.4), partial(nn.Dropout, 0.4)]
     layers += [partial(nn.Softplus, 2)]
-    for layer in layers:
+    for layer in one_in(2, layers, "others"):
         x = np.round(image(2, 3, 4 * comm.size + 3, 7))
         compare(comm, partial(between, layer), x, repr(layer()))
     conv = partial(nn.Conv2d, 3, 4, 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.sample import one_in
 from helpers.training.pipelined import (
     BOUND,
     CNN,
@@ -66,7 +67,7 @@ def case_of(layout: Options, case: Options) -> Options:
 def who_pushes_changes_no_bits(comm: Comm) -> None:
     """Overlapped or not, from the backward pass or by a thread."""
     ways: list[Options] = [{"overlap": False}, {"progress": "poll"}, {"progress": "thread"}]
-    for layout in layouts(comm):
+    for layout in one_in(3, layouts(comm), "pushes"):
         if layout.get("dp", 1) > 1:
             one = {**CNN, **SHORT, **layout}
             found = {run(comm, **one, **way).done["parameters_sha256"] for way in ways}
@@ -75,7 +76,7 @@ def who_pushes_changes_no_bits(comm: Comm) -> None:
 
 def recompute_changes_no_bits(comm: Comm) -> None:
     """Neither of parameters nor of running statistics, which are tracked once."""
-    for layout in layouts(comm, RECOMPUTED):
+    for layout in one_in(3, layouts(comm, RECOMPUTED), "recompute"):
         if layout.get("zero", 1) == 1:
             case = {**case_of(layout, CNN), **SHORT, "clip_norm": None, "micro_batches": 4}
             is_same(run(comm, **case, **layout, recompute=True), run(comm, **case, **layout))
@@ -87,7 +88,8 @@ def recompute_changes_no_bits(comm: Comm) -> None:
 def verify_finds_no_difference(comm: Comm) -> None:
     if comm.size > 1:
         types = cycle(({"dtype": "float64"}, {"dtype": "float32", "clip_norm": 0.3}))
-        for layout, options in zip(layouts(comm, SCHEDULES), types, strict=False):
+        found = zip(layouts(comm, SCHEDULES), types, strict=False)
+        for layout, options in one_in(3, found, "verify"):
             _verify_finds_nothing(comm, layout, options)
 
 
@@ -132,7 +134,7 @@ def verify_finds_what_differs(comm: Comm) -> None:
 def initial_values_are_those_of_one_rank(comm: Comm) -> None:
     for case in (CNN, MLP):
         wanted = _values(comm_self(), {**case, "seed": 5})
-        for layout in layouts(comm):
+        for layout in one_in(3, layouts(comm), case["model"]):
             _same_values(_values(comm, {**case, **layout, "seed": 5}), wanted)
 
 
@@ -140,8 +142,9 @@ def what_one_layout_saves_another_loads(comm: Comm) -> None:
     """Each from the one before it, and one rank from each."""
     with tempfile.TemporaryDirectory() as folder:
         path = tell(comm, str(Path(folder) / "model.safetensors"))
-        of_last: Options = [*layouts(comm)][-1]
-        for layout in layouts(comm):
+        found = one_in(3, layouts(comm), "saves")
+        of_last: Options = found[-1]
+        for layout in found:
             got = run(comm, **CNN, **of_last, micro_batches=2, steps=3, save=path)
             comm.barrier()
             _same_values(nnmpi.load(path), got.state)
@@ -183,7 +186,7 @@ class StopsAt(Heard):
 
 def all_stop_when_one_wants_to(comm: Comm) -> None:
     """In the middle of an epoch of 5 steps: the ranks agree in the next step."""
-    for layout in (*layouts(comm), {"reproducible": True}):
+    for layout in one_in(3, (*layouts(comm), {"reproducible": True}), "stop"):
         for wanting in {0, comm.size - 1}:
             config = Config(**case_of(layout, MLP), **layout, batch_size=20)
             trainer = Trainer(config, None, digits(), comm)
@@ -194,7 +197,7 @@ def all_stop_when_one_wants_to(comm: Comm) -> None:
 
 
 def a_loss_that_is_no_number_ends_all_ranks_alike(comm: Comm) -> None:
-    for layout in layouts(comm, SCHEDULES):
+    for layout in one_in(3, layouts(comm, SCHEDULES), "diverged"):
         case = {**case_of(layout, MLP), "lr": 1e30, "clip_norm": None}
         with pytest.raises(DivergedError) as ended:
             run(comm, **case, **layout, dtype="float32")

@@ -18,6 +18,7 @@ from nnmpi.parallel.model.moving import carry_out
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: str(row.options))
 def test_what_ranks_have_is_what_is_said(row: laws_snapshot.Row) -> None:
     def rank(comm: Comm) -> Any:

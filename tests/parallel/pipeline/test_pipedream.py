@@ -15,6 +15,7 @@ from nnmpi.run.report import NullReport
 OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "adam", "lr": 2e-3}}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
 @pytest.mark.parametrize(
     ("model", "p"),

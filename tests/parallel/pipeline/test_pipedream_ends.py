@@ -28,6 +28,7 @@ from nnmpi.run.report import NullReport
 # ---- the end of a run
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("p", [1, 2, 3])
 @pytest.mark.parametrize("after", [1, 4, 8, 10])
 def test_a_rank_that_wants_to_stop_ends_all_when_the_pipeline_is_empty(p: int, after: int) -> None:

@@ -91,6 +91,7 @@ HOW: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loads", [False, True], ids=["drawn", "loaded"])
 @pytest.mark.parametrize("how", HOW)
 def test_no_rank_holds_the_whole_model(

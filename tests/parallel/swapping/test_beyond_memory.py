@@ -90,6 +90,7 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
     return {*found.choice}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("order", MIXES[::2], ids=lambda order: "-".join(r.value for r in order))
 def test_it_has_the_bits_of_a_run_with_enough_memory(
@@ -105,6 +106,7 @@ def test_models_that_are_no_chains(name: str, monkeypatch: pytest.MonkeyPatch) -
     both(0.95, build=GRAPH_MODELS[name], batch_size=256)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", [{"allreduce": "ring"}, {"allreduce": "ring", "zero": 1}])
 def test_ranks_of_data_parallelism_have_equal_bits_too(how: dict[str, Any]) -> None:
     found = threads.run(2, lambda comm: both(0.92, comm, **CASES["pooling"], **how))

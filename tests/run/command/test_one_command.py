@@ -4,22 +4,44 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from helpers.commands import Completed
 
 import nnmpi
+from nnmpi import __main__
 from nnmpi.commands import COMMANDS
 from nnmpi.commands.completion import script
 from nnmpi.run.report.plot import AXES
 
+Run = Callable[..., Completed]
 TRAIN = ["train", "--model", "iris-mlp", "--data", "iris", "--epochs", "1", "--json"]
 
 
 def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nnmpi", *arguments]
     return subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `nnmpi ARGUMENTS` in this process, whose modules are executed anew."""
+
+    def run(*arguments: str) -> Completed:
+        monkeypatch.setattr(sys, "argv", ["nnmpi", *arguments])
+        monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-m", "nnmpi", *arguments])
+        for name in COMMANDS:
+            monkeypatch.delitem(sys.modules, f"nnmpi.{name}", raising=False)
+        try:
+            status: object = __main__.main()
+        except SystemExit as ended:
+            status = ended.code
+        return Completed(status, *capsys.readouterr())
+
+    return run
 
 
 def completed(words: str, shell: str = "bash") -> list[str]:
@@ -52,10 +74,9 @@ def test_the_version_and_the_list_of_commands() -> None:
         ("a\x1bb", "nnmpi: no command 'a\\x1bb'; nnmpi --help lists all"),
     ],
 )
-def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str) -> None:
-    run = ran(name)
-    assert (run.returncode, run.stdout, run.stderr) == (2, "", f"{words}\n")
-    assert ran().returncode == 2
+def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str, here: Run) -> None:
+    assert here(name) == (2, "", f"{words}\n")
+    assert here().status == 2
 
 
 def test_a_command_that_lacks_an_argument_tells_where_all_are_listed() -> None:
@@ -64,10 +85,10 @@ def test_a_command_that_lacks_an_argument_tells_where_all_are_listed() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_prints_its_own_help(name: str) -> None:
-    run = ran(name, "--help")
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith(f"usage: nnmpi {name} ")
+def test_every_command_prints_its_own_help(name: str, here: Run) -> None:
+    run = here(name, "--help")
+    assert (run.status, run.err) == (0, "")
+    assert run.out.startswith(f"usage: nnmpi {name} ")
 
 
 @pytest.mark.parametrize(
