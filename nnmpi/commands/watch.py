@@ -19,7 +19,6 @@ from nnmpi.run.page.page import as_json, html
 from nnmpi.run.page.sources import as_values, logs_of, read
 
 HOST, PORT = "127.0.0.1", 8321
-NAMES = (HOST, "localhost")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +62,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, version = self.path.partition("?")
-        if self.headers.get("Host", "").partition(":")[0] not in NAMES:
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
         elif path == "/":
             self.server.news("")  # a problem is told when the page asks for news
@@ -88,12 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         given = parser().parse_args(arguments)
-        if not 0 <= given.port < 1 << 16:
-            raise ValueError(f"port {given.port} must be from 0 to 65535")
         try:
             server = Watched(given.port, given.files)
-        except OSError as error:
-            raise ValueError(f"port {given.port}: {error.strerror}; give another --port") from None
+        except (OSError, OverflowError) as error:
+            raise ValueError(f"port {given.port}: {error} (give another --port)") from None
         with server, suppress(KeyboardInterrupt):
             port = server.server_port
             elsewhere = f"(from elsewhere: ssh -L {port}:{HOST}:{port} to here)"

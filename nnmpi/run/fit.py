@@ -108,8 +108,7 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                if config.report and comm.rank == 0:
-                    page.write_at_end(outputs, config, found)
+                page.write_at_end(outputs, config, found, writes=comm.rank == 0)
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found

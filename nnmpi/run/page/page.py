@@ -24,9 +24,9 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
         file.write(page)
 
 
-def write_at_end(outputs: ExitStack, config: Config, report: Report) -> None:
-    """Writes the page of --report when `outputs` are closed: of the log, or else of all that the
-    report shows until then."""
+def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
+    """The rank that `writes` writes the page of --report when `outputs` are closed: of the log, or
+    else of all that the report shows until then."""
 
     def end(kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -36,8 +36,9 @@ def write_at_end(outputs: ExitStack, config: Config, report: Report) -> None:
                 raise LostOutputError(str(error)) from None
             print_error(str(error))
 
-    report.kept = None if config.log else report.kept or []
-    outputs.push(end)
+    if config.report and writes:
+        report.kept = None if config.log else report.kept or []
+        outputs.push(end)
 
 
 def html(values: Mapping[str, Any]) -> str:

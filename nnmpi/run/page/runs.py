@@ -193,11 +193,11 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
         ranks = numbers_of(tuple(kind["ranks"]))
         own = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
         for axis, said in kind["sent"].items():
-            by_size = sorted((one["sent"][axis] for one in own if "sent" in one), key=_size)
-            pair = [said, *by_size[-1:]]
+            sent = (one["sent"][axis] for one in own if "sent" in one)
+            pair = [said, *sorted(sent, key=itemgetter("bytes"))[-1:]]
             if any(one["messages"] for one in pair):
                 texts = [f"{amount(one['bytes'])} in {one['messages']:,}" for one in pair]
-                yield _row(f"sent along {axis}", ranks, list(map(_size, pair)), texts)
+                yield _row(f"sent along {axis}", ranks, [one["bytes"] for one in pair], texts)
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
         grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
         sizes = [predicted] if grown is None else [predicted, grown]
@@ -219,6 +219,3 @@ def _row(what: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) ->
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)
     return {"what": what, "ranks": ranks, "sizes": numbers, "text": words, "error": error}
-
-
-_size = itemgetter("bytes")

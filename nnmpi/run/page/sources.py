@@ -17,7 +17,7 @@ from nnmpi.user_files import refusing_others
 HEAD = b'{"displayTimeUnit"'
 """What a file of --trace begins with, and none of --log."""
 
-Source: TypeAlias = Sequence[Event] | TraceFile
+LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 """What is in a file of --log, or of --trace."""
 
 
@@ -29,7 +29,7 @@ class LoggedEvents(NamedTuple):
     traces: Sequence[TraceFile] = ()
 
 
-def read(file: File) -> Source:
+def read(file: File) -> LogOrTrace:
     """Raises ValueError for a file that cannot be read, or is neither a log nor a trace."""
     with suppress(OSError), open(file, "rb") as opened:  # events_of says what is wrong
         if opened.read(len(HEAD)) == HEAD:
@@ -37,7 +37,7 @@ def read(file: File) -> Source:
     return events_of(file)
 
 
-def logs_of(sources: Mapping[str, Source]) -> list[LoggedEvents]:
+def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
     """The logs among these files; a trace is of the last run of the log that is named before it."""
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
     names, found = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()

@@ -17,7 +17,7 @@ from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer, train
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.commands import report
+from nnmpi.commands import report, watch
 from nnmpi.commands.watch import Watched
 from nnmpi.run.page.sources import as_values, logs_of, read
 from nnmpi.run.report import Event, Report
@@ -343,6 +343,14 @@ def test_a_log_is_followed_from_before_it_is_there(
         assert asked(f"{url}data?x")["runs"][0]["epochs"] == {}
         log.write_text("something else\n")
         assert "is not a log" in asked(f"{url}data?x")["problem"]
+
+
+def test_a_port_that_cannot_be_had_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watched(0, []) as other:
+        for port in (other.server_port, 1 << 16, -1):
+            assert watch.main(["run.jsonl", "--port", str(port)]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"nnmpi.watch: port {port}: ")
 
 
 def test_only_this_host_is_answered(files: tuple[Path, Path]) -> None:
