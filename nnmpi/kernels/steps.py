@@ -1,7 +1,6 @@
 """Optimizer steps on flat buffers: in place, a cache-sized chunk at a time, without allocation.
 
-The sums of Adam are kept as M = m / (1 - beta1) and V = v / (1 - beta2), which
-saves two passes in twelve:
+Adam keeps M = m / (1 - beta1) and V = v / (1 - beta2), which saves two passes in twelve:
 
     M = beta1 M + g        V = beta2 V + g^2
     p -= a M / (sqrt(V) + e)    with k = sqrt((1 - beta2) / (1 - beta2^t)),
@@ -17,8 +16,7 @@ Rules:
 - `values` of a step are the rounding of p to 16 bits, or None: they are merged into p before it, as
   `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`:
   a number, or what the device has decided (`decide_loop`), by which it may also leave the step out.
-- `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing: then
-  nothing is kept, and no time is lost.
+- `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing.
 - M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
 """
 
@@ -65,13 +63,11 @@ class RmsPropStep(NamedTuple):
 
 
 BLOCK_OF_SQUARES = 8192
-"""Numbers of which squares are added up in their own type; OpenBLAS takes several threads for a dot
-product of more than 10,000."""
+"""Numbers whose squares one dot product adds; of over 10,000 OpenBLAS takes several threads."""
 
 
 class Mixed(NamedTuple):
-    """What a step has besides, where parameters have 16 bits: their values, of which p are masters,
-    and what gradients are multiplied by; or what the device has decided (`decide_loop`)."""
+    """Values in 16 bits, of which p are masters, and what gradients are multiplied by (rules)."""
 
     values: Array | None = None
     factor: float | Array = 1.0
@@ -86,16 +82,14 @@ class Mixed(NamedTuple):
         return self if self.values is None else self._replace(values=self.values[part])
 
 
-PLAIN = Mixed()
-"""Nothing besides."""
+PLAIN = Mixed()  # nothing besides
 
 
 def _chunks(
     *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN, undo: tuple[Array, ...] = ()
 ) -> Iterator[tuple[Array, ...]]:
-    """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed,
-    and what is changed is kept in `undo`, if there is one, and put back where the device has
-    decided so."""
+    """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed.
+    What is changed is kept in `undo`, if there is one, and put back if the device decides so."""
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
     whole = p.size

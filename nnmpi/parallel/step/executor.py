@@ -10,8 +10,7 @@
 
 What differs between strategies is given to it (the rules of this folder are in `__init__.py`):
 
-    ports      stages of the model, each with a source for its input and a sink for its output, and
-               what starts sends and receives  (channels.py)
+    ports      stages of the model, sources and sinks of what they compute on  (channels.py)
     sync       how gradients are summed over dp        (replicas/gradient_sync.py and others)
     update     what is done with the sums              (update.py)
     program    which operations a step consists of     (schedules/)
