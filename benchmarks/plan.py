@@ -1,10 +1,12 @@
 """How well steps are predicted: mpirun -n 2 python benchmarks/plan.py [--json FILE] [--plot FILE]
 
 In one job, so that both see the same machine: what `python -m nnmpi.measure` measures of the ranks
-and of a model, then steps of each layout, in rounds. A prediction knows no step of these layouts.
+and of a model, and steps of each layout, in rounds. A prediction knows no step of these layouts.
+Processors change their speed over minutes, by 25% on a shared host. So the machine is measured
+several times, between the rounds, and the least prediction counts, as the fastest steps do.
 
     seconds   of a step, a low quantile over rounds; `noise` is by how much the same layout differs,
-              made a second time
+              made a second time; `drift` by how much the largest prediction differs from the least
     memory    of the rank that has most: traced from before its model is made, without the samples,
               and shared windows
     bytes     that a rank sends in a step on average, by the ledgers of its communicators
@@ -86,30 +88,36 @@ LAYOUTS = {1: ONE, 2: TWO, 4: FOUR}
 CHOSEN = "chosen"
 QUANTILE = 0.1
 WARM = 2
+MEASURED = 3  # times
 
 
 class Setting(NamedTuple):
-    """A model on the ranks of this job, and what was measured of both."""
+    """A model on the ranks of this job, and what was measured of both, each time."""
 
     case: str
     config: Config
-    machine: Machine
+    machines: list[Machine]
     layouts: Mapping[str, Config]
 
     def trainer(self, comm: Comm, name: str) -> Trainer:
         return Trainer(self.layouts[name], comm=comm)
 
 
+def measured(comm: Comm, config: Config) -> Machine:
+    """The machine and the model's units, as measured now."""
+    return gather_objects(comm, measure(set_up(config, None, None, comm), comm))[0]
+
+
 def setting_of(comm: Comm, case: str, folder: Path) -> Setting:
     """Measures the machine; the plan reads it from a file."""
     config = Config(epochs=1, check_copies=0, lr_schedule="constant", lr=1e-4, **CASES[case])
-    machine = gather_objects(comm, measure(set_up(config, None, None, comm), comm))[0]
+    machine = measured(comm, config)
     file = gather_objects(comm, folder)[0] / f"{case}.json"  # all see it
     if comm.rank == 0:
         file.write_text(machine.as_json(), encoding="utf-8")
     comm.barrier()
     layouts = {name: replace(config, **own) for name, own in LAYOUTS[comm.size].items()}
-    return Setting(case, config, machine, {**layouts, CHOSEN: replace(config, plan=str(file))})
+    return Setting(case, config, [machine], {**layouts, CHOSEN: replace(config, plan=str(file))})
 
 
 def times_of(comm: Comm, trainer: Trainer, steps: int) -> list[float]:
@@ -129,7 +137,7 @@ def times_of(comm: Comm, trainer: Trainer, steps: int) -> list[float]:
 
 
 def seconds_of(comm: Comm, s: Setting, a: argparse.Namespace) -> dict[tuple[str, int], float]:
-    """Seconds of a step of each layout, which is made twice."""
+    """Seconds of a step of each layout, which is made twice; measures the machine again, too."""
     with ExitStack() as stack:
         trainers = {
             (name, k): stack.enter_context(closing(s.trainer(comm, name)))
@@ -137,17 +145,19 @@ def seconds_of(comm: Comm, s: Setting, a: argparse.Namespace) -> dict[tuple[str,
             for name in s.layouts
         }
         times: dict[tuple[str, int], list[float]] = {key: [] for key in trainers}
-        for _ in range(a.rounds):
+        for k in range(a.rounds):
+            if len(s.machines) * a.rounds <= k * MEASURED:
+                s.machines.append(measured(comm, s.config))
             for key, trainer in trainers.items():
                 times[key] += times_of(comm, trainer, a.steps)
     return {key: float(np.quantile(found, QUANTILE)) for key, found in times.items()}
 
 
-def predicted(s: Setting, trainer: Trainer) -> StepTime:
+def predicted(machine: Machine, trainer: Trainer) -> StepTime:
     """The seconds of a step of a layout."""
     a = trainer.arrangement
-    times = ModelTimes(a.graph, s.machine, s.config.dtype)
-    return step_time(a, CostModel(s.machine, times, ExchangeTimes(s.machine, a.cluster)))
+    times = ModelTimes(a.graph, machine, trainer.config.dtype)
+    return step_time(a, CostModel(machine, times, ExchangeTimes(machine, a.cluster)))
 
 
 def of_data(trainer: Trainer) -> int:
@@ -197,7 +207,8 @@ def rows_of(comm: Comm, s: Setting, a: argparse.Namespace) -> list[Row]:
     best = min(seconds for (name, k), seconds in low.items() if not k)
     for name in s.layouts:
         with closing(s.trainer(comm, name)) as trainer:
-            time_of_step = predicted(s, trainer)
+            found = [predicted(machine, trainer) for machine in s.machines]
+        least = min(found, key=lambda one: one.seconds)
         seconds = low[name, 0]
         rows.append({
             "benchmark": "plan",
@@ -205,11 +216,12 @@ def rows_of(comm: Comm, s: Setting, a: argparse.Namespace) -> list[Row]:
             "case": f"{s.case} {name}",
             "ranks": comm.size,
             "seconds": seconds,
-            "predicted_seconds": time_of_step.seconds,
-            "error": time_of_step.seconds / seconds - 1,
+            "predicted_seconds": least.seconds,
+            "error": least.seconds / seconds - 1,
+            "drift": max(one.seconds for one in found) / least.seconds - 1,
             "noise": low[name, 1] / seconds - 1,
             "against_best": seconds / best,
-            **time_of_step._asdict(),
+            **least._asdict(),
             **resources(comm, s, name),
         })  # fmt: skip
     return rows
@@ -225,7 +237,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     p.add_argument("--from", dest="rows", nargs="+", default=[], help="draw these files alone")
     p.add_argument("--setting", help="what the rows say of these ranks, and links between them")
     p.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
-    p.add_argument("--rounds", type=int, default=6)
+    p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--steps", type=int, default=8, help="of a layout in a round")
     return p.parse_args(arguments)
 
@@ -250,6 +262,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
     """Errors over all layouts, and how good the chosen ones are."""
     of = {
         "seconds": [abs(row["error"]) for row in rows],
+        "the same prediction, of other minutes": [row["drift"] for row in rows],
         "the same layout twice": [abs(row["noise"]) for row in rows],
         "memory": [abs(row["predicted_memory"] / row["memory"] - 1) for row in rows],
     }

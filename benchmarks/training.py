@@ -18,9 +18,11 @@ its own. All take the same step from the same weights, on a batch that is in mem
 16 bits is to the faster of autocast and nnmpi in float32. A Trainer's step has what a loop of a few
 lines has not: batches in a new order, the norm of the gradient, events.
 
-With --device cuda the subjects are nnmpi, T, T* and compile, there are larger cases, and ratios are
-of wall time: the processor waits for the GPU. Without --tf32 all compute in float32, PyTorch's
-convolutions too, which by default may use TF32.
+With --device cuda the subjects are nnmpi, T, T* and compile, and in 16 bits, where asked for, T*
+with torch.autocast in bfloat16 (autocast), and all in bfloat16 but the loss, without masters
+(pure), each eager and by torch.compile; what cannot run is left out. There are larger cases, and
+ratios are of wall time: the processor waits for the GPU. Without --tf32 all compute in float32,
+PyTorch's convolutions too, which by default may use TF32.
 """
 
 import argparse
@@ -47,11 +49,13 @@ GPU_GOALS = {"W1": 0.7, "W2": 1.0, "W3": 0.7, "R-1024": 1.0}
 PEERS = {"T": "torch", "T*": "torch", "T+": "torch", "compile": "torch", "JAX": "jax"}
 """What nnmpi is compared with, and the packages that it needs."""
 
-PACKAGES = PEERS | {"autocast": "torch"}
+NARROW_TORCH = dict.fromkeys(("autocast", "autocast compile", "pure", "pure compile"), "torch")
+PACKAGES = PEERS | NARROW_TORCH
 
+ON_CPU = [s for s in SUBJECTS if s not in NARROW_TORCH or s == "autocast"]
 ON_GPU = ("nnmpi", "T", "T*", "compile")
 NARROW = ("nnmpi bfloat16", "nnmpi float16")
-NARROW_PEERS = {"autocast": "torch", "nnmpi": "numpy", "nnmpi float32": "numpy"}
+NARROW_PEERS = {**NARROW_TORCH, "nnmpi": "numpy", "nnmpi float32": "numpy"}
 """What computes in 16 bits, and what it is compared with."""
 
 WINOGRAD2 = ("W1", "W4")
@@ -101,7 +105,7 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
         known = NARROW_PEERS if subject in NARROW else PEERS
         peers = [other for other in samples_of if other in known]
         best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
-        if subject not in (*PEERS, "autocast") and best is not None:
+        if subject not in PACKAGES and best is not None:
             for name, peer in [*((peer, peer) for peer in peers), ("best", best)]:
                 spread, key = timing.ratio(times[subject], times[peer]), f"ratio to {name}"
                 row |= {key: round(spread.median, 3)}
@@ -148,9 +152,7 @@ def main() -> None:
         if a.device == "cuda"
         else [*WORKLOADS]
     )
-    subjects = (
-        a.subjects.split(",") if a.subjects else [*ON_GPU] if a.device == "cuda" else [*SUBJECTS]
-    )
+    subjects = a.subjects.split(",") if a.subjects else [*ON_GPU] if a.device == "cuda" else ON_CPU
     for given, known in ((chosen, CASES), (subjects, SUBJECTS)):
         for unknown in set(given) - set(known):
             p.error(f"{unknown} is not one of {', '.join(known)}")
@@ -193,8 +195,10 @@ def started(device: Device, subjects: Sequence[str], first: Task) -> Iterator[di
             s: stack.enter_context(Job(s, 1, partial(processes, s, device), COMPILING))
             for s in subjects
         }
-        if "compile" in jobs_of and not jobs.can_run(jobs_of["compile"], first):
-            del jobs_of["compile"]  # it needs a compiler
+        for s in subjects:  # it may need a compiler, a type of numbers, or a PyTorch with CUDA
+            is_sure = s == "nnmpi" or (device.name == "cpu" and "compile" not in s)
+            if not is_sure and not jobs.can_run(jobs_of[s], first):
+                del jobs_of[s]
         yield jobs_of
 
 

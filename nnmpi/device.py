@@ -115,3 +115,20 @@ class CopyStream(SideStream):
         with self._device:
             array.set(host, stream=self._stream)
             self.lead()
+
+
+class Fetched:
+    """An array on its way to the host, behind the kernels that were launched so far."""
+
+    def __init__(self, copies: CopyStream, array: Array) -> None:
+        self._array = array  # whose memory is not to be used again before it is copied
+        self._host = copies.pinned(array.nbytes).view(array.dtype)
+        copies.follow()
+        copies.fetch(array, self._host)
+        self._event = copies.event()
+
+    def numbers(self) -> list[float]:
+        """Its numbers; returns when the device has come there."""
+        self._event.synchronize()
+        found: list[float] = self._host.tolist()
+        return found

@@ -2,28 +2,20 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
 def content(
-    path: str | os.PathLike[str],
-    what: str,
-    most: int,
-    remedy: str,
-    shorter: str = "",
-    start: int = 0,
+    path: str | os.PathLike[str], what: str, most: int, remedy: str, shorter: str = ""
 ) -> bytes:
-    """The bytes of a file from `start` on.
-
-    Raises ValueError if it cannot be read, or if these are more than `most` bytes.
+    """The bytes of a file; raises ValueError if it cannot be read, or has more than `most`.
 
     remedy, shorter: what to do then
     """
     try:
         with open(path, "rb") as file:
-            if start:
-                file.seek(start)
             found = file.read(most + 1)
     except OSError as error:
         raise ValueError(f"cannot read {what}: {error.strerror or error}; {remedy}") from None
@@ -48,3 +40,12 @@ def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
     finally:
         if collects:
             gc.enable()
+
+
+@contextmanager
+def refusing_others(what: str, remedy: str) -> Iterator[None]:
+    """Has ValueError raised where what was parsed has not the form that nnmpi writes."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{what}: {error!r:.100}; {remedy}") from None

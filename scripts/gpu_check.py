@@ -38,6 +38,7 @@ TESTS = {
     "tests/strict/test_strict_wire.py": "messages and sums beside kernels",
     "tests/strict/test_strict_halves.py": "steps in 16 bits",
     "tests/strict/test_strict_training.py": "training steps",
+    "tests/strict/test_strict_late.py": "steps whose outcome is read one step late",
     "tests/strict/test_strict_conformance.py": "ranks, threads that share the GPU, equal one",
     "tests/strict/test_files_of_devices.py": "a saved model, from CPU to GPU and back",
 }
@@ -48,6 +49,11 @@ PLUGINS = ("pytest_timeout", "pytest_mpi")
 
 QUICK = ("--batch", "2", "--subjects", "nnmpi,T,T*", "--seconds", "0.01", "--rounds", "1")
 """Of the benchmark on the stand-in."""
+
+NARROW = "nnmpi float32,nnmpi bfloat16,nnmpi float16,autocast,autocast compile,pure,pure compile"
+IN_16_BITS = ("--cases", "W1,W5,gpt-384", "--subjects", NARROW)
+QUICK_IN_16_BITS = ("--cases", "W1,gpt-128", "--subjects", "nnmpi float16,autocast,pure")
+"""What it compares in 16 bits."""
 
 CASES = "W1,W2,W3,W4,W5,W1-1024,W2-1024,W4-1024,R-1024,lstm,lstm-text,gpt-128,gpt-384"
 
@@ -186,7 +192,8 @@ def main() -> int:
         return 2
     about = describe(device)
     on_gpu = ("--device", "cuda", "--rounds", str(a.rounds))
-    runs = [QUICK] if a.stand_in else [on_gpu, (*on_gpu, "--tf32")]
+    on_gpu_runs = [on_gpu, (*on_gpu, "--tf32"), (*on_gpu, *IN_16_BITS)]
+    runs = [QUICK, (*QUICK, *QUICK_IN_16_BITS)] if a.stand_in else on_gpu_runs
     stages: list[Stage] = [(run_trainer, options) for options in trainers(device)]
     stages += [(run_benchmark, options) for options in runs]
     name = "stand-in" if a.stand_in else re.sub(r"[^a-z0-9]+", "-", about["gpu"].lower())

@@ -11,15 +11,17 @@ from typing import Any
 
 from nnmpi import Config, Trainer, backend
 from nnmpi.comm import world
+from nnmpi.run.report import NullReport
 
 
-class Clock:
-    """When each step ended."""
+class Clock(NullReport):
+    """When each step was known to have ended."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.times: list[float] = []
 
-    def on_step(self, *_: Any) -> None:
+    def progress(self, *_: Any) -> None:
         self.times.append(time.perf_counter())
 
 
@@ -36,8 +38,8 @@ def main() -> None:
         batch_size=int(batch),
         quiet=True,
     )
-    with Trainer(config, comm=comm, callbacks=[clock]) as trainer:
-        done = trainer.fit()
+    with Trainer(config, comm=comm) as trainer:
+        done = trainer.fit(clock)
         algorithm = trainer.arrangement.algorithm
     found = {
         "model": model,

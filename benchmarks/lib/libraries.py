@@ -31,6 +31,9 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "T+": KEPT_MEMORY,
     "compile": KEPT_MEMORY,
     "autocast": KEPT_MEMORY,
+    "autocast compile": KEPT_MEMORY,
+    "pure": KEPT_MEMORY,
+    "pure compile": KEPT_MEMORY,
     "JAX": KEPT_MEMORY,
 }
 """The subjects, and the environment variables of their processes."""
@@ -71,13 +74,12 @@ def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
 
         return jax_steps.jax_step(w)
     if subject in ("nnmpi float32", "nnmpi bfloat16", "nnmpi float16"):
-        return workloads.trainer_step(w, subject.split()[1])
+        return workloads.trainer_step(w, subject.split()[1], *device)
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
         return workloads.nnmpi_step(w, algorithm, *device)
-    return workloads.torch_step(
-        w, subject != "T", *device, compiled=subject == "compile", narrow=subject == "autocast"
-    )
+    narrow, is_compiled = subject.removesuffix(" compile"), subject.endswith("compile")
+    return workloads.torch_step(w, subject != "T", *device, compiled=is_compiled, narrow=narrow)
 
 
 def steps_of(subject: str, device: Device, case: str, samples: int) -> Steps:

@@ -45,8 +45,9 @@ def nnmpi_step(
     return step
 
 
-def trainer_step(w: Workload, dtype: str) -> Step:
-    """A training step of nnmpi's Trainer, which in 16 bits has masters in float32."""
+def trainer_step(w: Workload, dtype: str, device: str = "cpu", tf32: bool = False) -> Step:
+    """A training step of nnmpi's Trainer, which in 16 bits has masters in float32; on a device, in
+    epochs of several, since it reads the loss of the last one at once."""
     import nnmpi
     from nnmpi import blas, comm, nn
 
@@ -57,6 +58,8 @@ def trainer_step(w: Workload, dtype: str) -> Step:
         lr=1e-4,
         lr_schedule="constant",
         dtype=dtype,
+        device=device,
+        tf32=tf32,
         optimizer="adamw" if w.weight_decay else "adam",
         weight_decay=w.weight_decay,
     )
@@ -66,14 +69,15 @@ def trainer_step(w: Workload, dtype: str) -> Step:
     def loss(scores: Any, labels: Any) -> Any:
         return each(scores, labels.reshape(-1) if w.are_words else labels)
 
-    data = x, targets.reshape(len(x), -1) if w.are_words else targets
+    once = x, targets.reshape(len(x), -1) if w.are_words else targets
+    data = [np.concatenate([a] * (1 if device == "cpu" else 16)) for a in once]
 
     def build() -> Any:
         return nn.Sequential(*w.layers(nn))
 
-    trainer = nnmpi.Trainer(config, build, (*data, *data), comm.comm_self(), loss=loss)
+    trainer = nnmpi.Trainer(config, build, (*data, *once), comm.comm_self(), loss=loss)
     made = endless(trainer)
-    return lambda: next(made)
+    return lambda: np.float64(next(made).loss)
 
 
 def torch_step(
@@ -82,12 +86,12 @@ def torch_step(
     device: str = "cpu",
     tf32: bool = False,
     compiled: bool = False,
-    narrow: bool = False,
+    narrow: str = "",
 ) -> Step:
     """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam.
 
     compiled: the model and its loss, both ways, by torch.compile
-    narrow:   products and what torch.autocast takes in bfloat16
+    narrow:   autocast: what torch.autocast takes in bfloat16; pure: all but the loss, no masters
     """
     import torch
     from torch import nn
@@ -96,7 +100,8 @@ def torch_step(
     if device != "cpu":  # flags of all of PyTorch, which its own tests freeze
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     x, y = (torch.from_numpy(a).to(device) for a in batch(w))
-    model = nn.Sequential(*w.layers(nn)).to(device)
+    is_pure, half = narrow == "pure", torch.bfloat16
+    model = nn.Sequential(*w.layers(nn)).to(device, half if is_pure else torch.float32)
     with torch.no_grad():
         for p, value in drawn(model.parameters()):
             p.copy_(torch.from_numpy(value))
@@ -106,13 +111,16 @@ def torch_step(
     rule: Any = torch.optim.AdamW if w.weight_decay else torch.optim.Adam
     opt = rule(model.parameters(), 1e-4, weight_decay=w.weight_decay, fused=best or None)
     criterion = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
+    targets = y if w.classes else x
+    if is_pure and not w.are_words:
+        x = x.to(half)
 
     def loss_of(x: Any, y: Any) -> Any:
-        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
-            return criterion(model(x), y)
+        with torch.autocast(device, half, enabled=narrow == "autocast"):
+            scores = model(x)
+            return criterion(scores.float() if is_pure else scores, y)
 
     evaluate = torch.compile(loss_of) if compiled else loss_of
-    targets = y if w.classes else x
 
     def step() -> Any:
         opt.zero_grad()
@@ -209,7 +217,7 @@ def random_trainer(
     return nnmpi.Trainer(config, build, (x, y, x[:tests], y[:tests]), comm)
 
 
-def endless(trainer: Any) -> Generator[object, None, None]:
+def endless(trainer: Any) -> Generator[Any, None, None]:
     """Makes steps of an nnmpi.Trainer, epoch after epoch; gives the result of each."""
     from nnmpi.parallel.step.executor import StepState
 

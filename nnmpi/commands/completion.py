@@ -5,7 +5,7 @@ Put `source <(nnmpi completion bash)` into ~/.bashrc, or the same of zsh into ~/
 
 import argparse
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nnmpi import cli
 from nnmpi.commands import COMMANDS
@@ -19,18 +19,14 @@ NAMES = {"model": MODELS, "data": DATASETS, "logger": [f"{name}:" for name in LO
 
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 SCRIPT = """_nnmpi() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} of= words= kept= i
-    if [[ $word == --*=* ]]; then before=${{word%%=*}} kept=${{word%%=*}}= word=${{word#*=}}  # zsh
-    elif [[ $word == = ]]; then word=
-    elif [[ $before == = ]]; then before=${{COMP_WORDS[COMP_CWORD-2]}}; fi
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        case "$of ${{COMP_WORDS[i]}}" in {commands}) of="$of ${{COMP_WORDS[i]}}" ;; esac
-    done
-    case "$of $before" in
-{values}
-        *) case "$of" in
-{words}
-        esac ;;
+    local word=${{COMP_WORDS[COMP_CWORD]}} kept= words
+    local line="${{COMP_WORDS[*]:1:$((COMP_CWORD - 1))}} "
+    case $word in
+        --*=*) line+="${{word%%=*}} " kept=${{word%%=*}}= word=${{word#*=}} ;;  # zsh
+        =) word= ;;  # bash has words of its own for = and for what follows
+    esac
+    case ${{line%= }} in
+{cases}
     esac
     COMPREPLY=($(compgen -P "$kept" -W "$words" -- "$word"))
     if [[ ${{COMPREPLY[*]}} == *: ]]; then compopt -o nospace 2>/dev/null; fi
@@ -50,39 +46,34 @@ def parser() -> argparse.ArgumentParser:
 
 def script(shell: str) -> str:
     """The completion: commands, their options, and what these may be; else files."""
-    found: dict[str, list[str]] = {"": [*COMMANDS, "--help", "--version"]}
-    values: dict[str, list[str]] = {}
+    cases = list[str]()
     for name, command in COMMANDS.items():
-        made: argparse.ArgumentParser = importlib.import_module(command.parser).parser()
-        for path, words, of_flags in _walk(f" {name}", made):
-            found[path] = words
-            values |= {f"{path} {flag}": choices for flag, choices in of_flags.items()}
-    alike: dict[str, list[str]] = {}
-    for pattern, choices in values.items():
-        alike.setdefault(" ".join(choices), []).append(f'"{pattern}"')
-    return ZSH * (shell == "zsh") + SCRIPT.format(
-        commands="|".join(f'"{path}"' for path in found if path),
-        values="\n".join(f'        {"|".join(p)}) words="{c}" ;;' for c, p in alike.items()),
-        words="\n".join(f'        "{p}") words="{" ".join(w)}" ;;' for p, w in found.items()),
-    )
+        cases += _cases(name, importlib.import_module(command.parser).parser())
+    cases.append(_case("*", [*COMMANDS, "--help", "--version"]))
+    return ZSH * (shell == "zsh") + SCRIPT.format(cases="\n".join(cases))
 
 
-def _walk(
-    path: str, p: argparse.ArgumentParser
-) -> Iterator[tuple[str, list[str], dict[str, list[str]]]]:
-    """Of a command and of those below it: the words that may follow, and for each flag with a value
-    what that may be."""
+def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
+    """Of a command: what may follow its flags with a value, commands below it, and itself.
+
+    The shell takes the first case that fits.
+    """
     known = {o.name: o.metadata["choices"] for o in options()} | NAMES
-    words, values = list[str](), dict[str, list[str]]()
+    words = list[str]()
     for action in p._actions:
         choices = [str(one) for one in action.choices or known.get(action.dest) or ()]
         words += action.option_strings or choices
-        if action.nargs != 0:
-            values |= dict.fromkeys(action.option_strings, choices)
+        for flag in action.option_strings if action.nargs != 0 else ():
+            yield _case(f'"{path} "*"{flag} "', choices)
         if isinstance(action, argparse._SubParsersAction):
             for name, sub in action.choices.items():
-                yield from _walk(f"{path} {name}", sub)
-    yield path, words, values
+                yield from _cases(f"{path} {name}", sub)
+    yield _case(f'"{path} "*', words)
+
+
+def _case(line: str, words: Iterable[str]) -> str:
+    """What may follow a line of this pattern."""
+    return f'        {line}) words="{" ".join(words)}" ;;'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnmpi import cli
 from nnmpi.run.page.page import write
-from nnmpi.run.page.sources import GrowingFile, logs_of
+from nnmpi.run.page.sources import logs_of, read
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,10 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         given = parser().parse_args(arguments)
-        sources = [GrowingFile(file) for file in given.files]
-        for source in sources:
-            source.read()
-        write(Path(given.out), logs_of(sources))
+        write(Path(given.out), logs_of({file: read(file) for file in given.files}))
         return 0
 
     return cli.run("nnmpi.report", command)

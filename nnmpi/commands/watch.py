@@ -5,9 +5,8 @@ may be there later. Exit status: 0 stopped by Ctrl-C, 1 failed, 2 unusable argum
 """
 
 import argparse
-import gzip
-import sys
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,10 +16,9 @@ from nnmpi import cli
 from nnmpi.commands.report import add_files
 from nnmpi.quoting import shown
 from nnmpi.run.page.page import as_json, html
-from nnmpi.run.page.sources import GrowingFile, as_values, logs_of
+from nnmpi.run.page.sources import as_values, logs_of, read
 
 HOST, PORT = "127.0.0.1", 8321
-NAMES = (HOST, "localhost")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,23 +35,24 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Watched(HTTPServer):
-    """The files, and the values of the page, whose version counts their changes."""
+    """The values of the page, whose version counts how often files have changed."""
 
     def __init__(self, port: int, files: Sequence[str]) -> None:
-        self.sources = [GrowingFile(file) for file in files]
-        self.values = as_values((), version=0)
-        self.problem = ""
+        self.files, self.values = files, as_values((), version=0)
+        self._read: Mapping[str, tuple[int, ...]] = {}  # the files as they were read
         super().__init__((HOST, port), Answer)
 
-    def follow(self) -> None:
-        """Reads what is new."""
+    def news(self, version: str) -> Mapping[str, Any]:
+        """The values, if the browser has not this version of them; or a problem."""
         try:
-            changed = [source.read() for source in self.sources if source.path.exists()]
-            if any(changed):
-                self.values = as_values(logs_of(self.sources), self.values["version"] + 1)
-            self.problem = ""
-        except ValueError as error:
-            self.problem = shown(error)
+            there = {file: os.stat(file) for file in self.files if os.path.exists(file)}
+            now = {f: (s.st_ino, s.st_size, s.st_mtime_ns) for f, s in there.items() if s.st_size}
+            if now != self._read:
+                logs = logs_of({file: read(file) for file in now})
+                self.values, self._read = as_values(logs, self.values["version"] + 1), now
+        except (OSError, ValueError) as error:
+            return {"problem": shown(error)}
+        return {} if version == f"{self.values['version']}" else self.values
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -62,32 +61,22 @@ class Answer(BaseHTTPRequestHandler):
     server: Watched
 
     def do_GET(self) -> None:
-        if self.headers.get("Host", "").partition(":")[0] not in NAMES:
-            self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
-            return
-        self.server.follow()
         path, _, version = self.path.partition("?")
-        if path == "/":
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
+        elif path == "/":
+            self.server.news("")  # a problem is told when the page asks for news
             self._send(html(self.server.values), "text/html; charset=utf-8")
-        elif path != "/data":
-            self.send_error(HTTPStatus.NOT_FOUND)
-        elif self.server.problem:
-            self._send(as_json({"problem": self.server.problem}), "application/json")
-        elif version == f"{self.server.values['version']}":
-            self._send("", "application/json", HTTPStatus.NO_CONTENT)
+        elif path == "/data":
+            self._send(as_json(self.server.news(version)), "application/json")
         else:
-            self._send(as_json(self.server.values), "application/json")
+            self.send_error(HTTPStatus.NOT_FOUND)
 
-    def _send(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
-        body = gzip.compress(text.encode(), 1) if text else b""
-        self.send_response(status)
+    def _send(self, text: str, kind: str) -> None:
+        self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
-        self.send_header("Cache-Control", "no-store")
-        if body:
-            self.send_header("Content-Encoding", "gzip")
-            self.send_header("Content-Length", f"{len(body)}")
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode())
 
     def log_message(self, *_: Any) -> None:
         """Requests are not told."""
@@ -98,16 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         given = parser().parse_args(arguments)
-        if not 0 <= given.port < 1 << 16:
-            raise ValueError(f"port {given.port} must be from 0 to 65535")
         try:
             server = Watched(given.port, given.files)
-        except OSError as error:
-            raise ValueError(f"port {given.port}: {error.strerror}; give another --port") from None
+        except (OSError, OverflowError) as error:
+            raise ValueError(f"port {given.port}: {error} (give another --port)") from None
         with server, suppress(KeyboardInterrupt):
             port = server.server_port
-            print(f"http://{HOST}:{port}/  (from elsewhere: ssh -L {port}:{HOST}:{port} to here)")
-            sys.stdout.flush()
+            elsewhere = f"(from elsewhere: ssh -L {port}:{HOST}:{port} to here)"
+            print(f"http://{HOST}:{port}/  {elsewhere}", flush=True)
             server.serve_forever()
         return 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.backend import Array, is_array, xp_of
 from nnmpi.cuda import norms
 from nnmpi.cuda.launch import FLOAT, THREADS, address, alike, are_plain, counts, fits, run, type_of
 
@@ -42,7 +42,8 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
     """A step on so many arrays of float32, of which the second one, the gradients, may have 16
-    bits, with values that may have them, and so many numbers and flags."""
+    bits, with values that may have them, and so many numbers and flags; the factor of gradients may
+    be what `decide` has written."""
     numbers = floats + flags
 
     def step(*args: Any) -> Any:
@@ -59,8 +60,10 @@ def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., 
             return NotImplemented
         if any(a is not None and a.size != p.size for a in (g, *sums, values)):
             return NotImplemented
-        floating = map(np.float32, (*given[:floats], factor))
-        args = (p, g, *sums, values, *counts(p.size), *floating, *map(np.int32, given[floats:]))
+        by = factor if is_array(factor) else None
+        floating = map(np.float32, (*given[:floats], 1.0 if by is not None else factor))
+        flagged = map(np.int32, given[floats:])
+        args = (p, g, *sums, values, by, *counts(p.size), *floating, *flagged)
         T = FLOAT if values is None else type_of(values.dtype)
         run("optimizers", name, p.size, args, T, type_of(g.dtype))
         return None
@@ -73,6 +76,16 @@ def squares_loop(g: Array, factor: float, sums: Array) -> Any:
         return NotImplemented
     args = (g, sums, *counts(g.size, BLOCK_OF_SQUARES), np.float32(factor))
     run("optimizers", "squares", len(sums) * THREADS, args, type_of(g.dtype))
+    return None
+
+
+def decide_loop(
+    loss: Array, squares: Array, factor: float, most: float, by: Array, shown: Array
+) -> Any:
+    if not fits(loss) or not are_plain(np.float64, squares, shown) or not are_plain(FLOAT, by):
+        return NotImplemented
+    args = (loss, squares, by, shown, np.float64(factor), np.float64(most))
+    run("optimizers", "decide", 1, args, type_of(loss.dtype))
     return None
 
 
@@ -264,6 +277,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "sgd_loop": _step("sgd", 3, 4, 1),
     "rmsprop_loop": _step("rmsprop", 5, 6),
     "squares_loop": squares_loop,
+    "decide_loop": decide_loop,
     **norms.KERNELS,
 }
 """The kernels by their names in the table."""

@@ -116,6 +116,14 @@ KERNEL norm_sums(const T *g, const T *x, const float *mean, float *first, float 
     TWO_SUMS(u += LOAD(g[at]); v += LOAD(g[at]) * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
 }
 
+/* The same of masked = g where y > 0, as relu_gradient has it. */
+KERNEL norm_relu_sums(const T *g, const T *x, const T *y, T *masked, const float *mean,
+                      float *first, float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
+    TWO_SUMS(float d = LOAD(g[at]) * (LOAD(y[at]) > 0.0f ? 1.0f : 0.0f);
+             masked[at] = ROUND(d); d = LOAD(masked[at]);
+             u += d; v += d * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
+}
+
 /* Of rows with statistics of their own; without means that of RMSNorm. */
 KERNEL row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *first,
                      float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
@@ -182,13 +190,14 @@ KERNEL join_moments(const float *means, const float *squares, float *mean, float
     }
 }
 
-/* y = (x - mean) scale + shift, then max(y, 0), if it cuts; S = P C numbers of a sample */
+/* y = (x - mean) scale + shift, rounded, then max(y, 0), if it cuts; S = P C numbers of a sample */
 KERNEL normalise(const T *x, const float *mean, const float *scale, const T *shift, T *y, unsigned n,
-                 unsigned S, unsigned C) {
+                 unsigned S, unsigned C, int cuts) {
     EACH(i, n) {
         unsigned c = i % C, at = i / S * C + c;
         float v = (LOAD(x[i]) - mean[at]) * scale[at];
-        y[i] = ROUND(shift ? v + LOAD(shift[c]) : v);
+        if (shift) v += LOAD(shift[c]);
+        y[i] = ROUND(cuts ? LARGER(v, 0.0f) : v);
     }
 }
 
@@ -213,12 +222,12 @@ KERNEL channel_scales(const float *m2, const T *w, float *r, float *scale, unsig
     }
 }
 
-/* sums (2, C) over n numbers each */
+/* sums (2, C) over n numbers each, of g and of g (x - mean) */
 KERNEL gradient_scales(const float *sums, const float *scale, const float *r, float *b, float *e,
                        unsigned C, float n) {
     EACH(i, C) {
         e[i] = sums[i] * scale[i] / n;
-        b[i] = sums[C + i] * scale[i] / n * r[i];
+        b[i] = sums[C + i] * r[i] * scale[i] / n * r[i];
     }
 }
 

@@ -110,6 +110,12 @@ def norm_sums_loop(g: Array, x: Array, mean: Array, total: Array, dot: Array) ->
     return _columns("norm_sums", (g, x), (mean,), (total, dot))
 
 
+def norm_relu_sums_loop(
+    g: Array, x: Array, y: Array, mean: Array, masked: Array, total: Array, dot: Array
+) -> Any:
+    return _columns("norm_relu_sums", (g, x, y, masked), (mean,), (total, dot))
+
+
 def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Array, db: Array) -> Any:
     return _columns("row_norm_sums", (g, x), (mean, r), (dw, db))
 
@@ -172,6 +178,7 @@ def _by_column(
     numbers: Sequence[Array | None],
     statistics: Sequence[Array],
     args: Sequence[Any],
+    *flags: bool,
 ) -> Any:
     """A kernel on each number of x (N, P, C), with statistics (N, C)."""
     if not fits(x) or not are_plain(x.dtype, *numbers) or not are_plain(np.float32, *statistics):
@@ -179,13 +186,17 @@ def _by_column(
     N, P, C = x.shape
     if any(a.size != N * C for a in statistics):
         return NotImplemented
-    run("norms", name, x.size, (*args, *counts(x.size, P * C, C)), type_of(x.dtype))
+    numbered = (*args, *counts(x.size, P * C, C), *map(np.int32, flags))
+    run("norms", name, x.size, numbered, type_of(x.dtype))
     return None
 
 
-def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> Any:
-    args = (x, mean, scale, shift, y)
-    return _by_column("normalise", x, (x, shift, y), (mean, scale), args)
+def _normalise(cuts: bool) -> Callable[..., Any]:
+    def loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> Any:
+        args = (x, mean, scale, shift, y)
+        return _by_column("normalise", x, (x, shift, y), (mean, scale), args, cuts)
+
+    return loop
 
 
 def norm_gradient_loop(
@@ -203,8 +214,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "rms_norm_gradient_loop": rms_norm_gradient_loop,
     "rms_norm_sum_loop": rms_norm_sum_loop,
     "moments_loop": moments_loop,
-    "normalise_loop": normalise_loop,
+    "normalise_loop": _normalise(cuts=False),
+    "normalise_relu_loop": _normalise(cuts=True),
     "norm_sums_loop": norm_sums_loop,
+    "norm_relu_sums_loop": norm_relu_sums_loop,
     "norm_gradient_loop": norm_gradient_loop,
     "column_sum_loop": column_sum_loop,
     "channel_scales_loop": channel_scales_loop,

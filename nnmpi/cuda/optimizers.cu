@@ -4,7 +4,13 @@
    p, g     parameters and their gradients       m, v, s   running sums of g and of its square
    values   the rounding of p to 16 bits, or NULL: p becomes those of which it is not the rounding
             before the step, and they become its rounding behind it
-   factor   what gradients are multiplied by */
+   factor   what gradients are multiplied by
+   by       NULL, or what the device itself has decided: the factor, and whether there is a step */
+#define DECIDED                                                                                    \
+    if (by) {                                                                                      \
+        if (by[1] == 0.0f) return;                                                                 \
+        factor = by[0];                                                                            \
+    }
 #define GRADIENT(i) (factor != 1.0f ? OF(from_, G)(g[i]) * factor : OF(from_, G)(g[i]))
 #define MERGED(i) (values && ROUND(p[i]) != values[i] ? LOAD(values[i]) : p[i])
 #define WRITE(i, value)                                                                            \
@@ -12,8 +18,10 @@
     if (values) values[i] = ROUND(p[i])
 
 /* top: the largest v so far (AMSGrad), or NULL */
-KERNEL adam(float *p, const G *g, float *m, float *v, float *top, T *values, unsigned n,
-            float beta1, float beta2, float a, float e, float decay, float shrink, float factor) {
+KERNEL adam(float *p, const G *g, float *m, float *v, float *top, T *values, const float *by,
+            unsigned n, float beta1, float beta2, float a, float e, float decay, float shrink,
+            float factor) {
+    DECIDED
     EACH(i, n) {
         float P = MERGED(i), d = GRADIENT(i);
         if (shrink != 1.0f) P *= shrink;
@@ -27,8 +35,9 @@ KERNEL adam(float *p, const G *g, float *m, float *v, float *top, T *values, uns
 }
 
 /* v: the velocity, or NULL; direct: whether g moves p */
-KERNEL sgd(float *p, const G *g, float *v, T *values, unsigned n, float momentum, float decay,
-           float lr, float rate, float factor, int direct) {
+KERNEL sgd(float *p, const G *g, float *v, T *values, const float *by, unsigned n, float momentum,
+           float decay, float lr, float rate, float factor, int direct) {
+    DECIDED
     EACH(i, n) {
         float P = MERGED(i), d = GRADIENT(i), V = 0.0f;
         if (decay != 0.0f) d = P * decay + d;
@@ -40,9 +49,10 @@ KERNEL sgd(float *p, const G *g, float *v, T *values, unsigned n, float momentum
 }
 
 /* v: the velocity, mean: the running sum of g, or NULL; rest: 1 - alpha */
-KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values, unsigned n,
-               float lr, float alpha, float rest, float eps, float decay, float momentum,
-               float factor) {
+KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values, const float *by,
+               unsigned n, float lr, float alpha, float rest, float eps, float decay,
+               float momentum, float factor) {
+    DECIDED
     EACH(i, n) {
         float P = MERGED(i), d = GRADIENT(i);
         if (decay != 0.0f) d = P * decay + d;
@@ -57,6 +67,19 @@ KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values,
         t = d / (sqrtf(t) + eps);
         if (v) v[i] = t = v[i] * momentum + t;
         WRITE(i, P - t * lr);
+    }
+}
+
+/* by: what a step takes, from the loss, the squares of all gradients, what these are multiplied by,
+   and the norm that they may have; shown: loss and squares */
+KERNEL decide(const T *loss, const double *squares, float *by, double *shown, double factor,
+              double most) {
+    EACH(i, 1) {
+        double clip = most / (sqrt(*squares) + 1e-6), both = LOAD(*loss) + *squares;
+        by[0] = clip >= 1.0 ? factor : factor * clip;
+        by[1] = both - both == 0.0;
+        shown[0] = LOAD(*loss);
+        shown[1] = *squares;
     }
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, kinds, style
+from nnmpi.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, kinds, style
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
@@ -71,15 +71,16 @@ def _span(span: Span, chunk: int, top: float, scale: float) -> Iterator[str]:
     if not width:
         yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
         return
-    label = str(span.micro) if span.micro >= 0 else ""
-    details = f"{style(span.kind).name} {label}, stage {span.stage}, {span.start:g} to {span.end:g}"
+    name, number = style(span.kind).name, str(span.micro) if span.micro >= 0 else ""
+    details = f"{name} {number}, stage {span.stage}, {span.start:g} to {span.end:g}"
     border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
     shade = between("#000000", style(span.kind).colour, 0.82**chunk)
     at = (x, top + ROW, width, GAP - 2) if span.kind == BACKGROUND else (x, top, width, ROW)
     yield f"<g><title>{escape(details)}</title>{box(*at, shade, border)}"
-    size = min(14.0, (width - 3) / (0.6 * max(len(label), 1)))
-    if label and size >= SMALLEST:
-        yield text(x + width / 2, top + ROW / 2, label, size, anchor="middle")
+    size = min(14.0, (width - 3) / (0.6 * max(len(number), 1)))
+    if number and size >= SMALLEST and span.kind not in BETWEEN:
+        ink = INK if chunk < 2 else PAPER
+        yield text(x + width / 2, top + ROW / 2, number, size, ink, "middle")
     yield "</g>"
 
 

@@ -15,6 +15,8 @@ WIDTH = 120  # of a drawing as text, in columns
 IDLE = "."
 COMPUTE = ("F", "B", "I", "W", "STEP")
 BACKGROUND = "background"
+BETWEEN = ("wait", "communicate")
+"""Kinds of what lies between computations; pictures number only the latter."""
 
 
 class Span(NamedTuple):
@@ -66,7 +68,7 @@ KINDS = {
     "receive": Style("receive", "r", "#f0b7cf"),
     "communicate": Style("communication", "c", "#e58fb5"),
     BACKGROUND: Style("communication in the background", "b", "#c2447f"),
-    "wait": Style("wait", "~", "#f2dede"),
+    "wait": Style("wait", "~", "#f0cfc9"),
 }
 
 

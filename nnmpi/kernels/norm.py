@@ -5,11 +5,14 @@ and channel, (N, C). BatchNorm has one sample. Of x (M, K), M rows with statisti
 LayerNorm and RMSNorm.
 """
 
+from functools import partial
 from typing import Any
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import is_half, wide
 from nnmpi.kernels import column_sum
+from nnmpi.kernels.activations import relu_loop
+from nnmpi.kernels.epilogue import relu_gradient_loop
 from nnmpi.native.table import InOut, Out, kernel
 
 
@@ -61,6 +64,23 @@ def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> Non
     dot[...] = _sum(d)
 
 
+@partial(kernel, composed=True)
+def normalise_relu_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
+    """max of that and 0."""
+    normalise_loop(x, mean, scale, shift, y)
+    lines = y.reshape(-1, y.shape[-1])
+    relu_loop(lines, lines)
+
+
+@partial(kernel, composed=True)
+def norm_relu_sums_loop(
+    g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
+) -> None:
+    """The same sums of masked: g where y is positive, 0 elsewhere."""
+    relu_gradient_loop(g, y, masked)
+    norm_sums_loop(masked, x, mean, total, dot)
+
+
 @kernel
 def norm_gradient_loop(
     g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Out
@@ -82,10 +102,10 @@ def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, 
 
 @kernel
 def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Out, e: Out) -> None:
-    """What `norm_gradient_loop` takes, from the sums (2, C) over n numbers of g and of g xhat."""
-    of_g, of_xhat = sums
+    """What `norm_gradient_loop` takes, from the sums (2, C) over n numbers: `norm_sums_loop`."""
+    of_g, of_x = sums
     e[...] = of_g * scale / n
-    b[...] = of_xhat * scale / n * r
+    b[...] = of_x * r * scale / n * r
 
 
 @kernel

@@ -15,16 +15,17 @@ Rules:
   equal bits. A change here is one in all three (`tests/kernels/`).
 - Gradients are left as they are: users read them after the step, and `--verify` compares them.
 - `values` of a step are the rounding of p to 16 bits, or None: they are merged into p before it, as
-  `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`.
+  `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`:
+  a number, or what the device has decided (`decide_loop`), by which it may also leave the step out.
 - `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing: then
   nothing is kept, and no time is lost.
 - M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nnmpi.backend import Array, of, xp_of
+from nnmpi.backend import Array, is_array, of, xp_of
 from nnmpi.kernels.halves import merge_loop
 from nnmpi.kernels.undo import blocks
 from nnmpi.native.table import InOut, Out, kernel
@@ -70,15 +71,15 @@ product of more than 10,000."""
 
 class Mixed(NamedTuple):
     """What a step has besides, where parameters have 16 bits: their values, of which p are masters,
-    and what gradients are multiplied by."""
+    and what gradients are multiplied by; or what the device has decided (`decide_loop`)."""
 
     values: Array | None = None
-    factor: float = 1.0
+    factor: float | Array = 1.0
 
     @property
     def is_empty(self) -> bool:
         """Whether a step has nothing besides."""
-        return self.values is None and self.factor == 1
+        return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def part(self, part: slice) -> "Mixed":
         """Of some of the numbers."""
@@ -93,25 +94,31 @@ def _chunks(
     *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN, undo: tuple[Array, ...] = ()
 ) -> Iterator[tuple[Array, ...]]:
     """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed,
-    and what is changed is kept in `undo`, if there is one."""
-    p, (values, factor) = arrays[0], mixed
+    and what is changed is kept in `undo`, if there is one, and put back where the device has
+    decided so."""
+    xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
+    factor: Any = mixed.factor
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
-    scratch = [xp_of(p).empty(min(size, whole), p.dtype) for _ in range(scratches)]
+    scratch = [xp.empty(min(size, whole), p.dtype) for _ in range(scratches)]
     parts: Iterable[slice] = (slice(i, min(i + size, whole)) for i in range(0, whole, size))
+    beside = [] if values is None else [values]
+    changed = [*{id(a): a for a in (p, *arrays[2:], *beside)}.values()]
+    before = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
     for memory in undo:
-        changed = {id(a): a for a in (p, *arrays[2:], *([] if values is None else [values]))}
-        parts = blocks([*changed.values()], size, memory)
+        parts = blocks(changed, size, memory)
     for part in parts:
         P, *others = (a[part] for a in arrays)
-        if others and (others[0].dtype != p.dtype or factor != 1):
+        if others and (is_decided or others[0].dtype != p.dtype or factor != 1):
             others[0] = others[0].astype(p.dtype)
-            others[0] *= factor
+            others[0] *= factor[0] if is_decided else factor
         if values is not None:
             merge_loop(P, values[part])
         yield (P, *others, *[t[: part.stop - part.start] for t in scratch])
         if values is not None:
             values[part] = P
+    for a, kept in zip(changed, before, strict=False):
+        xp.copyto(a, kept, where=factor[1] == 0)
 
 
 @kernel
@@ -308,6 +315,18 @@ def squares_loop(g: Array, factor: float, sums: Out) -> None:
         block = g[k * BLOCK_OF_SQUARES :][:BLOCK_OF_SQUARES].astype(sums.dtype, copy=False)
         block = block if factor == 1 else block * sums.dtype.type(factor)
         sums[k] = block @ block
+
+
+@kernel
+def decide_loop(
+    loss: Array, squares: Array, factor: float, most: float, by: Out, shown: Out
+) -> None:
+    """What a step takes instead of a factor of gradients: [factor, clipped to the norm `most`;
+    whether loss and squares are finite, and the step is made]. shown: both."""
+    xp = xp_of(loss)
+    shown[0], shown[1] = loss, squares
+    by[0] = xp.minimum(most / (xp.sqrt(squares) + 1e-6), 1.0) * factor
+    by[1] = xp.isfinite(shown).all()
 
 
 def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:

@@ -10,6 +10,7 @@ from nnmpi.autograd.recording import recording
 from nnmpi.nn.layers.activations import ReLU
 from nnmpi.nn.layers.basic import Linear
 from nnmpi.nn.layers.conv import Conv2d
+from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d
 from nnmpi.nn.layers.pooling import MaxPool2d
 from nnmpi.nn.module import Module
 
@@ -20,6 +21,8 @@ FUSED = (
     (Conv2d, MaxPool2d),
     (Conv2d, ReLU),
     (Linear, ReLU),
+    (BatchNorm2d, ReLU),
+    (BatchNorm1d, ReLU),
 )
 """Neighbours that run as one op; MaxPool2d only with a window of 2x2."""
 

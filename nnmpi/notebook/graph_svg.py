@@ -17,7 +17,10 @@ def graph(g: Graph) -> str:
         ends[lane : lane + 1] = [end]
         lanes.append(lane)
     x = LEFT + LANE * (len(ends) + 1)
-    parts = [text(LEFT, 20, f"{len(g.nodes):,} nodes, {_numbers(g):,} parameters", 15, INK)]
+    size = sum(v.size for v in g.variables if v.is_parameter)
+    parts = [text(LEFT, 20, f"{len(g.nodes):,} nodes, {size:,} parameters", 15, INK)]
+    parts.append(text(x + NAME + 14, TOP - 12, "output", 12, QUIET))
+    parts.append(text(x + NAME + 200, TOP - 12, "parameters", 12, QUIET))
     for k, node in enumerate(nodes):
         y = TOP + k * ROW
         size = sum(g.variables[v].size for v in node.variables if g.variables[v].is_parameter)
@@ -26,14 +29,14 @@ def graph(g: Graph) -> str:
         words = node.kind if node.name == node.kind else f"{node.name}  {node.kind}"
         parts.append(text(x + 8, y + ROW / 2 - 3, words[:40], 13))
         parts.append(text(x + NAME + 14, y + ROW / 2 - 3, shape, 12, QUIET))
-        parts.append(text(x + NAME + 260, y + ROW / 2 - 3, f"{size:,}" if size else "", 12, QUIET))
+        parts.append(text(x + NAME + 200, y + ROW / 2 - 3, f"{size:,}" if size else "", 12, QUIET))
         if k + 1 in {i for e in node.outputs for i in g.users()[e]} and k + 1 < len(nodes):
             parts.append(f'<path d="M{x + 20} {y + ROW - 6}v6" stroke="{QUIET}"/>')
     for (start, end), lane in zip(skips, lanes, strict=True):
         at, a, b = x - LANE * (lane + 1), _middle(start) + 6, _middle(end) - 4
         path = f"M{x:g} {a:g}H{at:g}V{b:g}H{x - 3:g}l-4 -3m4 3l-4 3"
         parts.append(f'<path d="{path}" fill="none" stroke="{LINE}"/>')
-    return page(x + NAME + 360, TOP + (len(nodes) + 0.3) * ROW, parts)
+    return page(x + NAME + 300, TOP + (len(nodes) + 0.3) * ROW, parts)
 
 
 def _skips(g: Graph) -> list[tuple[int, int]]:
@@ -56,7 +59,3 @@ def _shape(g: Graph, e: int) -> str:
     if g.edges[e].of_samples:
         sizes[0] = f"{sizes[0]} N".removeprefix("1 ")
     return f"({', '.join(sizes)})"
-
-
-def _numbers(g: Graph) -> int:
-    return sum(v.size for v in g.variables if v.is_parameter)

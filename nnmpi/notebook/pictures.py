@@ -40,10 +40,8 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
     wrong = ""
     for operation in CLAIMS:
         try:
-            title = f"{operation} {name}".rstrip()
-            return rounds_svg.as_svg(
-                a, ranks, f"{title}, {ranks} ranks", OPERATIONS[operation].claim
-            )
+            title = f"{operation} {name}".rstrip() + f", {ranks} ranks"
+            return rounds_svg.as_svg(a, ranks, title, OPERATIONS[operation].claim)
         except PlanError as error:
             wrong = wrong or f"{operation} of {ranks} ranks: {error}"
     return page(16 + 8 * len(wrong), 40, [text(16, 20, wrong, 14)])
@@ -53,13 +51,12 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
     """A step: backward passes take twice as long as forward passes, messages nothing."""
     stages = STAGES if s.virtual else 1
     found = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
-    return simulation(found, s.about)
+    return simulation(found, f"{s.about}; ")
 
 
 def simulation(s: Simulation, title: str = "") -> str:
     """What ranks do, and the bubble."""
-    heading = f"{title}{'; ' * bool(title)}bubble {s.bubble:.1%}"
-    return svg([s.timeline._replace(title=heading)])
+    return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 
 def arrangement(a: Arrangement) -> str:

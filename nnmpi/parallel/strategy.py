@@ -34,6 +34,7 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import ModelPart, PartTable
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
+from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import (
     NO_SYNC,
     Around,
@@ -43,6 +44,7 @@ from nnmpi.parallel.step.executor import (
     StepState,
 )
 from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, KeptBuffers, NothingKept
+from nnmpi.parallel.step.late import late_steps
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.scaling import rescaled
@@ -53,15 +55,6 @@ from nnmpi.parallel.swapping.swapper import Swapper
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
-
-
-class StepControl(NamedTuple):
-    """What is asked of a run in its steps, and what it is told."""
-
-    lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
-    request: Callable[[], float]  # what this rank requests after this step: STOPS, SAVES or 0
-    steps: Callable[[], int]  # in the whole run
-    event: Callable[[dict[str, Any]], None]  # takes an event
 
 
 class WorkerPosition(NamedTuple):
@@ -253,18 +246,20 @@ def synchronous(
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
     survives = layout.all.fault_tolerant
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
+    given = spec.arrangement, parts.store, optimizer, scaler, apply, spec.control
+    late = None if swapper or survives else late_steps(*given)
     executor = executor_of(
         layout,
         spec,
         parts.sync,
-        apply,
+        late.apply if late else apply,
         parts.batch_stats,
         swapper.channels if swapper else None,
-        swapper.around if swapper else (),
+        swapper.around if swapper else late.around if late else (),
         buffers,
     )
     torn = TornStep(update, parts.store, optimizer, buffers) if survives else None
-    run = executor.steps, executor.evaluate
+    run = partial(late.steps, executor) if late else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, torn, close)
 

@@ -15,7 +15,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import model_file
 from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
-from nnmpi.run.page.page import page_of_run
+from nnmpi.run.page import page
 from nnmpi.run.ready import check_ready
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
@@ -108,7 +108,7 @@ class Fit:
         if comm.rank == 0 or report:
             if run.opened is None:
                 outputs.enter_context(found)
-                outputs.enter_context(page_of_run(config, found, writes=comm.rank == 0))
+                page.write_at_end(outputs, config, found, writes=comm.rank == 0)
                 if is_told and config.log:
                     run.told.is_in_log(config.log)
             run.opened = found
@@ -241,7 +241,7 @@ class Fit:
                 run.phase = StepPhase.BETWEEN_STEPS
                 self._training.footprint.step(self._session, result)
                 self._follow(result)
-                if run.is_over:
+                if run.is_over and not result.is_followed:
                     break
                 run.phase = StepPhase.COMPUTING
         run.phase = StepPhase.BETWEEN_STEPS

@@ -10,6 +10,7 @@ the same. Libraries of others are imported when the first step is over, each by 
 import importlib
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -33,26 +34,24 @@ MANY = 500  # steps that are written together
 
 
 class Logger:
-    """What all loggers do; each says how its library takes a thing."""
+    """What all loggers do; each says how its library takes a thing, or leaves it out."""
 
     library = ""
 
     def __init__(self, where: str, **options: Any) -> None:
         if not find_spec(self.library):
-            raise ValueError(
-                f"logger {type(self).__name__}: {self.library} is not installed: "
-                "pip install 'nnmpi[loggers]'"
-            )
+            lacks = f"{self.library} is not installed: pip install 'nnmpi[loggers]'"
+            raise ValueError(f"logger {type(self).__name__}: {lacks}")
         self.where, self.options = where, options
         self._module: Any = None
-        self._losses: dict[int, float] = {}
+        self._losses: dict[int, dict[str, float]] = {}
         self._epochs: list[Event] = []
 
     def on_step(self, trainer: Any, event: Event) -> None:
         """The loss."""
         if trainer.is_first:
             self._begin(trainer)
-            self._losses[event["step"]] = event["loss"]
+            self._losses[event["step"]] = {"loss": event["loss"]}
             if len(self._losses) == MANY:
                 self._write_losses()
 
@@ -62,7 +61,7 @@ class Logger:
             self._begin(trainer)
             self._write_losses()
             self._epochs.append(event)
-            self._scalars({event["steps"]: numbers(event)})
+            self.scalars({event["steps"]: numbers(event)})
 
     def on_end(self, trainer: Any, event: Event) -> None:
         """The drawings; the library writes what it has."""
@@ -85,40 +84,30 @@ class Logger:
                 self._module = importlib.import_module(self.library)
                 self.begin({**options, "ranks": trainer.comm.size})
             except Exception as error:  # of a library: a wrong address, a folder of others
-                why = next(iter(str(error).splitlines()), "") or type(error).__name__
-                name = type(self).__name__
-                raise LostOutputError(
-                    f"{name}: cannot write to {shown(self.where)}: {why}"
-                ) from error
+                why, *_ = traceback.format_exception_only(error)[0].splitlines()
+                what = f"{type(self).__name__}: cannot write to {shown(self.where)}"
+                raise LostOutputError(f"{what}: {why}") from error
             self.layout(trainer.arrangement, trainer.step)
 
     def _write_losses(self) -> None:
-        self._scalars({step: {"loss": loss} for step, loss in self._losses.items()})
+        if self._losses:
+            self.scalars(self._losses)
         self._losses = {}
-
-    def _scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        if rows:
-            self.scalars(rows)
 
     def begin(self, options: Mapping[str, Any]) -> None:
         """A run begins."""
-        raise NotImplementedError
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Numbers by their names, for each of these steps."""
-        raise NotImplementedError
 
     def layout(self, a: Arrangement, step: int) -> None:
         """Who has what."""
-        raise NotImplementedError
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
         """A picture."""
-        raise NotImplementedError
 
     def end(self) -> None:
         """The run is over."""
-        raise NotImplementedError
 
 
 def numbers(event: Event) -> dict[str, float]:
@@ -204,9 +193,8 @@ class Trackio(Logger):
 
     def begin(self, options: Mapping[str, Any]) -> None:
         """A new run of the project."""
-        self._to = self._module.init(
-            project=self.where, config=dict(options), **{**self.quiet, **self.options}
-        )
+        how = {**self.quiet, **self.options}
+        self._to = self._module.init(project=self.where, config=dict(options), **how)
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """A message for each step."""

@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
+from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
@@ -75,6 +75,7 @@ class RunState:
     plan      the layout that --plan has found, if one fits
     metrics   of the last epoch that was evaluated in this run, or how it was suspended
     changed   settings, by the step and the occasion after which callbacks have changed them
+    read_every  after each so many steps something reads the model, or what the last one has shown
     told      what this rank has told
     result    the last step
     follows   whether what follows it is not done yet
@@ -93,6 +94,7 @@ class RunState:
         self.told, self.result, self.follows = ToldBefore(), cast(StepResult | None, None), False
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
+        self.read_every: tuple[int, ...] = (1,)
         self.resumed: Resumed | None = None
         self.plan: RunPlan | None = None
         self.batch_size = setup.config.batch_size
@@ -259,7 +261,19 @@ class RunState:
             lambda: self._request,
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
+            self._reads,
+            self._launched,
         )
+
+    def _reads(self, step: int) -> bool:
+        """Whether something reads the model, or what was requested, after so many steps, or the
+        time of the first one."""
+        known = self.first + 1, self.total_steps
+        return step in known or any(step % n == 0 for n in self.read_every) or self._request > 0
+
+    def _launched(self) -> None:
+        """The update that was scheduled last is as good as made."""
+        self.phase = StepPhase.COMPUTING
 
     def _scheduled(self, step: int) -> float:
         """What multiplies the learning rates; strategies call it just before they update."""

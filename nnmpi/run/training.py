@@ -8,12 +8,13 @@ Config, Given ─► set_up ─► Setup, RunState, Saves ─► arrange ─► 
 import gc
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple, cast
 
+from nnmpi import terms
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset
@@ -94,12 +95,24 @@ class Training:
         self.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
         self.sampler = samples.agreed_sampler(comm, setup.config, setup.dataset)
         self.setup, self.run = setup, RunState(setup)
+        self.run.read_every = (*self._read_every(setup.config),)
         self.comm = self._tracer_comm = comm
         self.tracer = Tracer(setup.config, comm)
         self.asked = replace(self.asked, model=setup.config.model)
         facts = partial(facts_of, setup)
         self.saves = Saves(setup.config, self.run, self._began, facts, self.callbacks)
         close_dropped(comm)
+
+    def _read_every(self, config: Config) -> Iterator[int]:
+        """After so many steps each something reads the model, or what the last one has shown."""
+        if self.hears_steps or config.verify:
+            yield 1
+        if self.sampler is not None:
+            yield self.sampler.every
+        if config.save_every:
+            every, unit = terms.interval(config.save_every)
+            if unit == "steps":
+                yield int(every)
 
     # ---- sessions
 

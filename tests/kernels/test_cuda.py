@@ -78,6 +78,7 @@ WIDE_AT = {
     **dict.fromkeys(("adam_loop", "rmsprop_loop"), (0, 2, 3, 4, 5)),
     "sgd_loop": (0, 2, 3),
     "squares_loop": (2,),
+    "decide_loop": (1, 4, 5),
     "channel_scales_loop": (0, 4, 5),
     "layer_norm_loop": (4, 5),
     "layer_norm_gradient_loop": (3, 4),
@@ -86,8 +87,9 @@ WIDE_AT = {
     "rms_norm_gradient_loop": (3,),
     "rms_norm_sum_loop": (2, 3),
     "moments_loop": (1, 2),
-    "normalise_loop": (1, 2),
+    **dict.fromkeys(("normalise_loop", "normalise_relu_loop"), (1, 2)),
     "norm_sums_loop": (2, 3, 4),
+    "norm_relu_sums_loop": (3, 5, 6),
     "norm_gradient_loop": (2, 3, 4, 5),
 }
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
@@ -165,6 +167,22 @@ def test_a_step_that_keeps_undo_is_left_to_others(name: str) -> None:
     before = bits(from_device(mine))
     assert KERNELS[name](*mine) is NotImplemented
     assert bits(from_device(mine)) == before
+
+
+@pytest.mark.parametrize("goes", [True, False])
+@pytest.mark.parametrize("name", VALUES_AT)
+def test_a_step_is_made_as_the_device_has_decided(name: str, goes: bool) -> None:
+    for seed in range(DRAWS // 4):
+        *given, factor = flushed(drawn(name, seed))
+        plain, mine, composed = (on_device(copies(given)) for _ in range(3))
+        if goes:
+            KERNELS[name](*plain, factor)
+        by = DEVICE.asarray(np.array([factor, goes], "float32"))
+        assert KERNELS[name](*mine, by) is None
+        TABLE[name].reference(*composed, by)
+        expected = bits(flushed(from_device(plain)))
+        assert bits(flushed(from_device(mine))) == expected, seed
+        assert bits(flushed(from_device(composed))) == expected, seed
 
 
 SIZES = [

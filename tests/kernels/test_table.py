@@ -27,9 +27,10 @@ FUSED = {
 
 ONLY_IN_CUDA = {
     *("column_sum_loop", "add_sorted_loop", "probabilities_loop", "scores_gradient_loop"),
-    *("channel_scales_loop", "gradient_scales_loop", "track_loop"),
+    *("channel_scales_loop", "gradient_scales_loop", "track_loop", "decide_loop"),
+    *("normalise_relu_loop", "norm_relu_sums_loop"),
 }
-"""On the host NumPy is fast at them."""
+"""On the host NumPy is fast at them, or they are several others."""
 
 Draw = Callable[[Rng, Any], list[Any]]
 Seeds = Callable[[int], range]
@@ -87,6 +88,12 @@ def squares(rng: Rng, dtype: Any) -> list[Any]:
     return [rng.standard_normal(n).astype(dtype), one_of(rng, 1.0, 0.3), sums]
 
 
+def decide(rng: Rng, dtype: Any) -> list[Any]:
+    loss, squares = one_of(rng, 1.5, 0.0, np.inf, np.nan), one_of(rng, 0.0, 0.3, 7.0, np.inf)
+    given = (one_of(rng, 1.0, 0.25), one_of(rng, np.inf, 1.0))
+    return [np.array(loss, dtype), np.array(squares), *given, np.zeros(2, "f"), np.zeros(2)]
+
+
 def pool(rng: Rng, dtype: Any) -> list[Any]:
     n, h, w, C = S = windows(rng)
     z = by_window(numbers(rng, (n, 2 * h, 2 * w, C), dtype))
@@ -133,6 +140,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "sgd_loop": (sgd, 0, True),
     "rmsprop_loop": (rmsprop, 0, True),
     "squares_loop": (squares, 1e-6, True),
+    "decide_loop": (decide, 0, True),
     "sum_loop": (sum_parts, 0, True),
     "meet_loop": (meet, 0, True),
     "pool_loop": (pool, 0, False),

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.device import DEVICE
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.backend import CPU, Backend, to_host
+from nnmpi.dtypes import named
 
 
 def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
@@ -268,3 +271,19 @@ def test_the_first_layer_may_take_several_inputs() -> None:
         model(x)
     empty = nn.Sequential()
     assert empty(x) is x
+
+
+@pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_batch_norm_and_relu_as_one_op_give_the_bits_of_both(dtype: str, on: Backend) -> None:
+    rng, found = np.random.default_rng(0), []
+    x, g = rng.standard_normal((2, 4, 3, 5, 6))
+    for is_one in (True, False):
+        norm = nn.BatchNorm2d(3)
+        model = nn.Sequential(norm, nn.ReLU()).to(named(dtype), on)
+        sample = nnmpi.tensor(x, named(dtype), on=on, requires_grad=True)
+        y = model(sample) if is_one else model[1](norm(sample))
+        y.backward(on.asarray(g.astype(y.dtype)))
+        kept = (y.data, sample.grad, norm.weight.grad, norm.bias.grad)
+        found.append([to_host(a).tobytes() for a in kept])
+    assert found[0] == found[1]

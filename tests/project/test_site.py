@@ -1,9 +1,13 @@
-"""The documentation site is built without a warning, and is whole; its check finds what is not."""
+"""The documentation site is built without a warning, and is whole, its search too; its check finds
+what is not."""
 
+import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from helpers.mpijob import ROOT
@@ -15,15 +19,31 @@ def problems(site: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*CHECK, str(site)], check=False, capture_output=True, text=True)
 
 
+def found_by_search(site: Path, query: str) -> set[str]:
+    """Where the sections are that have all words, as the index separates them."""
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    separator = re.compile(index["config"]["separator"])
+    texts = {one["location"]: f"{one['title']} {one['text']}".lower() for one in index["items"]}
+    wanted = {*separator.split(query)}
+    return {place for place, text in texts.items() if wanted <= {*separator.split(text)}}
+
+
 @pytest.mark.skipif(find_spec("zensical") is None, reason="zensical is not installed: '.[docs]'")
-def test_the_site_is_built_and_has_each_link_and_each_public_name() -> None:
+def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> None:
     build = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(build, check=False, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = problems(ROOT / "build" / "site")
+    site = ROOT / "build" / "site"
+    found = problems(site)
     assert found.returncode == 0, found.stdout
-    pages = (ROOT / "build" / "site").rglob("*.html")
+    pages = site.rglob("*.html")
     assert not any('src="http' in page.read_text(encoding="utf-8") for page in pages)
+    places = found_by_search(site, "ring all-reduce")
+    assert {"collectives/", "extending/algorithm/"} <= places
+    for place in places:
+        path, _, anchor = place.partition("#")
+        text = (site / path / "index.html").read_text(encoding="utf-8")
+        assert not anchor or f'id="{unquote(anchor)}"' in text, place
 
 
 def test_the_check_finds_links_that_lead_nowhere_and_names_on_no_page(tmp_path: Path) -> None:

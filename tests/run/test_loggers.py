@@ -230,12 +230,20 @@ def test_a_logger_that_there_is_not(spec: str, capsys: pytest.CaptureFixture[str
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_where_a_library_cannot_write_is_one_line() -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RuntimeError("no such host\nand many more words"), "RuntimeError: no such host"),
+        (KeyError("run"), "KeyError: 'run'"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_where_a_library_cannot_write_is_one_line(error: Exception, why: str) -> None:
     class Refuses(Kept):
         def begin(self, options: Any) -> None:
-            raise RuntimeError("no such host\nand many more words")
+            raise error
 
-    words = r"^Refuses: cannot write to ht\\x1btp: no such host$"
+    words = rf"^Refuses: cannot write to ht\\x1btp: {why}$"
     with pytest.raises(LostOutputError, match=words):
         trained(Refuses("ht\x1btp"))
 

@@ -1,4 +1,4 @@
-"""No op makes the host wait for a device; a step does once, in Update (test_strict_budgets.py)."""
+"""No op makes the host wait for a device, nor does a step (test_strict_budgets.py)."""
 
 import numpy as np
 import pytest

@@ -18,6 +18,7 @@ import numpy as np
 
 from strictarray._counting import launched
 from strictarray._values import Held
+from strictarray.cuda import kernels
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 FLAGS = ("-std=gnu11", "-O1", "-shared", "-fPIC", "-w")
@@ -64,6 +65,7 @@ class RawKernel:
             raise TypeError(f"{self.name} takes {len(self.types)} arguments, not {len(args)}")
         values = [passed(t, a) for t, a in zip(self.types, args, strict=True)]
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        kernels.count += 1
         launched("kernel", self.name)
         run = getattr(self.module.library, f"run_{self.name}")
         if run(ctypes.c_uint(int(*grid)), ctypes.c_uint(int(*block)), pointers):

@@ -20,7 +20,7 @@ class Moments(NamedTuple):
 
 
 class _GradientSums(NamedTuple):
-    """A gradient as rows (1, M, C), and its sums over rows, (C,): of g, and of g * xhat.
+    """A gradient as rows (1, M, C), and its sums over rows, (C,): of g, and of g (x - mean).
 
     `whole` (2 C,): both sums over all samples of the statistics, those of other ranks included;
     None if the gradient of x is not needed or the statistics do not depend on x.
@@ -92,8 +92,9 @@ def batch_norm(
     eps: float,
     parts: int = 1,
     total: Callable[[Array], Array] = lambda sums: sums,
+    relu: bool = False,
 ) -> Result:
-    """(x - mean) / sqrt(var / parts + eps) * w + b, channel by channel.
+    """(x - mean) / sqrt(var / parts + eps) * w + b, channel by channel, then ReLU if `relu`.
 
     n is how many numbers each statistic was computed from, and 0 if they do not depend on x
     (evaluation). Where n counts samples of other ranks too, `total` sums a 1-D array over these
@@ -105,13 +106,18 @@ def batch_norm(
     center = mean[None] if n else mean[None].copy()  # running statistics change
     y, (r, scale) = xp.empty_like(rows), (xp.empty_like(var) for _ in range(2))
     kernels.channel_scales_loop(var, parts, w, eps, r, scale)
-    kernels.normalise_loop(rows, center, scale[None], b, y)
+    normalise = kernels.normalise_relu_loop if relu else kernels.normalise_loop
+    normalise(rows, center, scale[None], b, y)
+    passed = y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         g = _rows(g)[None]
         own, dot = sums = xp.empty((2, len(r)), wide(g.dtype))
-        kernels.norm_sums_loop(g, rows, center, own[None], dot[None])
-        dot *= r
+        if passed is not None:
+            g, given = xp.empty_like(rows), g
+            kernels.norm_relu_sums_loop(given, rows, passed, center, g, own[None], dot[None])
+        else:
+            kernels.norm_sums_loop(g, rows, center, own[None], dot[None])
         # an all-reduce, so only in the half of the backward pass that computes the gradient of x
         whole = total(sums.reshape(-1)) if n and needs[0] else None
         return _GradientSums(g, own, dot, whole)
@@ -124,9 +130,13 @@ def batch_norm(
         kernels.norm_gradient_loop(s.g, rows, center, scale[None], b[None], e[None], dx)
         return _unrows(dx[0], shape)
 
+    def vjp_w(s: _GradientSums, out: Array | None) -> Array:
+        fits = out is not None and out.dtype == r.dtype
+        return xp.multiply(s.dot, r, out=out if fits else None)
+
     return Result(
         _unrows(y[0], shape),
-        (vjp_x, lambda s, out: s.dot, lambda s, out: s.total),
+        (vjp_x, vjp_w, lambda s, out: s.total),
         prepare,
     )
 

@@ -60,7 +60,7 @@ class _BatchNorm(Module):
     running_var: backend.Array
     num_batches_tracked: backend.Array
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         x = as_tensor(x)
         if x.ndim not in self.shapes or x.shape[1] != self.channels:
             raise ValueError(
@@ -69,12 +69,11 @@ class _BatchNorm(Module):
             )
         now = current_pass.get()
         stats = LOCAL if now is None else now.batch_stats
-        return self.normalised(x, self.weight, self.bias, stats)
+        return self.normalised(x, stats, relu)
 
-    def normalised(
-        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, batch_stats: BatchStats
-    ) -> Tensor:
-        """x normalised, then scaled and shifted, with statistics over what `batch_stats` joins."""
+    def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
+        """x normalised, scaled and shifted, by statistics over what `batch_stats` joins; then ReLU
+        if `relu`."""
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
@@ -84,14 +83,15 @@ class _BatchNorm(Module):
         return apply(
             norm.batch_norm,
             x,
-            weight,
-            bias,
+            self.weight,
+            self.bias,
             mean=mean,
             var=var,
             n=n,
             eps=self.eps,
             parts=n or 1,
             total=batch_stats.sum,
+            relu=relu,
         )
 
     def _refuse_one(self, stats: norm.Moments) -> None:

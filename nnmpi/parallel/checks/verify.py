@@ -34,9 +34,10 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
 from nnmpi.parallel.checks.reference_update import BOUND, ReferenceUpdate, summed_gradient
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
+from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.strategy import AgreedError, StepControl, Strategy
+from nnmpi.parallel.strategy import AgreedError, Strategy
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 

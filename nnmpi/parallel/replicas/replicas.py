@@ -93,7 +93,8 @@ def _store_and_sync(
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
     if scaler is not None:
         freeze(spec.part.parameters, parameters, a.dtype)
-    made_from = StoreSpec(parameters, a.dtype, on, dp, held.scalars, buckets, scaler)
+    in_front, apart = held.scalars, dp.size == 1
+    made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
     store, options = STORES[a.store.name](made_from), (a.config.overlap, spec.recorder)
     wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
     sync = (

@@ -97,6 +97,7 @@ class StepResult(NamedTuple):
     request: float  # the sum of those of all ranks: from STOPS on, one wants to end the run
     updated: bool  # False if a number was not finite, and parameters were left as they are
     gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
+    is_followed: bool = False  # whether another step is made already
 
 
 Program: TypeAlias = Callable[[int], list[Op]]

@@ -33,7 +33,8 @@ class StoreSpec(NamedTuple):
     """What any store is made from.
 
     dp        the ranks that have the same parameters
-    scalars   how many scalars are in front of the gradients; 0: they are summed apart
+    scalars   how many scalars have room in front of the gradients; 0: they are summed apart
+    apart     whether they are summed apart though they have room: no sum takes them along
     scaler    the loss scale of parameters in 16 bits, which have masters
     """
 
@@ -44,6 +45,7 @@ class StoreSpec(NamedTuple):
     scalars: int = 0
     buckets: Buckets = NO_BUCKETS
     scaler: Scaler | None = None
+    apart: bool = False
 
 
 class LocalStore(FlatStore):
@@ -59,9 +61,10 @@ class LocalStore(FlatStore):
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
-        # in front of the gradients, or apart, on the host, but for the loss
-        self._in_front, self._apart = spec.scalars, np.zeros(scalar_count(spec.parameters))
-        self._noted: tuple[Any, float] = 0.0, 0.0  # loss and request
+        # apart they are on the host, but for the loss
+        self._in_front = 0 if spec.apart else spec.scalars
+        self._apart = np.zeros(scalar_count(spec.parameters))
+        self.loss, self._request = 0.0, 0.0  # of this rank, the loss where it was computed
         super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
 
     def allocate(self) -> None:
@@ -125,7 +128,7 @@ class LocalStore(FlatStore):
 
     def note_loss(self, loss: Any, request: float) -> None:
         """Notes the loss of this rank and what it requests, each in one write to a device."""
-        self._noted = loss, request
+        self.loss, self._request = loss, request
         where, what = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[where] = what
 
@@ -133,7 +136,7 @@ class LocalStore(FlatStore):
         """Writes into the scalars what this rank requests, and which parameters have a gradient."""
         scalars = self.scalars
         flags = [p.has_grad for p in self.parameters]
-        row = np.array([self._noted[1], *flags], scalars.dtype)
+        row = np.array([self._request, *flags], scalars.dtype)
         scalars[REQUEST : USED + len(flags)] = backend.of(scalars).asarray(row)
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
@@ -149,7 +152,7 @@ class LocalStore(FlatStore):
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
-        xp, numbers = self.on.xp, (self._noted[0], *squares)
+        xp, numbers = self.on.xp, (self.loss, *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
         self.scalars[LOSS], *found = backend.to_host(row).tolist()
         return [*self.scalars.tolist(), sum(found)]

@@ -45,13 +45,15 @@ def merged(masters: Array, values: Array) -> Array:
 
 
 class NoMasters:
-    """The optimizer updates the values themselves, by the gradients as they were summed."""
+    """The optimizer updates the values themselves, by the gradients as they were summed; in a step
+    that the device decides, with its factor."""
 
     array: Array | None = None
-    factor = 1.0
+    factor: float | Array = 1.0
 
     def begin(self) -> None:
         """A step begins."""
+        self.factor = 1.0
 
     def of(self, shard: Shard, values: Array) -> Array:
         """What the optimizer is to update, where a shard has these values."""
@@ -63,7 +65,7 @@ class NoMasters:
 
     def mixed(self, values: Array) -> Mixed:
         """What an update has besides, where a shard has these values."""
-        return Mixed()
+        return Mixed(factor=self.factor)
 
     def scale(self, store: FlatStore, factor: float) -> None:
         """Multiplies all gradients that the optimizer reads."""
@@ -74,7 +76,7 @@ class NoMasters:
 class Masters:
     """The masters of the shards of this rank, packed.
 
-    factor    what gradients are multiplied by when they are read
+    factor    what gradients are multiplied by when they are read, or what the device has decided
     """
 
     def __init__(self, array: Array, scaler: Scaler) -> None:
@@ -83,7 +85,7 @@ class Masters:
 
     def begin(self) -> None:
         """Gradients of this step have the loss scale of now."""
-        self.factor = 1.0 / self._scaler.now.scale
+        self.factor: float | Array = 1.0 / self._scaler.now.scale
 
     def of(self, shard: Shard, values: Array) -> Array:
         """The masters of a shard, but for those of which these values are not the rounding."""

@@ -107,12 +107,12 @@ def _pooled(layer: OnRows, x: Tensor, kernel: Callable[..., Any], padding: float
 class SpatialBatchNorm2d(OnRows, nn.BatchNorm2d):
     """Batch normalisation with statistics over the rows of all ranks, then over other samples."""
 
-    def normalised(
-        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, batch_stats: BatchStats
-    ) -> Tensor:
+    fuses_as = nn.BatchNorm2d
+
+    def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
         if batch_stats is not UNTRACKED:
             batch_stats = OverRanks(self.comm, batch_stats)
-        return super().normalised(x, weight, bias, batch_stats)
+        return super().normalised(x, batch_stats, relu)
 
 
 class SpatialDropout(OnRows, nn.Dropout):

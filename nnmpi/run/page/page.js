@@ -52,11 +52,9 @@ const several = () => values.runs.length > 1;
 const known = (what) => [...new Set(values.runs.flatMap((run) => Object.keys(run[what])))];
 
 function head() {
-  const runs = values.runs, tasks = [...new Set(runs.map((run) => run.task))];
-  const title = tasks.length === 1 ? tasks[0] : runs.length ? `${runs.length} runs` : "no run yet";
-  const chips = runs.map((run, i) => el("span", `chip ${run.state}`, several() && swatch(colour(i)), `${run.name} `, el("b", "", run.state)));
+  const chips = values.runs.map((run, i) => el("span", `chip ${run.state}`, several() && swatch(colour(i)), `${run.name} `, el("b", "", run.state)));
   const follows = isFollowed && el("span", "chip", el("span", "live"), el("span", "follows", "followed"));
-  return el("header", "", el("p", "eyebrow", "nnmpi"), el("h1", "", title), el("div", "chips", ...chips, follows));
+  return el("header", "", el("p", "eyebrow", "nnmpi"), el("h1", "", values.title), el("div", "chips", ...chips, follows));
 }
 
 function figures() {
@@ -370,7 +368,7 @@ function render(anew) {
 async function follow() {
   let wait = 1000, told = "followed";
   try {
-    const answer = await fetch(`data?${values.version}`), found = answer.status === 200 ? await answer.json() : {};
+    const found = await (await fetch(`data?${values.version}`)).json();
     if (found.runs) {
       values = found;
       render(false);

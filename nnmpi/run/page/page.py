@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -16,15 +16,6 @@ from nnmpi.run.page import sources
 from nnmpi.run.page.sources import LoggedEvents, as_values
 from nnmpi.run.report import LostOutputError, Report
 
-PARTS = {
-    "css": "page.css",
-    "js": "page.js",
-    "uplot_css": "uplot/uPlot.min.css",
-    "uplot_js": "uplot/uPlot.iife.min.js",
-    "uplot_licence": "uplot/LICENSE",
-}
-"""Files that stand in the page, by the marks in page.html."""
-
 
 def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
     """Writes the page, or leaves an old file; raises ValueError if it cannot."""
@@ -33,35 +24,33 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
         file.write(page)
 
 
-@contextmanager
-def page_of_run(config: Config, report: Report, writes: bool) -> Iterator[None]:
-    """Behind it the page of --report is written by the rank that `writes`: of the log, if there is
-    one."""
-    failed, writes = True, bool(config.report) and writes
-    if writes and not config.log and report.kept is None:  # a report of the caller's own
-        report.kept = []
-    try:
-        yield
-        failed = False
-    finally:
+def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
+    """The rank that `writes` writes the page of --report when `outputs` are closed: of the log, or
+    else of all that the report shows until then."""
+
+    def end(kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if writes:
-                write(Path(config.report or ""), sources.of_run(config, report.kept or ()))
+            write(Path(config.report or ""), sources.of_run(config, report.kept or ()))
         except ValueError as error:
-            if not failed:
+            if kind is None:
                 raise LostOutputError(str(error)) from None
             print_error(str(error))
 
+    if config.report and writes:
+        report.kept = None if config.log else report.kept or []
+        outputs.push(end)
+
 
 def html(values: Mapping[str, Any]) -> str:
-    """The page of these values. Texts of logs are in its JSON alone, where none can end it."""
-    folder = files("nnmpi.run.page")
-    parts = {mark: (folder / name).read_text(encoding="utf-8") for mark, name in PARTS.items()}
-    tasks = dict.fromkeys(run["task"] for run in values["runs"])
-    title = tasks.popitem()[0] if len(tasks) == 1 else f"{len(values['runs'])} runs"
-    parts |= {"title": escape(title), "data": as_json(values)}
-    page = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], page)
+    """The page of these values: page.html, in which marks name files beside it. Texts of logs are
+    in its JSON alone, where none can end it, and in its title."""
+    folder, parts = files("nnmpi.run.page"), {"title": escape(values["title"])}
+    parts["data"] = as_json(values)
+
+    def part(name: str) -> str:
+        return parts.get(name) or (folder / name).read_text(encoding="utf-8")
+
+    return re.sub(r"\{\{(.+?)\}\}", lambda mark: part(mark[1]), part("page.html"))
 
 
 def as_json(values: Mapping[str, Any]) -> str:

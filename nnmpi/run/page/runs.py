@@ -1,6 +1,5 @@
 """What a page says of a run: facts, curves, who holds what, the predicted beside the measured."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -49,8 +48,8 @@ def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
         "state": last["event"] if last["event"] in ENDS else "running",
         "figures": figures(events),
         "facts": facts(first, last),
-        "epochs": epochs([e for e in events if e["event"] == "epoch"]),
-        "progress": progress(events),
+        "epochs": columns(epochs(events)),
+        "progress": columns(progress(events)),
         "blocks": [_block(block) for block in first.get("blocks", ())],
         "held": held(first.get("kinds", ())),
         "compared": sorted(compared(first, last), key=itemgetter("what")),
@@ -63,8 +62,9 @@ def number(value: Any) -> float | None:
     """A number that an axis can show, with seven digits; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    is_drawn = math.isfinite(value) and abs(value) <= LARGEST
-    return (value if isinstance(value, int) else float(f"{value:.7g}")) if is_drawn else None
+    if not abs(value) <= LARGEST:  # of NaN too
+        return None
+    return value if isinstance(value, int) else float(f"{value:.7g}")
 
 
 def figures(events: Sequence[Event]) -> dict[str, str]:
@@ -104,7 +104,6 @@ def facts(e: Event, last: Event) -> dict[str, str]:
         "software": ", ".join(f"{k} {v}" for k, v in e.get("versions", {}).items()),
         "kernels": f"{e.get('native', '')}; BLAS {blas['kernels']} on "
         f"{plural(blas['threads'], 'thread')}: {blas['why']}" if blas else "",
-        "advice": " ".join(map(str, e.get("advice", ()))),
         "parameters": last.get("parameters_sha256", ""),
         "error": last.get("error", ""),
     }  # fmt: skip
@@ -114,26 +113,26 @@ def facts(e: Event, last: Event) -> dict[str, str]:
 # ---- curves
 
 
-def epochs(rows: Sequence[Event]) -> dict[str, list[float | None]]:
-    """The numbers of each epoch by key, metrics of users among them."""
-    flat = [
-        {**row, **{f"metric {k}": v for k, v in row.get("metrics", {}).items()}} for row in rows
-    ]
-    keys = dict.fromkeys(
-        key for row in flat for key, value in row.items() if number(value) is not None
-    )
-    return {key: [number(row.get(key)) for row in flat] for key in keys}
+def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
+    """The numbers of events by key."""
+    found = [{key: number(value) for key, value in row.items()} for row in rows]
+    keys = dict.fromkeys(key for row in found for key, value in row.items() if value is not None)
+    return {key: [row.get(key) for row in found] for key in keys}
 
 
-def progress(events: Sequence[Event]) -> dict[str, list[float | None]]:
+def epochs(events: Iterable[Event]) -> Iterator[Event]:
+    """The numbers of each epoch, metrics of users among them."""
+    for e in events:
+        if e["event"] == "epoch":
+            yield {**e, **{f"metric {name}": value for name, value in e.get("metrics", {}).items()}}
+
+
+def progress(events: Sequence[Event]) -> Iterator[Event]:
     """Numbers within epochs, which runs tell where there is no bar; an epoch has so many steps."""
-    first, rows = events[0], [e for e in events if e["event"] == "progress"]
-    a_step = first["epochs"] / first["steps"] if first["steps"] else 0
-    return {
-        "epoch": [number(a_step * e["step"]) for e in rows],
-        "steps": [number(e["step"]) for e in rows],
-        "loss": [number(e["loss"]) for e in rows],
-    }
+    a_step = events[0]["epochs"] / max(events[0]["steps"], 1)
+    for e in events:
+        if e["event"] == "progress":
+            yield {"epoch": a_step * e["step"], "steps": e["step"], "loss": e["loss"]}
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -194,39 +193,29 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
         ranks = numbers_of(tuple(kind["ranks"]))
         own = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
         for axis, said in kind["sent"].items():
-            found = [one["sent"][axis] for one in own if "sent" in one]
-            most = max(found, key=itemgetter("bytes"), default=None)
-            if said["messages"] or (most and most["messages"]):
-                yield _row(f"sent along {axis}", ranks, said, most, _sent, itemgetter("bytes"))
+            sent = (one["sent"][axis] for one in own if "sent" in one)
+            pair = [said, *sorted(sent, key=itemgetter("bytes"))[-1:]]
+            if any(one["messages"] for one in pair):
+                texts = [f"{amount(one['bytes'])} in {one['messages']:,}" for one in pair]
+                yield _row(f"sent along {axis}", ranks, [one["bytes"] for one in pair], texts)
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
         grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
-        of_memory = _row("memory", ranks, predicted, grown, amount)
+        sizes = [predicted] if grown is None else [predicted, grown]
+        of_memory = _row("memory", ranks, sizes, map(amount, sizes))
         if grown is not None and grown < SMALL:
             of_memory["error"] = "mostly Python"
         yield of_memory
     plan: Event = last.get("plan") or e.get("plan") or {}
-    if "predicted_seconds" in plan:
-        times = plan["predicted_seconds"], plan.get("measured_seconds")
-        yield _row("time of a step", "all", *times, duration)
-    if found := last.get("trace", {}).get("bubble"):
-        yield _row("bubble", "all", found["simulated"], found["measured"], "{:.1%}".format)
+    if times := [plan[key] for key in ("predicted_seconds", "measured_seconds") if key in plan]:
+        yield _row("time of a step", "all", times, map(duration, times))
+    if bubble := last.get("trace", {}).get("bubble"):
+        shares = [bubble["simulated"], bubble["measured"]]
+        yield _row("bubble", "all", shares, map("{:.1%}".format, shares))
 
 
-def _row(
-    what: str, ranks: str, predicted: Any, measured: Any,
-    text: Callable[[Any], str], size: Callable[[Any], float] = float,
-) -> Event:  # fmt: skip
-    """What was predicted and, unless it is None, measured: sizes of two bars, and their text."""
-    pair = [value for value in (predicted, measured) if value is not None]
-    a, *b = map(size, pair)
-    return {
-        "what": what,
-        "ranks": ranks,
-        "sizes": [number(a), *map(number, b)],
-        "text": list(map(text, pair)),
-        "error": f"{b[0] / a - 1:+.1%}" if a and b else "",
-    }
-
-
-def _sent(e: Event) -> str:
-    return f"{amount(e['bytes'])} in {e['messages']:,}"
+def _row(what: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
+    """What was predicted and, if it is known, measured: the sizes of two bars, and their text."""
+    a, b = sizes[0], sizes[-1]
+    error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
+    numbers, words = list(map(number, sizes)), list(texts)
+    return {"what": what, "ranks": ranks, "sizes": numbers, "text": words, "error": error}

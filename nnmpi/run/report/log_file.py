@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,26 +22,22 @@ def events_of(file: File) -> list[Event]:
     """All events; the last line may be cut off, as that of a run that was killed or goes on."""
     path = shown(file)
     text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
-    events = [*parsed_events(path, text)]
-    if not events or events[0]["event"] not in BEGINS:
-        raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
-    return events
-
-
-def parsed_events(path: str, text: bytes, first: int = 1) -> Iterator[Event]:
-    """The events of whole lines, of which `first` is the number of the first one."""
+    events = list[Event]()
     try:
         *lines, _ = text.decode().split("\n")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a log: it is not text; {REMEDY}") from None
-    for number, line in enumerate(lines, first):
+    for number, line in enumerate(lines, 1):
         try:
             event = parsed(json.loads, line)
         except ValueError:
             event = None
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             raise ValueError(f"{path} is not a log: line {number} is no event in JSON; {REMEDY}")
-        yield event
+        events.append(event)
+    if not events or events[0]["event"] not in BEGINS:
+        raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
+    return events
 
 
 def runs_of(events: Sequence[Event]) -> list[list[Event]]:

@@ -13,6 +13,7 @@ from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import refusing
 from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.run.report.messages import Event
+from nnmpi.user_files import refusing_others
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,8 +211,8 @@ def read_log(file: File, name: str) -> list[RunLog]:
 
     Of several, which --append has put into one file, each has its number behind its name.
     """
-    path, events = shown(file), events_of(file)
-    try:
+    events = events_of(file)
+    with refusing_others(f"{shown(file)} is not a log of nnmpi", REMEDY):
         parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
         names = numbered(name, len(parts))
         runs = [
@@ -219,14 +220,9 @@ def read_log(file: File, name: str) -> list[RunLog]:
             for one, (start, epochs) in zip(names, parts, strict=True)
             if epochs
         ]
-    except KeyError as error:
-        raise ValueError(f"{path} is not a log: its events lack {error}; {REMEDY}") from None
-    except (OverflowError, TypeError, ValueError) as error:
-        wrong = f"its events have no numbers where numbers are drawn ({shown(error)})"
-        raise ValueError(f"{path} is not a log: {wrong}; {REMEDY}") from None
     if not runs:
         last = events[-1]["event"]
-        raise ValueError(f"log {path} has no epoch yet: its last event is {last!r:.20}")
+        raise ValueError(f"log {shown(file)} has no epoch yet: its last event is {last!r:.20}")
     return runs
 
 

@@ -43,7 +43,7 @@ class Report:
     JSON object a line, as the file `log` does. `quiet` leaves only the result. A rank that was
     `launched` draws the bar on the terminal of its launcher. After an error of one of the two
     outputs only the other is written. An error of the log is raised at the end of the run, which
-    can still save its model. One that `keeps` events has all of them in `kept`.
+    can still save its model. Where `kept` is a list, it gets all events.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class Report:
         as_json: bool = False,
         appends: bool = False,
         mark: LogMark | None = None,
-        keeps: bool = False,
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
         self.quiet, self.as_json = quiet, as_json
@@ -68,7 +67,7 @@ class Report:
         self._last_line = time.monotonic()
         self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
         self._log = opened_log(log, appends, mark) if log else None
-        self.kept: list[Event] | None = [] if keeps else None
+        self.kept: list[Event] | None = None
         self._lost: LostOutputError | None = None  # the log
 
     def __enter__(self) -> "Report":
@@ -181,9 +180,8 @@ def open_report(
     def opened() -> Report:
         if given or comm.rank:
             return given or NullReport()
-        launched = has_launcher()
-        how = config.json, config.append or appends, mark, bool(config.report and not config.log)
-        return Report(config.log, config.quiet, None, launched, *how)
+        how = config.json, config.append or appends, mark
+        return Report(config.log, config.quiet, None, has_launcher(), *how)
 
     return all_or_none(comm, opened)
 

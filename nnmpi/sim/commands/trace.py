@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi.drawing.svg import svg
-from nnmpi.drawing.timeline import BACKGROUND, Span, Timeline, draw
+from nnmpi.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, draw
 from nnmpi.quoting import shown
-from nnmpi.user_files import content, parsed
+from nnmpi.user_files import content, parsed, refusing_others
 
 HELP = "steps of a real run"
 
 DRAWN_AS = dict.fromkeys(("SEND_F", "SEND_B", "RECV_F", "RECV_B", "exchange"), "communicate")
 """Categories of the file that are kinds of spans under another name; others keep theirs."""
-
-INSIDE = ("wait", "communicate")
-"""Categories of what lies within an operation."""
 
 LONGEST_FILE = 500_000_000  # bytes: a few million events
 LONGEST_KIND = 40  # characters of a category
@@ -66,7 +63,8 @@ class TraceFile(NamedTuple):
         name = shown(path)
         fewer = "trace fewer steps or fewer ranks"
         text = content(path, name, LONGEST_FILE, "name another file", fewer)
-        try:
+        what = f"{name} is not a trace of nnmpi"
+        with refusing_others(what, "name a file of python -m nnmpi.train --trace"):
             found = parsed(json.loads, text.decode())
             events, about = found["traceEvents"], found.get("otherData", {})
             steps = defaultdict[int, list[Span]](list)
@@ -77,11 +75,6 @@ class TraceFile(NamedTuple):
                     span = _event(event, len(events))
                     (background if span.kind == BACKGROUND else steps)[step].append(span)
             simulated = tuple(_simulated(row, len(events)) for row in about.get("simulated", ()))
-        except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise ValueError(
-                f"{name} is not a trace of nnmpi ({type(error).__name__}: {shown(error)}); name a "
-                "file of python -m nnmpi.train --trace"
-            ) from None
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
         of_steps = (*steps.values(), *background.values())
@@ -160,8 +153,8 @@ def _below(end: int, value: Any, what: str) -> int:
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
     """The spans of a rank, one after the other: an operation is cut where it waits."""
-    operations = sorted((e for e in events if e.kind not in INSIDE), key=lambda e: e.start)
-    waits = deque(sorted((e for e in events if e.kind in INSIDE), key=lambda e: e.start))
+    operations = sorted((e for e in events if e.kind not in BETWEEN), key=lambda e: e.start)
+    waits = deque(sorted((e for e in events if e.kind in BETWEEN), key=lambda e: e.start))
     for operation in operations:
         now = operation.start
         while waits and waits[0].start < operation.end:

@@ -90,6 +90,11 @@ def norm_sums(rng: Rng, dtype: Any) -> list[Any]:
     return normal(rng, dtype, (N, P, C), (N, P, C), (N, C), (N, C), (N, C))
 
 
+def norm_relu_sums(rng: Rng, dtype: Any) -> list[Any]:
+    g, x, *sums = norm_sums(rng, dtype)
+    return [g, x, numbers(rng, g.shape, dtype), sums[0], np.zeros_like(g), *sums[1:]]
+
+
 def norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
     (N, P, C), of_channels = shapes(rng), 4
     g, x, *rest = normal(rng, dtype, (N, P, C), (N, P, C), *[(N, C)] * of_channels, (N, P, C))
@@ -234,7 +239,9 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "cross_entropy_gradient_loop": (cross_entropy_gradient, 0, False),
     "moments_loop": (moments, CLOSE, False),
     "normalise_loop": (normalise, 0, False),
+    "normalise_relu_loop": (normalise, 0, False),
     "norm_sums_loop": (norm_sums, CLOSE, False),
+    "norm_relu_sums_loop": (norm_relu_sums, CLOSE, False),
     "norm_gradient_loop": (norm_gradient, 0, False),
     "layer_norm_loop": (layer_norm, CLOSE, False),
     "layer_norm_gradient_loop": (layer_norm_gradient, CLOSE, False),

@@ -35,15 +35,16 @@ def channels_last(*sizes: int) -> Draw:
     return lambda rng: rng.standard_normal((n, h, w, c)).transpose(0, 3, 1, 2)
 
 
-def _of_the_batch(op: Op, x: Any, w: Any, b: Any, eps: float) -> Tensor:
+def _of_the_batch(op: Op, x: Any, w: Any, b: Any, eps: float, relu: bool = False) -> Tensor:
     """Batch normalisation in training, with the statistics of x."""
     n, mean, m2 = norm.moments(x.data if isinstance(x, Tensor) else x)
-    return apply(op, x, w, b, mean=mean, var=m2 / n, n=n, eps=eps)
+    return apply(op, x, w, b, mean=mean, var=m2 / n, n=n, eps=eps, relu=relu)
 
 
 def _norms() -> dict[str, Case]:
-    def train(t: Any, x: Any, w: Any, b: Any, eps: float) -> Any:
-        return t.nn.functional.batch_norm(x, None, None, w, b, training=True, eps=eps)
+    def train(t: Any, x: Any, w: Any, b: Any, eps: float, relu: bool = False) -> Any:
+        y = t.nn.functional.batch_norm(x, None, None, w, b, training=True, eps=eps)
+        return t.relu(y) if relu else y
 
     def evaluate(t: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, n: int, eps: float) -> Any:
         mean, var = t.as_tensor(mean), t.as_tensor(var)
@@ -71,6 +72,9 @@ def _norms() -> dict[str, Case]:
     ):
         cases[f"batch_norm of the batch, {name}{affine}"] = Case(
             norm.batch_norm, (x, w, b), train, {"eps": EPS}, _of_the_batch
+        )
+        cases[f"batch_norm and ReLU, {name}{affine}"] = Case(
+            norm.batch_norm, (x, w, b), train, {"eps": EPS, "relu": True}, _of_the_batch
         )
         cases[f"batch_norm of known statistics, {name}{affine}"] = Case(
             norm.batch_norm, (x, w, b), evaluate, {**known, "eps": EPS}

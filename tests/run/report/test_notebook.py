@@ -55,7 +55,7 @@ def test_a_mesh_shows_every_rank_once() -> None:
     assert shown[0] == "pp 2 x dp 3 x tp 4"
     assert [int(text) for text in shown if text.isdecimal()] == [*range(24)]
     assert words(Mesh({"dp": 1, "tp": 1}))[0] == "one rank"
-    assert words(Mesh({"dp": 100, "tp": 2}))[-1] == "64 of 200 ranks"
+    assert words(Mesh({"dp": 100, "tp": 2}))[0] == "dp 100 x tp 2, 64 of 200 ranks"
 
 
 def test_a_graph_and_an_arrangement() -> None:

@@ -1,6 +1,5 @@
 """The page of runs: what is in it, and what a browser makes of it."""
 
-import gzip
 import io
 import json
 import threading
@@ -18,9 +17,9 @@ from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer, train
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.commands import report
+from nnmpi.commands import report, watch
 from nnmpi.commands.watch import Watched
-from nnmpi.run.page.sources import GrowingFile, as_values, logs_of
+from nnmpi.run.page.sources import as_values, logs_of, read
 from nnmpi.run.report import Event, Report
 from nnmpi.sim.commands.trace import TraceFile
 
@@ -56,10 +55,7 @@ def written(folder: Path, *files: Path) -> Path:
 
 
 def values(*files: Path) -> dict[str, Any]:
-    sources = [GrowingFile(file) for file in files]
-    for source in sources:
-        assert source.read()
-    return as_values(logs_of(sources))
+    return as_values(logs_of({str(file): read(file) for file in files}))
 
 
 def events_of(log: Path) -> list[Event]:
@@ -322,10 +318,9 @@ def watched(*files: Path) -> Iterator[str]:
             thread.join()
 
 
-def asked(url: str, **headers: str) -> tuple[int, Any]:
+def asked(url: str, **headers: str) -> Any:
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
-        body = answer.read()
-        return answer.status, json.loads(gzip.decompress(body)) if body else None
+        return json.loads(answer.read())
 
 
 def test_a_log_is_followed_from_before_it_is_there(
@@ -333,19 +328,29 @@ def test_a_log_is_followed_from_before_it_is_there(
 ) -> None:
     log, lines = tmp_path / "later.jsonl", files[0].read_text().splitlines(keepends=True)
     with watched(log, files[1]) as url:
-        assert asked(f"{url}data?-1")[1]["runs"] == []
+        assert asked(f"{url}data?-1")["runs"] == []
+        log.write_text("")
+        assert "problem" not in asked(f"{url}data?-1")
         log.write_text(lines[0] + lines[1][:20])
-        status, found = asked(f"{url}data?0")
-        assert (status, found["runs"][0]["state"]) == (200, "running")
-        assert asked(f"{url}data?{found['version']}") == (204, None)
+        found = asked(f"{url}data?0")
+        assert found["runs"][0]["state"] == "running"
+        assert asked(f"{url}data?{found['version']}") == {}
         with log.open("a") as file:
             file.write(lines[1][20:] + lines[2])
-        found = asked(f"{url}data?{found['version']}")[1]
+        found = asked(f"{url}data?{found['version']}")
         assert found["runs"][0]["epochs"]["epoch"] == [1, 2]
         log.write_text(lines[0])
-        assert asked(f"{url}data?x")[1]["runs"][0]["epochs"] == {}
+        assert asked(f"{url}data?x")["runs"][0]["epochs"] == {}
         log.write_text("something else\n")
-        assert "is not a log" in asked(f"{url}data?x")[1]["problem"]
+        assert "is not a log" in asked(f"{url}data?x")["problem"]
+
+
+def test_a_port_that_cannot_be_had_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watched(0, []) as other:
+        for port in (other.server_port, 1 << 16, -1):
+            assert watch.main(["run.jsonl", "--port", str(port)]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"nnmpi.watch: port {port}: ")
 
 
 def test_only_this_host_is_answered(files: tuple[Path, Path]) -> None:

@@ -246,15 +246,31 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "suffix": ([START, *epochs()], {"out": "p.doc"}, ("cannot write p.doc", ".png, .svg or .pdf")),
     "no suffix": ([START, *epochs()], {"out": "p"}, ("cannot write p: ", ".png")),
     "x": ([START, *epochs()], {"x": "time"}, ("x 'time' is not one of epochs, steps, seconds",)),
-    "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log", "lack 'model'")),
-    "no loss": ([START, *epochs(), {"event": "epoch"}], {}, ("log is not a log: its events lack",)),
-    "no numbers": ([START, *epochs(loss="low")], {}, ("log is not a log: ", "'low'")),
+    "no model": (
+        [{"event": "start"}, *epochs()],
+        {},
+        ("log is not a log of nnmpi: KeyError('model')",),
+    ),
+    "no loss": (
+        [START, *epochs(), {"event": "epoch"}],
+        {},
+        ("log is not a log of nnmpi: KeyError('epoch')",),
+    ),
+    "no numbers": (
+        [START, *epochs(loss="low")],
+        {},
+        ("log is not a log of nnmpi: ValueError(", "'low'"),
+    ),
     "a number beyond floats": (
         [START, *epochs(loss=10**400)],
         {},
-        ("log is not a log: its events have no numbers where numbers are drawn",),
+        ("log is not a log of nnmpi: OverflowError(",),
     ),
-    "a list": ([START, *epochs(loss=[1, 2])], {}, ("log is not a log: ", "no numbers where")),
+    "a list": (
+        [START, *epochs(loss=[1, 2])],
+        {},
+        ("log is not a log of nnmpi: ValueError(", "sequence"),
+    ),
     "an older log": (
         [START, *({k: v for k, v in e.items() if k != "seconds"} for e in epochs())],
         {"x": "seconds"},

@@ -1,0 +1,174 @@
+"""Steps of which the host reads the outcome one step late, beside steps that wait for it."""
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import strictarray
+from helpers.device import DEVICE, IS_GPU
+
+import nnmpi
+from nnmpi import backend, nn
+from nnmpi.comm import comm_self
+from nnmpi.optim import loss_scale
+from nnmpi.run.report import NullReport
+
+EPOCHS, STEPS = 3, 6  # of an epoch
+
+
+@pytest.fixture(autouse=True)
+def _on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "get", lambda device: DEVICE)
+
+
+class Losses(NullReport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[int, float]] = []
+
+    def progress(self, step: int, total: int, loss: float, rates: Any) -> None:
+        self.found.append((step, loss))
+
+
+class Reader:
+    """A callback that may read all after each step, so that all waits for it."""
+
+    def __init__(self) -> None:
+        self.scales: list[float] = []
+
+    def on_step(self, trainer: Any, event: Any) -> None:
+        self.scales.append(event.get("loss_scale", 1.0))
+
+
+class Run(NamedTuple):
+    losses: list[tuple[int, float]]
+    skipped: int
+    state: dict[str, np.ndarray]  # of the model and of the optimizer
+    waits: list[str]
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((STEPS * 8, 2, 6, 6)).astype("float32"), np.arange(STEPS * 8) % 4
+
+
+def model() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(48, 5), nn.Dropout(0.2), nn.Linear(5, 4)),
+    )
+
+
+def run(*callbacks: object, **options: Any) -> Run:
+    given: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 8, "lr": 0.01, **options}
+    losses = Losses()
+    with strictarray.counting() as waits:
+        trainer = nnmpi.Trainer(
+            nnmpi.Config(**given), model, (*data(), *data()), comm_self(), callbacks=callbacks
+        )
+        done = trainer.fit(losses)
+    state = {**trainer.model.state_dict(), **trainer.optimizer_state_dict()}
+    return Run(losses.found, done["skipped_steps"], state, waits.names)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_late_outcome_changes_no_bit(
+    dtype: str, optimizer: str, clip_norm: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in float16 either, where the scale is often too large, and steps are skipped."""
+    monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 2)
+    scale = loss_scale.LossScale(2.0**18, is_dynamic=True)
+    if dtype == "float16":
+        monkeypatch.setattr(loss_scale.LossScale, "of", lambda dtype: scale)
+    given = {"dtype": dtype, "optimizer": optimizer, "clip_norm": clip_norm}
+    late, now = run(**given), run(reader := Reader(), **given)
+    assert late.losses == now.losses
+    assert late.skipped == now.skipped
+    assert late.state.keys() == now.state.keys()
+    for name, values in late.state.items():
+        assert values.tobytes() == now.state[name].tobytes(), name
+    if dtype == "float16":
+        assert now.skipped > 3
+        assert any(b > a for a, b in zip(reader.scales, reader.scales[1:], strict=False))
+
+
+@pytest.mark.skipif(IS_GPU, reason="only the stand-in counts")
+def test_the_host_waits_where_something_reads(tmp_path: Path) -> None:
+    """After the first step, for the rate; every second one, and the last one of each epoch."""
+    late, now = run(), run(Reader())
+    read = {1, *range(STEPS, EPOCHS * STEPS + 1, STEPS)}
+    evaluated = len(now.waits) - EPOCHS * STEPS
+    assert len(late.waits) == evaluated + len(read)
+    saved = run(checkpoint_dir=str(tmp_path), save_every="2")
+    also = len({*read, *range(2, EPOCHS * STEPS + 1, 2)})
+    assert saved.losses == late.losses
+    assert sum(name == "get" for name in saved.waits) >= evaluated + also
+
+
+def test_a_checkpoint_has_the_step_that_was_made_last(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"checkpoint_dir": str(tmp_path), "save_every": "5", "keep": 9}
+    whole = run(**given)
+    for folder in tmp_path.glob("step-*[!5]"):
+        shutil.rmtree(folder)
+    resumed = run(resume=True, **given)
+    assert resumed.losses == whole.losses[15:]
+    for name, values in resumed.state.items():
+        assert values.tobytes() == whole.state[name].tobytes(), name
+
+
+def test_a_run_may_end_within_an_epoch() -> None:
+    assert run(steps=4).losses == run(Reader(), steps=4).losses
+
+
+class Stopper(NullReport):
+    """Asks for the end when it hears of a step, as a signal does."""
+
+    trainer: nnmpi.Trainer
+
+    def progress(self, step: int, *_: Any) -> None:
+        if step == 3:
+            self.trainer.stop()
+
+
+def test_a_run_that_is_stopped_knows_the_steps_that_it_has_made() -> None:
+    report = Stopper()
+    trainer = nnmpi.Trainer(
+        nnmpi.Config(epochs=2, batch_size=8), model, (*data(), *data()), comm_self()
+    )
+    report.trainer = trainer
+    done = trainer.fit(report)
+    assert {
+        int(n) for path, n in trainer.optimizer_state_dict().items() if path.endswith("step")
+    } == {done["steps"]}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+    with pytest.raises(ArithmeticError, match="the loss became"):
+        run(lr=1e38, optimizer="sgd")
+
+
+class Failing(nn.Module):
+    """Fails in its third step."""
+
+    def __init__(self) -> None:
+        self.model, self.calls = model(), 0
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.calls += isinstance(x.data, DEVICE.xp.ndarray)
+            if self.calls == 3:
+                raise RuntimeError("no third step")
+        return self.model(x)
+
+
+def test_a_model_is_saved_when_the_step_behind_a_late_one_fails(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    config = nnmpi.Config(epochs=1, batch_size=8, save=str(path))
+    trainer = nnmpi.Trainer(config, Failing, (*data(), *data()), comm_self())
+    with pytest.raises(RuntimeError, match="no third step"):
+        trainer.fit(NullReport())
+    assert path.exists()
