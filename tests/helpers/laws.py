@@ -126,10 +126,10 @@ class Row(NamedTuple):
 
 TABLE = {
     "comm": Row(
-        *(OF_COMM, (1, 3, 4, 5)),
-        threads_all=(2, 8),
-        mpi=(1, 2, 3),
-        mpi_all=(4, 8),
+        *(OF_COMM, (1, 4, 5)),
+        threads_all=(2, 3, 8),
+        mpi=(1, 3),
+        mpi_all=(2, 4, 8),
         mpich=(3,),
         quick=(2,),
     ),

@@ -16,7 +16,7 @@ ROWS = [
         id=row.name,
     )
     for family in FAMILIES
-    for row, is_of_sample in resumed_rows(family)
+    for row, is_of_sample in resumed_rows(family, 1)
 ]
 
 

@@ -11,7 +11,7 @@ from nnmpi.comm import thread_ranks as threads
 ROWS = [
     pytest.param(row, 1 + k % 9, marks=() if is_of_sample else pytest.mark.long, id=row.name)
     for family in FAMILIES
-    for k, (row, is_of_sample) in enumerate(resumed_rows(family))
+    for k, (row, is_of_sample) in enumerate(resumed_rows(family, 0))
 ]
 
 

@@ -613,12 +613,13 @@ def arranged_rows() -> Iterator[tuple[Row, bool]]:
     return with_all_words(found, [{*row.name.split()} for row in found], some)
 
 
-def resumed_rows(family: str) -> Iterator[tuple[Row, bool]]:
-    """The rows that are resumed from a checkpoint, or lose a rank, with what they run as `case`,
-    and whether a row is without --all: of each family one in ninety."""
+def resumed_rows(family: str, turn: int) -> Iterator[tuple[Row, bool]]:
+    """The rows that are resumed from a checkpoint (turn 0), or lose a rank (turn 1), with what they
+    run as `case`, and whether a row is without --all: one in 180 of every second family."""
+    is_turn = [*FAMILIES].index(family) % 2 == turn
     found = [_with_case(row) for row in rows(family)]
     for k, row in enumerate(row for row in found if row.case is not None):
-        yield row, k % 180 == 17 % len(family)
+        yield row, is_turn and k % 180 == 17 % len(family)
 
 
 def with_all_words(
@@ -654,11 +655,11 @@ def of_device(family: str) -> list[Row]:
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
     """All rows, and whether a row is one of those that run without --all: some of a third, for 4
     ranks at most."""
-    found, n = of_device(family), 0
-    for k, row in enumerate(found):
-        is_of_third = (third(k) == 2 or len(found) < 10) and row.ranks <= 4
-        yield row, is_of_third and n % (16 if len(found) < MANY else 32) == 0
-        n += is_of_third
+    found = of_device(family)
+    third_of = [k for k in range(len(found)) if third(k) == 2 or len(found) < 10]
+    small = [k for k in third_of if found[k].ranks <= 4]
+    some = {*(small[1::16] if len(found) < MANY else small[3::32])}
+    yield from ((row, k in some) for k, row in enumerate(found))
 
 
 def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
