@@ -25,7 +25,7 @@ class Footprint:
     def __init__(self) -> None:
         self.sent: Traffic | None = None
         self._before: Traffic = {}
-        self._epoch = -1  # of the last step
+        self._epoch: int | None = None  # of the last step
         with suppress(OSError):
             (PROCESS / "clear_refs").write_text("5")  # the peak is what is resident now
         self._resident = memory("VmRSS")
