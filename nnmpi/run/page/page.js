@@ -105,9 +105,10 @@ function chart(panel, box) {
   const log = panel.log && isLog && panel.drawn.every((one) => one.points[1].every((y) => y === null || y > 0));
   const text = (y) => (panel.title === "accuracy" && typeof y === "number" ? `${+(100 * y).toPrecision(4)}%` : format(y));
   const joined = (found) => uPlot.join(found.map((one) => one.points));
+  const range = (u, min, max) => (min || max ? uPlot.rangeNum(min, max, 0.1, true) : [0, 1]); // zeros alone too
   const made = new uPlot({
     width: box.clientWidth, height: 216, cursor: { sync: { key: "curves" }, points: { size: 7 }, y: false },
-    scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+    scales: { x: { time: false }, y: log ? { distr: 3 } : { range } },
     axes: [{ ...lines(), space: 60, size: 34 }, { ...lines(), size: 58, values: (u, all) => all.map((y) => (y === null ? "" : text(y))) }],
     series: [{ label: axis === "epochs" ? "epoch" : axis, value: (u, x) => format(x) },
       ...panel.drawn.map((one) => ({ ...one, points: { show: one.isShort, size: 6 }, value: (u, y) => text(y) }))],
