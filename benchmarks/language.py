@@ -4,8 +4,8 @@
               subjects and ratios are those of benchmarks/training.py
     memory    of causal attention, forward and back, at 1,024 to 8,192 positions
     generation  tokens a second with a cache of keys and values, beside PyTorch (T), on one core
-    weak      two ranks by dp, tp and tp with sequence parallelism over one rank, with twice the
-              samples, and two ranks that train one model each (apart)
+    weak      two ranks by dp, tp, tp with sequence parallelism and pp over one rank, in float32 and
+              in bfloat16, with twice the samples, and two ranks that train one model each (apart)
     context   one sequence of 4,096 positions, cut over two ranks by --cp, over one rank
 
 Every rank has one BLAS thread, one rank alone too. Ranks sleep between their turns. What is

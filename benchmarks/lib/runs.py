@@ -125,6 +125,7 @@ class Case(NamedTuple):
     recompute: bool = False
     allreduce: str = "ring"
     bucket_mb: float | None = None
+    dtype: str = "float32"
     apart: bool = False
     small: bool = False
 
@@ -171,6 +172,7 @@ class Case(NamedTuple):
             recompute=self.recompute,
             allreduce=self.allreduce,
             bucket_mb=self.bucket_mb,
+            dtype=self.dtype,
             optimizer="sgd" if self.benchmark == "pipeline" else "adam",
             momentum=0.0,
             lr=1e-6,

@@ -24,10 +24,10 @@ def test_layouts_are_timed_beside_one_rank(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())
     layouts = [row["layout"] for row in rows if row["section"] == "weak"]
-    assert layouts == 2 * ["1 rank", "dp 2", "tp 2", "tp 2, sequence parallel", "apart"]
+    assert layouts == 4 * ["1 rank", "dp 2", "tp 2", "tp 2, sequence parallel", "pp 2", "apart"]
     assert [row["layout"] for row in rows if row["section"] == "context"] == ["1 rank", "cp 2"]
     samples = [row["batch_size"] for row in rows if row["section"] == "weak"]
-    assert samples == 2 * [4, 8, 8, 8, 8]
+    assert samples == 4 * [4, 8, 8, 8, 8, 8]
     assert all(row["tokens_per_second"] > 0 for row in rows if row["section"] != "memory")
     assert [row["case"] for row in rows if row["section"] == "memory"] == ["T = 1024", "T = 2048"]
 

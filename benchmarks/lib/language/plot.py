@@ -11,8 +11,8 @@ from lib.timing import Row
 def _weak(axes: Any, rows: Sequence[Row]) -> None:
     places = range(len(rows))
     axes.bar(places, [row["ratio"] for row in rows], panels.WIDTH, color=panels.BLUE)
-    names = [f"{row['case']}\n{row['layout']}".replace(", ", ",\n") for row in rows]
-    axes.set_xticks(places, names, size=9)
+    names = [f"{row['case']}, {row['dtype']}\n{row['layout']}" for row in rows]
+    axes.set_xticks(places, names, size=9, rotation=90)
     panels.title(axes, "samples a second over one rank")
 
 

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import training
 
@@ -25,6 +26,7 @@ WEAK_LAYOUTS: dict[str, dict[str, object]] = {
     "dp 2": {"dp": 2},
     "tp 2": {"tp": 2},
     "tp 2, sequence parallel": {"tp": 2, "sequence_parallel": True},
+    "pp 2": {"pp": 2, "micro_batches": 4},
     "apart": {"apart": True},
 }
 CONTEXT_GOAL = 1.7
@@ -86,10 +88,10 @@ def generation(b: Bench) -> list[Row]:
 
 
 def weak(b: Bench) -> list[Row]:
-    """Samples a second of two ranks over one rank's, with twice the samples."""
+    """Samples a second of two ranks over one rank's of the same type, with twice the samples."""
     rows = []
-    for model in ("gpt-128", "gpt-384"):
-        one = _case(b, model)
+    for model, dtype in product(("gpt-128", "gpt-384"), ("float32", "bfloat16")):
+        one = _case(b, model)._replace(dtype=dtype)
         layouts = {
             name: one._replace(**{"batch": (1 + ("apart" not in how)) * one.batch, **how})
             for name, how in WEAK_LAYOUTS.items()
@@ -141,6 +143,7 @@ def _row(
         "case": case.model,
         "model": case.built.text,
         "layout": name,
+        "dtype": case.dtype,
         "ranks": case.ranks,
         "batch_size": samples,
         "seconds": seconds,

@@ -42,7 +42,10 @@ def _scaling(rows: Sequence[Row]) -> str:
         *(*RATIO, GOAL),
     ]
     return tables.table(
-        "over one rank", columns, rows, lambda row: f"{row['model']}: {row['layout']}"
+        "over one rank",
+        columns,
+        rows,
+        lambda row: f"{row['model']}, {row['dtype']}: {row['layout']}",
     )
 
 
