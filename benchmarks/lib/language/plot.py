@@ -10,10 +10,12 @@ from lib.timing import Row
 
 def _weak(axes: Any, rows: Sequence[Row]) -> None:
     places = range(len(rows))
-    axes.bar(places, [row["ratio"] for row in rows], panels.WIDTH, color=panels.BLUE)
-    names = [f"{row['case']}, {row['dtype']}\n{row['layout']}" for row in rows]
-    axes.set_xticks(places, names, size=9, rotation=90)
-    panels.title(axes, "samples a second over one rank")
+    bars = axes.barh(places, [row["ratio"] for row in rows], panels.WIDTH, color=panels.BLUE)
+    axes.bar_label(bars, fmt=" %.2f", size=9)
+    names = [f"{row['case']}, {row['dtype']}: {row['layout']}" for row in rows]
+    axes.set_yticks(places, names, size=8)
+    axes.invert_yaxis()
+    panels.title(axes, "times one rank")
 
 
 PANELS = [Panel("weak", lambda row: "ratio" in row, _weak)]

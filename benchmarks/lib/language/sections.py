@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
 
 import training
 
@@ -90,20 +89,26 @@ def generation(b: Bench) -> list[Row]:
 def weak(b: Bench) -> list[Row]:
     """Samples a second of two ranks over one rank's of the same type, with twice the samples."""
     rows = []
-    for model, dtype in product(("gpt-128", "gpt-384"), ("float32", "bfloat16")):
-        one = _case(b, model)._replace(dtype=dtype)
+    for model in ("gpt-128", "gpt-384"):
+        one = _case(b, model)
         layouts = {
             name: one._replace(**{"batch": (1 + ("apart" not in how)) * one.batch, **how})
-            for name, how in WEAK_LAYOUTS.items()
+            for name, how in {"1 rank": {"batch": one.batch}, **WEAK_LAYOUTS}.items()
         }
-        rows += _over(b, "weak", one, layouts, lambda case: case.batch * (1 + case.apart))
+        types = [
+            {name: case._replace(dtype=dtype) for name, case in layouts.items()}
+            for dtype in ("float32", "bfloat16")
+        ]
+        rows += _over(b, "weak", types, lambda case: case.batch * (1 + case.apart))
     return rows
 
 
 def context(b: Bench) -> list[Row]:
     """A step on one long sequence, cut over two ranks, over that of one rank."""
     one = _case(b, "long")
-    rows = _over(b, "context", one, {"cp 2": one._replace(cp=2)}, lambda case: case.batch)
+    rows = _over(
+        b, "context", [{"1 rank": one, "cp 2": one._replace(cp=2)}], lambda case: case.batch
+    )
     rows[-1]["goal"] = CONTEXT_GOAL
     return rows
 
@@ -113,16 +118,18 @@ def _case(b: Bench, model: str) -> Case:
 
 
 def _over(
-    b: Bench, section: str, one: Case, layouts: dict[str, Case], samples: Callable[[Case], int]
+    b: Bench, section: str, tables: Sequence[dict[str, Case]], samples: Callable[[Case], int]
 ) -> list[Row]:
-    """One rank, and the speed of layouts over it: samples a second."""
-    times = b.time([one, *layouts.values()])
+    """The speed of layouts over the first of their table, one rank: samples a second."""
+    times = b.time([case for table in tables for case in table.values()])
     rows = []
-    for name, case in {"1 rank": one, **layouts}.items():
-        rows.append(_row(b, section, name, case, times[case], samples(case)))
-        if case != one:
-            each = partial(_each, times=times, samples=samples)
-            rows[-1] |= ratio_of(ratio(each(one), each(case)), "1 rank")
+    for table in tables:
+        one = next(iter(table.values()))
+        for name, case in table.items():
+            rows.append(_row(b, section, name, case, times[case], samples(case)))
+            if case != one:
+                each = partial(_each, times=times, samples=samples)
+                rows[-1] |= ratio_of(ratio(each(one), each(case)), "1 rank")
     return rows
 
 
