@@ -22,7 +22,7 @@ from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
-from nnmpi.mesh import AXES, REPLICAS
+from nnmpi.mesh import AXES, REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import MEASURED, Arrangement, StrategyKind, users_of
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -67,9 +67,11 @@ def arrange(
     division = division or divide(graph, units(graph), (), 1)
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
-    places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
-    rank_models = {at: _rank_model(config, graph, sharding, division, *at) for at in places}
-    lengths = {at: held.length for at, held in rank_models.items()}
+    kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
+    for at, kind in kinds.items():
+        if kind not in models:
+            models[kind] = _rank_model(config, graph, sharding, division, *at)
+    lengths = {at: models[kind].length for at, kind in kinds.items()}
     tied, measured = division.tied(graph), measured or {}
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
@@ -78,11 +80,10 @@ def arrange(
     moves = progress(config, cluster, mesh)
     found = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
-        *(rank_models, store, name, moves, measured),
+        *({at: models[kind] for at, kind in kinds.items()}, store, name, moves, measured),
     )
-    return replace(
-        found, rank_models={at: _bucketed(found, held) for at, held in rank_models.items()}
-    )
+    bucketed = {kind: _bucketed(found, held) for kind, held in models.items()}
+    return replace(found, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
@@ -115,6 +116,17 @@ STRATEGY_KINDS = (
 def strategy_of(config: Config) -> StrategyKind:
     """The first one that a config asks for."""
     return next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
+
+
+def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
+    """What differs in what ranks have, by their coordinates along pp and tp: their stages, how wide
+    their parts are, and branches."""
+    bounds = {cut.bounds for cut in sharding.variables.values()}
+    owns = bool(sharding.branches.variables)
+    return {
+        (pp, tp): (pp, tp if owns else 0, *(b[tp + 1] - b[tp] for b in bounds))
+        for pp, tp in product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
+    }
 
 
 def _rank_model(

@@ -10,6 +10,7 @@ Ranks that differ along dp and cp only have the same part of the model.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,7 +135,7 @@ class Arrangement:
         """The type in which partial sums of gradients and activations travel, if not in theirs."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
-    @property
+    @cached_property
     def stages(self) -> list[range]:
         """The nodes of each stage."""
         return [stage.nodes for stage in self.division.stages]

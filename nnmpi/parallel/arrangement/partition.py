@@ -11,11 +11,12 @@ layer 3, stage 2 with layer 7. A cut by hand may part layers that would run as o
 """
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from nnmpi.nn.fusion import fused
 from nnmpi.nn.graph import Graph
@@ -148,49 +149,69 @@ def split_points(
     """
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
-    none = _sums(costs.trained) == 0
-    time = np.where(none, np.inf, _sums(costs.seconds) + border[:, None] + border)
-    best = _least_largest([time] * stages)
-    limit = (1 + NOISE) * _largest([time] * stages, best)
+    starts, ends = _spans(costs, border, stages)
+    seconds = _sums(costs.seconds, starts, ends) + border[starts] + border[ends]
+    none = (starts >= ends) | (_sums(costs.trained, starts, ends) == 0)
+    time = np.where(none, np.inf, seconds)
+    best, _ = _least_largest(repeat(time, stages))
     for longest in np.unique(border):
-        at = np.flatnonzero(border <= longest)  # where stages may begin; both ends are
-        near = np.where(time <= limit, time, np.inf)[np.ix_(at, at)]
-        if np.isfinite(_largest([near] * stages, _least_largest([near] * stages))):
+        short = (border[starts] <= longest) & (border[ends] <= longest)
+        near = np.where(short & (time <= (1 + NOISE) * best), time, np.inf)
+        if np.isfinite(_least_largest(repeat(near, stages))[0]):
             break
-    fixed, kept = (_sums(nbytes)[np.ix_(at, at)] for nbytes in (costs.fixed, costs.kept))
-    room = [np.where(np.isfinite(near), fixed + n * kept, np.inf) for n in live or [1] * stages]
-    most = _largest(room, _least_largest(room))
-    found = _least_largest([np.where(held <= most, near, np.inf) for held in room])
-    return tuple(int(at[k]) for k in found)
+    fixed, kept = (_sums(nbytes, starts, ends) for nbytes in (costs.fixed, costs.kept))
+
+    def room() -> Iterator[np.ndarray]:
+        return (np.where(np.isfinite(near), fixed + n * kept, np.inf) for n in live or [1] * stages)
+
+    most, _ = _least_largest(room())
+    return _least_largest(np.where(held <= most, near, np.inf) for held in room())[1]
 
 
-def _sums(values: Sequence[float]) -> np.ndarray:
-    """sums[a, b]: over the units a to b - 1; infinite unless a < b."""
+def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
+    """starts[b, k] and ends[b, k] of spans of units that may be a stage: those that end before unit
+    b, as many in each row. Where there are fewer, the first ones begin with unit 0, too.
+
+    The best cut is no slower than one into stages with as many trained units, so no span takes more
+    than the slowest stage of that.
+    """
+    n, trained = len(costs.trained), np.flatnonzero(costs.trained)
+    cut = np.array([0, *trained[len(trained) * np.arange(1, stages) // stages], n])
+    some = _sums(costs.seconds, cut[:-1], cut[1:]) + border[cut[:-1]] + border[cut[1:]]
+    up_to = np.concatenate(([0.0], np.cumsum(costs.seconds)))
+    first = np.searchsorted(up_to, up_to - (1 + 2 * NOISE) * some.max())
+    ends = np.arange(n + 1)[:, None]
+    most = int((ends[:, 0] - first).max())
+    starts = np.maximum(ends - np.arange(most, 0, -1), 0)
+    return starts, np.broadcast_to(ends, starts.shape)
+
+
+def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Over the units of spans."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
-    return np.where(np.tri(len(up_to), dtype=bool), np.inf, up_to - up_to[:, None])
+    found: np.ndarray = up_to[ends] - up_to[starts]
+    return found
 
 
-def _least_largest(costs: Sequence[np.ndarray]) -> SplitPoints:
-    """The cut whose largest costs[s][a, b], of a stage s with units a to b - 1, is least.
+def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
+    """The cut whose largest cost[b, k] of a stage, of its span, is least, and that cost.
 
     best[b] is the least largest cost of so many stages that end before unit b.
     """
-    best = np.where(np.arange(len(costs[0])) == 0, 0.0, np.inf)
-    starts = []
+    best, found = np.zeros(0), list[np.ndarray]()
     for cost in costs:
-        largest = np.maximum(best[:, None], cost)
-        starts.append(largest.argmin(axis=0))
-        best = largest.min(axis=0)
-    found, end = [], len(best) - 1
-    for start in reversed(starts):
-        end = int(start[end])
-        found.append(end)
-    return tuple(found[-2::-1])  # without 0, where the first stage begins
-
-
-def _largest(costs: Sequence[np.ndarray], cut: SplitPoints) -> float:
-    ends = bounds(cut, len(costs[0]) - 1)
-    return max(float(cost[a, b]) for cost, (a, b) in zip(costs, ends, strict=True))
+        n, most = cost.shape
+        if not found:
+            best = np.where(np.arange(n) == 0, 0.0, np.inf)
+        before = sliding_window_view(np.concatenate((np.full(most, np.inf), best)), most)[:n]
+        largest = np.maximum(before, cost)
+        chosen = largest.argmin(axis=1)
+        found.append(np.arange(n) - most + chosen)
+        best = np.take_along_axis(largest, chosen[:, None], 1)[:, 0]
+    ends = [len(best) - 1]
+    for start in reversed(found):
+        ends.append(int(start[ends[-1]]))
+    return float(best[-1]), tuple(ends[-2:0:-1])  # without 0, where the first stage begins
 
 
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:

@@ -12,7 +12,7 @@ go to all experts, a step sends what is said here. It sends less where experts a
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -84,8 +84,12 @@ def _dtype_of_terms(a: Arrangement) -> np.dtype[Any]:
 def _terms(a: Arrangement, rank: int) -> int:
     """How many gradients a rank sums, since ranks have terms: those that it updates."""
     terms = a.model_on(rank).stretches(a.sharding.terms)
-    pairs = product(a.owned_ranges(rank) if terms else (), terms)
-    return sum(max(min(hi, stop) - max(lo, start), 0) for (lo, hi), (start, stop) in pairs)
+    if not terms:
+        return 0
+    ends = np.array(terms)
+    up_to = np.cumsum(np.stack((np.zeros(len(ends)), ends[:, 1] - ends[:, 0]), 1))
+    owned = np.interp([*a.owned_ranges(rank)], ends.ravel(), up_to)  # terms below each end
+    return int((owned[:, 1] - owned[:, 0]).sum())
 
 
 # ---- messages of sharded layers

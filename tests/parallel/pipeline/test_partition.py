@@ -1,5 +1,6 @@
 """Where a model is cut: units, the best cut beside all cuts, and cuts by hand."""
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from typing import Any
@@ -280,6 +281,18 @@ def test_of_cuts_with_equal_memory_the_fastest_is_taken() -> None:
     has_trained, memory = [True, False, True], [1.0, 0.0, 1.0]
     assert split_points(costs_of([0.99, 0.01, 1.0], has_trained, memory), 2) == (2,)
     assert split_points(costs_of([1.0, 0.01, 0.99], has_trained, memory), 2) == (1,)
+
+
+def test_many_units_are_cut_into_many_stages_in_little_memory() -> None:
+    """A number for each pair of units and each stage would be 3 GB."""
+    tracemalloc.start()
+    seconds = [1.0, 2.0, 1.0] * 400
+    cut = split_points(costs_of(seconds), 300, range(300, 0, -1))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(cut) == 299
+    assert max(sum(seconds[a:b]) for a, b in bounds(cut, 1200)) == 6.0
+    assert peak < 20e6
 
 
 def test_too_few_trained_layers_are_refused() -> None:
