@@ -15,8 +15,8 @@ Rules:
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
 
 import numpy as np
 
@@ -207,7 +207,7 @@ class Live:
     __slots__ = ("_digest", "finish", "input", "leaves", "root", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats) -> None:
-        self.input, self.stats, self._digest = x, stats, b""
+        self.input, self.stats, self._digest = x, stats, list[int]()
         self.leaves = needing_gradients(x)
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
@@ -227,8 +227,8 @@ class Live:
             )
 
 
-def _digest(root: Tensor) -> bytes:
-    """A hash of the output of a stage, or of its loss."""
+def _digest(root: Tensor) -> list[int]:
+    """A checksum of the output of a stage, or of its loss: as fast as memory is read, nearly."""
     parts = root.parts if isinstance(root, Joined) else (root,)
     rows = (backend.to_host(t.data).ravel("K").view(np.uint8) for t in parts)  # not copied
-    return b"".join(blake2b(row.data, digest_size=8).digest() for row in rows)
+    return [crc32(row.data) for row in rows]
