@@ -111,6 +111,18 @@ def test_the_table_of_16_bits_with_avx2() -> None:
             wanted += [two(row[f"ratio to {over}"]) for row in narrow]
         assert cells == wanted
     assert {*shown} == {row["case"] for row in found}
+    rows = {(r["case"], r["subject"]): r for r in results("training-autocast-zen3")}
+    text, cases = " ".join(BENCHMARKS.split()), ("W1", "W2", "W4", "gpt-128")
+    slow = {case: rows[case, "autocast"]["cpu_seconds"] for case in cases}
+    w1, w2, w4, gpt = (f"{1e3 * seconds:,.0f}" for seconds in slow.values())
+    assert f"({w1} ms for W1, {w2} for W2, {w4} for W4, {gpt} for gpt-128)" in text
+    over = [slow[case] / rows[case, "T+"]["cpu_seconds"] for case in cases]
+    ratios = [rows[case, "nnmpi bfloat16"]["ratio to autocast"] for case in cases]
+    assert f"autocast takes {min(over):.0f} to {max(over):.0f} times as long" in text
+    assert f"nnmpi in bfloat16 {two(min(ratios))} to {two(max(ratios))} of autocast's" in text
+    for dtype in ("bfloat16", "float16"):
+        ratio = rows["gpt-384", f"nnmpi {dtype}"]["ratio to nnmpi float32"]
+        assert two(ratio) in text.split("gpt-384 takes")[1].split("float16 (")[0]
 
 
 def test_the_summary():
@@ -362,3 +374,33 @@ def test_steps_and_scaling_of_models_of_sequences() -> None:
         cells = scaled[names[case].split(" (")[0]]
         assert cells == [two(ratios[case, layout]) for layout in layouts]
     assert f"**{two(ratios['long', 'cp 2'])}** times as fast" in BENCHMARKS
+    types = {(r["case"], r["dtype"], r["layout"]): r for r in results("language-2-ranks-zen3")}
+    in_types = table(BENCHMARKS, "| | dp 2 | tp 2 | tp 2 and sequence parallel | pp 2 | apart |")
+    layouts = ("dp 2", "tp 2", "tp 2, sequence parallel", "pp 2", "apart")
+    for case in ("gpt-128", "gpt-384"):
+        for dtype in ("float32", "bfloat16"):
+            cells = in_types[f"{names[case].split(' (')[0]}, {dtype}"]
+            assert cells == [two(types[case, dtype, layout]["ratio"]) for layout in layouts]
+
+
+def test_steps_in_less_memory() -> None:
+    head = "of what a step needs | ms a step | ratio | of processors | predicted"
+    shown = PAGES["docs/memory.md"].split(head)[1].split("\n\n")[0].splitlines()[2:]
+    said = [line.strip("| ").split(" | ") for line in shown]
+    names = {"gpt": "gpt:4x4x128, 32", "gpt large": "gpt:4x4x128, 256"}
+    names |= {"cifar-cnn": "cifar-cnn, 1,024", "mnist-cnn": "mnist-cnn, 4,096"}
+    rows = {(r["case"], round(r["memory_bytes"])): r for r in results("beyond-memory-zen3")}
+    found = []
+    for case, name in names.items():
+        of_case = (row for (of, _), row in rows.items() if of == case)
+        for row in sorted(of_case, key=lambda r: -r["memory_bytes"]):
+            memory, grown = (f"{row[key] / 1e6:,.0f} MB" for key in ("memory_bytes", "grown_bytes"))
+            cells = [memory, "all", f"{row['seconds'] * 1e3:,.0f}", "1", "1", "1", grown]
+            if "predicted_ratio" in row:
+                ratio, low, high = (two(row[key]) for key in ("ratio", "ratio_low", "ratio_high"))
+                share = two(row["memory_bytes"] / row["needed_bytes"])
+                share += ", the least" * (case not in ("gpt", "gpt large"))
+                of = f"{ratio} ({low} to {high})"
+                cells[1:6] = share, cells[2], of, two(row["cpu_ratio"]), two(row["predicted_ratio"])
+            found.append([name, *cells] if cells[1] == "all" else cells)
+    assert said == found
