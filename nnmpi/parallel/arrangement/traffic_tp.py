@@ -88,8 +88,9 @@ def _terms(a: Arrangement, rank: int) -> int:
         return 0
     ends = np.array(terms)
     up_to = np.cumsum(np.stack((np.zeros(len(ends)), ends[:, 1] - ends[:, 0]), 1))
-    owned = np.interp([*a.owned_ranges(rank)], ends.ravel(), up_to)  # terms below each end
-    return int((owned[:, 1] - owned[:, 0]).sum())
+    owned = np.reshape([*a.owned_ranges(rank)], (-1, 2))
+    below = np.interp(owned, ends.ravel(), up_to)  # how many terms are in front of each end
+    return int((below[:, 1] - below[:, 0]).sum())
 
 
 # ---- messages of sharded layers
