@@ -210,6 +210,17 @@ KERNEL norm_gradient(const T *g, const T *x, const float *mean, const float *a, 
     }
 }
 
+/* The same of BatchNorm, from the sums (2, C) over `numbers` of g and of g (x - mean). */
+KERNEL batch_norm_gradient(const T *g, const T *x, const float *mean, const float *sums,
+                           const float *scale, const float *r, T *dx, unsigned n, unsigned C,
+                           float numbers) {
+    EACH(i, n) {
+        unsigned c = i % C;
+        float e = sums[c] * scale[c] / numbers, b = sums[C + c] * r[c] * scale[c] / numbers * r[c];
+        dx[i] = ROUND(LOAD(g[i]) * scale[c] - (LOAD(x[i]) - mean[c]) * b - e);
+    }
+}
+
 /* ---- numbers of channels: of BatchNorm */
 
 /* m2: the squares of `numbers` about their mean */
@@ -219,15 +230,6 @@ KERNEL channel_scales(const float *m2, const T *w, float *r, float *scale, unsig
         float s = 1.0f / sqrtf(m2[i] / numbers + eps);
         r[i] = s;
         scale[i] = w ? s * LOAD(w[i]) : s;
-    }
-}
-
-/* sums (2, C) over n numbers each, of g and of g (x - mean) */
-KERNEL gradient_scales(const float *sums, const float *scale, const float *r, float *b, float *e,
-                       unsigned C, float n) {
-    EACH(i, C) {
-        e[i] = sums[i] * scale[i] / n;
-        b[i] = sums[C + i] * r[i] * scale[i] / n * r[i];
     }
 }
 

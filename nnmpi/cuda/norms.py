@@ -157,11 +157,6 @@ def channel_scales_loop(
     return _of_channels("channel_scales", (m2, r, scale), w, args)
 
 
-def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Array, e: Array) -> Any:
-    args = (sums, scale, r, b, e, *counts(r.size), np.float32(n))
-    return _of_channels("gradient_scales", (sums, scale, r, b, e), None, args)
-
-
 def track_loop(
     mean: Array, var: Array, batches: Array, now: Array, m2: Array, n: int, share: Any
 ) -> Any:
@@ -206,6 +201,17 @@ def norm_gradient_loop(
     return _by_column("norm_gradient", x, (g, x, dx), (mean, a, b, e), args)
 
 
+def batch_norm_gradient_loop(
+    g: Array, x: Array, mean: Array, sums: Array, scale: Array, r: Array, n: int, dx: Array
+) -> Any:
+    statistics = mean, sums, scale, r
+    if not fits(x) or not are_plain(x.dtype, g, x, dx) or not are_plain(np.float32, *statistics):
+        return NotImplemented
+    args = (g, x, *statistics, dx, *counts(x.size, r.size), np.float32(n))
+    run("norms", "batch_norm_gradient", x.size, args, type_of(x.dtype))
+    return None
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "layer_norm_loop": layer_norm_loop,
     "layer_norm_gradient_loop": layer_norm_gradient_loop,
@@ -221,7 +227,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "norm_gradient_loop": norm_gradient_loop,
     "column_sum_loop": column_sum_loop,
     "channel_scales_loop": channel_scales_loop,
-    "gradient_scales_loop": gradient_scales_loop,
+    "batch_norm_gradient_loop": batch_norm_gradient_loop,
     "track_loop": track_loop,
 }
 """As in kernels.py."""

@@ -100,12 +100,14 @@ def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, 
     scale[...] = r if w is None else r * w
 
 
-@kernel
-def gradient_scales_loop(sums: Array, scale: Array, r: Array, n: int, b: Out, e: Out) -> None:
-    """What `norm_gradient_loop` takes, from the sums (2, C) over n numbers: `norm_sums_loop`."""
+@partial(kernel, composed=True)
+def batch_norm_gradient_loop(
+    g: Array, x: Array, mean: Array, sums: Array, scale: Array, r: Array, n: int, dx: Out
+) -> None:
+    """The gradient of x (1, P, C), from the sums (2, C) over n numbers of g and of g (x - mean)."""
     of_g, of_x = sums
-    e[...] = of_g * scale / n
-    b[...] = of_x * r * scale / n * r
+    e, b = of_g * scale / n, of_x * r * scale / n * r
+    norm_gradient_loop(g, x, mean, scale[None], b[None], e[None], dx)
 
 
 @kernel

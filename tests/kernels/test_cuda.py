@@ -91,11 +91,12 @@ WIDE_AT = {
     "norm_sums_loop": (2, 3, 4),
     "norm_relu_sums_loop": (3, 5, 6),
     "norm_gradient_loop": (2, 3, 4, 5),
+    "batch_norm_gradient_loop": (2, 3, 4, 5),
 }
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
 OF_FLOAT32 = {
     *("cross_entropy_loop", "cross_entropy_gradient_loop"),
-    *("gradient_scales_loop", "track_loop", "probabilities_loop", "scores_gradient_loop"),
+    *("track_loop", "probabilities_loop", "scores_gradient_loop"),
 }
 """Losses of scores in float32, and statistics alone."""
 

@@ -125,9 +125,8 @@ def batch_norm(
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
         if s.whole is None:
             return _unrows(s.g[0] * scale, shape)
-        b, e, dx = xp.empty_like(r), xp.empty_like(r), xp.empty_like(rows)
-        kernels.gradient_scales_loop(s.whole.reshape(2, -1), scale, r, n, b, e)
-        kernels.norm_gradient_loop(s.g, rows, center, scale[None], b[None], e[None], dx)
+        dx, sums = xp.empty_like(rows), s.whole.reshape(2, -1)
+        kernels.batch_norm_gradient_loop(s.g, rows, center, sums, scale, r, n, dx)
         return _unrows(dx[0], shape)
 
     def vjp_w(s: _GradientSums, out: Array | None) -> Array:

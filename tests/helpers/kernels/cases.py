@@ -160,10 +160,11 @@ def channel_scales(rng: Rng, dtype: Any) -> list[Any]:
     return [abs(var), one_of(rng, 1, 300), one_of(rng, None, w), 1e-5, r, scale]
 
 
-def gradient_scales(rng: Rng, dtype: Any) -> list[Any]:
-    C = one_of(rng, 1, 33, 300)
-    sums, *rest = normal(rng, dtype, (2, C), C, C, C, C)
-    return [*[sums, *rest][:3], int(rng.integers(1, 1000)), *rest[2:]]
+def batch_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    _, P, C = shapes(rng)
+    rows = (1, P, C)
+    g, x, mean, sums, scale, r, dx = normal(rng, dtype, rows, rows, (1, C), (2, C), C, C, rows)
+    return [g, x, mean, sums, scale, r, int(rng.integers(1, 1000)), dx]
 
 
 def track(rng: Rng, dtype: Any) -> list[Any]:
@@ -252,7 +253,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "column_sum_loop": (column_sum, CLOSE, True),
     "add_sorted_loop": (add_sorted, CLOSE, False),
     "channel_scales_loop": (channel_scales, 0, False),
-    "gradient_scales_loop": (gradient_scales, 0, False),
+    "batch_norm_gradient_loop": (batch_norm_gradient, 0, False),
     "track_loop": (track, 0, False),
     "dropout_mask_loop": (dropout_mask, 0, False),
     "embedding_gradient_loop": (embedding_gradient, 0, False),
