@@ -167,6 +167,8 @@ def test_running_sums_that_were_read_between_steps_are_dropped(
         reduce(swapper, *args)
 
     monkeypatch.setattr(Swapper, "_reduce", reduced)
+    given = Disk(1e9, 1e9, 1e-9, 1.3e-9)  # by others activations are the ones that go
+    monkeypatch.setattr(arena, "measured_disk", lambda: given)
     with Trainer(Config(**case, memory=f"{limit}B")) as less:
         sums, found = less.optimizer.state, less.arrangement.residences
         assert found is not None
