@@ -97,7 +97,9 @@ class Measured:
         self.cost = Cost([], [], [], [], [], [], 0)
 
     def _start(self) -> None:
-        self._writer.start(self._trainer.session.snapshot(copies=False), {})
+        session = self._trainer.session
+        about = self._trainer._training.saves.about(session)
+        self._writer.start(session.snapshot(copies=False), about)
 
     def _with_checkpoint(self) -> None:
         next(self._steps)

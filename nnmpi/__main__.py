@@ -3,8 +3,10 @@
 Exit status: that of the command; 2 if there is none of this name.
 """
 
+import os
 import runpy
 import sys
+from contextlib import suppress
 
 from nnmpi import cli
 from nnmpi.commands import COMMANDS
@@ -23,6 +25,9 @@ def main() -> int:
         what = f"no command {quoted(name)}{nearest(name, COMMANDS)}" if name else "no command"
         return cli.fail("nnmpi", f"{what}; nnmpi --help lists all", 2)
     del sys.argv[1]
+    with suppress(FileNotFoundError):  # the current folder was removed
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd()  # a console script has its own folder there
     runpy.run_module(f"nnmpi.{name}", run_name="__main__", alter_sys=True)
     return 0
 

@@ -2,7 +2,7 @@
 
 Other modules write `xp = xp_of(array)` and then plain array operations; only this file imports
 CuPy. The library is derived from the type of the array, so there is no state, and any module with
-NumPy's interface works (such as the strict stand-in of the tests).
+NumPy's interface works.
 """
 
 import sys
@@ -34,6 +34,14 @@ class Backend(NamedTuple):
         """Whether arrays are in the memory of the host, or would be if they had numbers."""
         return self.xp in (np, meta.xp)
 
+    @property
+    def type(self) -> str:
+        """The name, as PyTorch's devices have it."""
+        return self.name
+
+    def __str__(self) -> str:
+        return self.name
+
     def asarray(self, array: Array, dtype: Any = None) -> Array:
         """`array` on this backend; the same object if it is there already."""
         if not self.is_host or type(array) is np.ndarray:
@@ -46,8 +54,15 @@ META = CPU._replace(xp=meta.xp)
 """What computes on the host would do, without numbers."""
 
 
-def get(device: str) -> Backend:
-    """The backend of a `--device`; `auto` is CUDA where that works, else the CPU."""
+def is_device(value: object) -> bool:
+    """Whether this is the name of a device, or of a GPU by its number, which `get` refuses."""
+    return isinstance(value, str) and value.partition(":")[0] in DEVICES
+
+
+def get(device: str | Backend) -> Backend:
+    """The backend of a device: "cpu", "cuda", or "auto", which is CUDA where that works."""
+    if isinstance(device, Backend):
+        return device
     if device not in DEVICES:
         raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
     if device == "cpu":
@@ -57,7 +72,11 @@ def get(device: str) -> Backend:
         return Backend("cuda", _cupy())
     if device == "auto":
         return CPU
-    raise ValueError(f"no CUDA device: {missing}; use --device cpu")
+    raise ValueError(f"no CUDA device: {missing}; use the device cpu")
+
+
+device = get
+"""`get` under PyTorch's name."""
 
 
 def allow_tf32(on: Backend, allowed: bool) -> None:
@@ -74,8 +93,7 @@ def allow_tf32(on: Backend, allowed: bool) -> None:
 def allows_tf32(xp: Any) -> bool:
     """Whether this library may use TF32."""
     core = xp._core
-    found: bool = core.get_compute_type("float32") == core._routines_linalg.COMPUTE_TYPE_TF32
-    return found
+    return bool(core.get_compute_type("float32") == core._routines_linalg.COMPUTE_TYPE_TF32)
 
 
 @lru_cache(maxsize=1)

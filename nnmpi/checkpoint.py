@@ -16,7 +16,8 @@ from nnmpi.mesh import CUTS
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.export import export
 from nnmpi.run.checkpoints.keep import folder_of, folders
-from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
+from nnmpi.run.checkpoints.located import DamagedError
+from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
 
 Checkpoint = dict[str, Any]
@@ -150,8 +151,8 @@ def _facts(
         check(folder, manifest)
     except DamagedError as error:
         return {"step": step, "folder": str(folder), "problem": str(error)}
-    run, about = manifest.snapshot, manifest.about
-    loss = (about.get("metrics") or {}).get("loss")
+    run, about = manifest.snapshot, manifest.about()
+    loss = about.metrics.get("loss")
     sizes = {axis: n for axis in CUTS if (n := getattr(run.config, axis)) > 1}
     return {
         "step": step,
@@ -162,14 +163,14 @@ def _facts(
         "layout": {"pp": run.config.pp, **sizes, "zero": run.config.zero},
         "bytes": manifest.size,
         "time": manifest.time,
-        "complete": bool(about.get("complete")),
+        "complete": about.complete,
         "versions": dict(manifest.versions),
         "problem": "",
     }
 
 
 def _check_blocks(folder: Path, manifest: Manifest) -> None:
-    BlockReader(folder, manifest.files).check()
+    BlockReader(folder, manifest).check()
 
 
 def _cells(one: Checkpoint) -> list[str]:

@@ -62,6 +62,8 @@ def add_flag(p: Any, o: "Field[Any]") -> None:
     flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
     is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
     text = m["help"] + (f" (default {o.default})" if is_shown else "")
+    if m["custom"] and "package.module" not in text:
+        text += f": {', '.join(m['choices'])} or package.module:NAME"
     text = text.replace("%", "%%")
     if kind_of(o) is bool:
         p.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
@@ -110,7 +112,7 @@ def from_layout(path: str) -> dict[str, Any]:
         for layer, how in ways.items():
             if not isinstance(how, str):
                 raise ValueError(
-                    f"ways of {shown(layer)}: {shown(str(how))} is no text; put paths with dots in "
+                    f"ways of {shown(layer)}: {quoted(how)} is no text; put paths with dots in "
                     'quotes, as "features.0" = "samples"'
                 )
             if ":" in layer:

@@ -162,7 +162,7 @@ class Config:
     micro_batches: int = _pipeline(
         1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
     )
-    schedule: str = _pipeline("1f1b", "order of forward and backward passes", choices=SCHEDULES)
+    schedule: str = _pipeline("1f1b", "order of passes", choices=SCHEDULES, custom=True)
     virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
     cut: str | None = _pipeline(
         None, "layers at which the second and later stages begin, such as 3,7; default: measured"
@@ -285,13 +285,10 @@ class Config:
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
     ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)
-    sample_every: int | None = _other(
-        None, "show a piece of text that the model writes, after every so many steps", FROM_1
-    )
+    sample_every: int | None = _other(None, "show text of the model every so many steps", FROM_1)
     prompt: str | None = _other(
         None,
-        "with --sample-every: its beginning; default: it begins behind <|endoftext|>, if the "
-        "tokenizer has that, else behind the end of a line",
+        "with --sample-every: its beginning; default: what follows <|endoftext|> or a line's end",
     )
     json: bool = _other(False, "print events as JSON, one object a line, not as text")
     quiet: bool = _other(False, "print only the result")
@@ -306,9 +303,13 @@ class Config:
     def __post_init__(self) -> None:
         for one in options():
             object.__setattr__(self, one.name, checked(one, getattr(self, one.name)))
-        if self.layout and "length" in terms.layout(self.layout).along("tp"):
-            object.__setattr__(self, "sequence_parallel", True)
         dtypes.named(self.dtype)
+
+    @property
+    def cuts_positions(self) -> bool:
+        """True where ranks along tp cut positions, by --sequence-parallel or by --layout."""
+        along_tp = terms.layout(self.layout).along("tp") if self.layout else ()
+        return self.sequence_parallel or "length" in along_tp
 
 
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in fields(Config)))

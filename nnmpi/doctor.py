@@ -12,9 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +27,6 @@ LEAST_SHARED = 64 << 20  # bytes
 SHARED = Path("/dev/shm")
 SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm)\..+|mpich_shm_\w+")
 """The names of memory that ranks share, of Open MPI (HOST.UID.JOB.RANK at its end) and of MPICH."""
-SESSION = re.compile(r"ompi\.(\d+)")  # the folder of Open MPI's launcher, with its process
-YOUNG = 60.0  # seconds in which a file may not be mapped yet
 FOUND = "nnmpi.doctor:"  # before what a process of ours prints: sitecustomize may print too
 
 
@@ -165,60 +161,17 @@ def shared_memory() -> Finding:
 
 
 def leftovers() -> Finding:
-    """What jobs have left behind that were killed."""
-    found = left_behind(SHARED, Path(tempfile.gettempdir()))
-    if not found:
-        return Finding("none")
-    files = [f for path in found for f in (path, *path.rglob("*"))]
-    nbytes = 512 * sum(f.lstat().st_blocks for f in files)
-    text = f"{len(found)} in {' and '.join(sorted({str(path.parent) for path in found}))}"
-    remedy = "jobs that were killed left them: python -m nnmpi.doctor --clean removes them"
-    return Finding(f"{text}, {nbytes / 1e6:,.0f} MB", remedy)
-
-
-def left_behind(shared: Path, temporary: Path) -> list[Path]:
-    """Segments of shared memory, and folders of Open MPI's launcher, of this user's dead jobs.
-
-    No process that this one sees maps a segment, or runs as the launcher. Linux only.
-    """
-    if not Path("/proc/self/maps").exists():
-        return []
-    mapped = set(_mapped())
-    segments = (path for path in _own(shared) if SEGMENT.fullmatch(path.name))
-    sessions = ((path, SESSION.fullmatch(path.name)) for path in _own(temporary))
-    ended = (path for path, name in sessions if name and not Path("/proc", name[1]).exists())
-    return [path for path in segments if str(path) not in mapped] + [
-        path for path in ended if not any(file.startswith(f"{path}/") for file in mapped)
-    ]
-
-
-def _own(folder: Path) -> Iterator[Path]:
-    """What is this user's in a folder, and has been there for a while."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        with suppress(OSError):  # it has gone meanwhile
-            facts = path.lstat()
-            if facts.st_uid == os.getuid() and time.time() - facts.st_mtime > YOUNG:
-                yield path
-
-
-def _mapped() -> Iterator[str]:
-    """The files that processes map; those of other users cannot be read, and have files of their
-    own."""
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):
-            lines = maps.read_text(errors="replace").splitlines()
-            yield from (line.split(maxsplit=5)[5] for line in lines if "/" in line)
-
-
-def clean() -> None:
-    """Removes what jobs have left behind."""
-    found = left_behind(SHARED, Path(tempfile.gettempdir()))
-    for path in found:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    print(f"removed {len(found)} of jobs that were killed")
+    """Shared memory of MPI jobs of this user: of those that run, and of those that were killed."""
+    sizes = list[int]()
+    for path in SHARED.glob("*"):
+        with suppress(FileNotFoundError):  # its job has ended meanwhile
+            facts = path.stat()
+            if SEGMENT.fullmatch(path.name) and facts.st_uid == os.getuid():
+                sizes.append(facts.st_size)
+    hint = "; where no job of yours runs, they are of killed ones (docs/communicators.md)"
+    return Finding(
+        f"{plural(len(sizes), 'segment')}, {sum(sizes) / 1e6:,.0f} MB{hint * bool(sizes)}"
+    )
 
 
 def gpu() -> Finding:
@@ -244,7 +197,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "mpirun": launcher,
     "lost ranks": going_on,
     "shared memory": shared_memory,
-    "left behind": leftovers,
+    "segments of MPI": leftovers,
     "GPU": gpu,
 }
 
@@ -272,18 +225,14 @@ def _try(command: list[str]) -> tuple[int, str]:
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
     description = (__doc__ or "").partition("\n")[0]
-    p = cli.Parser(prog=cli.called("nnmpi.doctor"), description=description)
-    what = "first remove the shared memory and the folders of jobs that were killed"
-    p.add_argument("--clean", action="store_true", help=what)
-    return p
+    return cli.Parser(prog=cli.called("nnmpi.doctor"), description=description)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs all checks and prints each as soon as it is known; returns the exit status."""
 
     def command() -> int:
-        if parser().parse_args(arguments).clean:
-            clean()
+        parser().parse_args(arguments)
         width, problems = max(map(len, CHECKS)), 0
         for name, check in CHECKS.items():
             found = check()

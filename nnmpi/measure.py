@@ -75,7 +75,7 @@ def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
         print(
             f"{machine.cpu}, {machine.ranks} ranks at a time: {len(machine.sums)} kinds of sums, "
             f"{len(model.units[min(model.units)])} units of {config.model} in micro-batches of "
-            f"{', '.join(map(str, model.units))}, written to {shown(out)}"
+            f"{', '.join(map(str, model.units))}, written to {shown(out)}; {machine.doubt}"
         )
     return 0
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from nnmpi import user_code
 from nnmpi.quoting import quoted
-from nnmpi.terms import Range, check_text
+from nnmpi.terms import Allowed, check_text
 
 LARGEST = 2**63 - 1  # integer; larger ones fit no counter
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
@@ -18,7 +18,7 @@ def option(
     group: str,
     default: Any,
     text: str,
-    within: Range | None = None,
+    within: Allowed | None = None,
     choices: tuple[Any, ...] = (),
     alias: str | None = None,
     custom: bool = False,

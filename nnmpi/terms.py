@@ -13,18 +13,18 @@ NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
 """How many numbers a schedule may have behind its name."""
 
 
-class Range(NamedTuple):
+class Allowed(NamedTuple):
     """Numbers that an option may have, in words and as a function."""
 
     words: str
     has: Callable[[float], bool]
 
 
-FROM_0 = Range("at least 0", lambda x: 0 <= x < math.inf)
-FROM_1 = Range("at least 1", lambda x: 1 <= x < math.inf)
+FROM_0 = Allowed("at least 0", lambda x: 0 <= x < math.inf)
+FROM_1 = Allowed("at least 1", lambda x: 1 <= x < math.inf)
 NUMBER_FROM_0 = FROM_0._replace(words="a number of at least 0")
-ABOVE_0 = Range("a number above 0", lambda x: 0 < x < math.inf)
-FROM_0_BELOW_1 = Range("a number of at least 0 and less than 1", lambda x: 0 <= x < 1)
+ABOVE_0 = Allowed("a number above 0", lambda x: 0 < x < math.inf)
+FROM_0_BELOW_1 = Allowed("a number of at least 0 and less than 1", lambda x: 0 <= x < 1)
 
 
 class Rate(NamedTuple):

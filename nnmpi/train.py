@@ -5,6 +5,7 @@ from which --resume goes on; 130 stopped by Ctrl-C, or by SIGUSR1 without --chec
 several ranks that stop or fail together, that of the first one, and 0 of the others.
 
 Python starts            the system's default: SIGUSR1 ends the process
+nnmpi is imported        SIGUSR1 is held back
 the command starts       SIGUSR1 is noted, Ctrl-C ends the run
 the Trainer is made      both stop the run after the current step; with --checkpoint-dir they, and
                          SIGTERM, write a checkpoint first
@@ -86,6 +87,7 @@ def command(arguments: Sequence[str]) -> int:
     """`main` of a process that ends with it: the signals that stop a run are ignored afterwards."""
     early: list[int] = []  # signals before the first step; an Event may not be set in a handler
     handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])  # see `held_signals`
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         handle(signal.SIGINT, interrupt)
     try:
@@ -131,8 +133,9 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         if trainer.fitted and trainer.is_first:
             print_error(f"nnmpi.train: {trainer.fitted}")
         if trainer.resumed and trainer.resumed.is_over:
+            digest = "" if trainer.is_spare else trainer.strategy.entries.sha256()
             with open_report(replace(c, log=None), comm) as one:
-                one.event(complete_event(trainer.resumed))
+                one.event(complete_event(trainer.resumed, digest))
             return 0
         report = opened(trainer, comm)
     except OtherRankError:

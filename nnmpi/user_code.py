@@ -1,4 +1,4 @@
-"""What users name as package.module:NAME: models and algorithms of their own."""
+"""What users name as package.module:NAME: models, algorithms and schedules of their own."""
 
 import importlib
 import traceback
@@ -25,7 +25,7 @@ def imported(spec: str, what: str) -> Any:
         ) from None
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"{what} {quoted(spec)}: cannot import {shown(module_name)}: {_where(error)}"
+            f"{what} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
         ) from error
     if not hasattr(module, name):
         raise ValueError(
@@ -34,10 +34,10 @@ def imported(spec: str, what: str) -> Any:
     return getattr(module, name)
 
 
-def _where(error: BaseException) -> str:
-    """The error in one line, and the line of code that raised it."""
+def reason_of(error: BaseException) -> str:
+    """The error in one line, and the line of code below that of the caller which raised it."""
     reason = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError):  # its text has the place already
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    if isinstance(error, SyntaxError) or not frames:  # the text of a SyntaxError has the place
         return reason
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{reason} ({frame.filename}, line {frame.lineno})"
+    return f"{reason} ({frames[-1].filename}, line {frames[-1].lineno})"

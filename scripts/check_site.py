@@ -1,4 +1,4 @@
-"""Whether a built site is whole: each link leads somewhere, and each public name is described.
+"""Checks a built site: links lead somewhere, the sitemap has all pages, public names are described.
 
 usage: python scripts/check_site.py [build/site]
 """
@@ -6,6 +6,7 @@ usage: python scripts/check_site.py [build/site]
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -50,6 +51,17 @@ def broken(site: Path, pages: dict[Path, Page]) -> Iterator[str]:
                 yield f"{path.relative_to(site)}: {link} leads nowhere"
 
 
+def unlisted(site: Path, pages: dict[Path, Page]) -> Iterator[str]:
+    """A line for each page that the sitemap does not list."""
+    file = site / "sitemap.xml"
+    addresses = re.findall("<loc>(.*?)</loc>", file.read_text() if file.exists() else "")
+    listed = {urlsplit(address).path for address in addresses}
+    top = min(listed, key=len, default="/")
+    for path in (path for path in pages if path.name == "index.html"):
+        if f"{top}{path.parent.relative_to(site)}/".removesuffix("./") not in listed:
+            yield f"{path.relative_to(site)} is not in sitemap.xml"
+
+
 def public() -> Iterator[tuple[str, Any]]:
     """(name, value) of each public name, and of what classes of these define themselves."""
     for package in NAMESPACES:
@@ -91,7 +103,8 @@ def undescribed(anchors: set[str]) -> Iterator[str]:
 def main(site: Path) -> int:
     pages = {path: Page(path) for path in site.resolve().rglob("*.html")}
     anchors = {anchor for page in pages.values() for anchor in page.anchors}
-    found = [*broken(site.resolve(), pages), *undescribed(anchors)]
+    site = site.resolve()
+    found = [*broken(site, pages), *unlisted(site, pages), *undescribed(anchors)]
     print("\n".join([*found, f"{len(pages)} pages, {len(found)} problems"]))
     return bool(found) or not pages
 

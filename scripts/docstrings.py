@@ -3,13 +3,14 @@
 import importlib
 import inspect
 import re
+from operator import or_
 from types import FunctionType
 from typing import Any
 
 import griffe
 
-ARGUMENT = re.compile(r"(\w+(?:, \w+)*): ")
-"""A line that begins to say what an argument is; lines of it that follow are indented."""
+ARGUMENT = re.compile(r"(\w+(?:, \w+)*(?:\([\w, ]+\))?)(?:: | {2,})")
+"""The beginning of a line that describes an argument or a field; those that follow are indented."""
 
 
 class Docstrings(griffe.Extension):  # type: ignore[misc]
@@ -37,6 +38,7 @@ def markdown(paragraph: str) -> str:
     lines = paragraph.split("\n")
     if paragraph.startswith(">>>"):
         return f"```pycon\n{paragraph}\n```"
-    if not all(ARGUMENT.match(line) or line.startswith("    ") for line in lines):
+    starts = [ARGUMENT.match(line) is not None for line in lines]
+    if not starts[0] or not all(map(or_, starts, (line.startswith("    ") for line in lines))):
         return paragraph
     return "\n".join(ARGUMENT.sub(r"- **\1**: ", line, count=1) for line in lines)

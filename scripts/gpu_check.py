@@ -2,8 +2,8 @@
 
 What is not installed is left out, and named: PyTorch, plug-ins of pytest, mpirun, NCCL.
 
-With --stand-in everything runs to its end on the CPU: tests on the stand-in for CuPy, benchmarks on
-a few samples. Their times say nothing.
+With --emulated everything runs to its end without a GPU, on the emulated device of tests/emulator:
+trainers and benchmarks take a few samples, and their times say nothing.
 """
 
 import argparse
@@ -47,12 +47,12 @@ TESTS = {
 PLUGINS = ("pytest_timeout", "pytest_mpi")
 """What the settings of the tests name."""
 
-QUICK = ("--batch", "2", "--subjects", "nnmpi,T,T*", "--seconds", "0.01", "--rounds", "1")
-"""Of the benchmark on the stand-in."""
+FEW = ("--cases", "W1,W2,W5,lstm", "--batch", "2", "--seconds", "0.01", "--rounds", "1")
+"""Of the benchmark on the emulated device."""
 
 NARROW = "nnmpi float32,nnmpi bfloat16,nnmpi float16,autocast,autocast compile,pure,pure compile"
 IN_16_BITS = ("--cases", "W1,W5,gpt-384", "--subjects", NARROW)
-QUICK_IN_16_BITS = ("--cases", "W1,gpt-128", "--subjects", "nnmpi float16,autocast,pure")
+FEW_IN_16_BITS = ("--cases", "W1", "--subjects", "nnmpi float16,nnmpi bfloat16")
 """What it compares in 16 bits."""
 
 CASES = "W1,W2,W3,W4,W5,W1-1024,W2-1024,W4-1024,R-1024,lstm,lstm-text,gpt-128,gpt-384"
@@ -65,43 +65,50 @@ RUNS = (
 """Models, data and batches of Trainers from end to end."""
 
 SMALL = (("mnist-cnn", "synthetic:1x28x28:10:64", 4),)
-"""On the stand-in."""
+"""On the emulated device."""
 
 
-def describe(device: str) -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """The GPU and the versions that the figures belong to."""
-    about = {
-        "gpu": "none: the stand-in was checked",
+    cupy = backend.get("cuda").xp
+    runtime = cupy.cuda.runtime
+    return {
+        "gpu": runtime.getDeviceProperties(0)["name"].decode(),
         "nnmpi": nnmpi.__version__,
         "numpy": np.__version__,
         "python": sys.version.split()[0],
         "date": time.strftime("%Y-%m-%d"),
+        "cupy": cupy.__version__,
+        "cuda_runtime": runtime.runtimeGetVersion(),
+        "cuda_driver": runtime.driverGetVersion(),
+        "cudnn": cudnn.version(),
     }
-    if device == "cuda":
-        cupy = backend.get("cuda").xp
-        about["gpu"] = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        about["cupy"] = cupy.__version__
-        about["cuda_runtime"] = cupy.cuda.runtime.runtimeGetVersion()
-        about["cuda_driver"] = cupy.cuda.runtime.driverGetVersion()
-        about["cudnn"] = cudnn.version()
-    return about
 
 
-def run_tests(device: str, folder: Path) -> dict[str, Any]:
+def emulate() -> None:
+    """CuPy of this process, and of those that it starts, has the emulated device."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from emulator import load
+    from emulator.__main__ import environment
+
+    os.environ.update(environment())
+    load.install()
+
+
+def run_tests(device: str, names: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run the engine's tests on the device; counts of passed and skipped tests, and failures."""
     report = folder / "tests.xml"
     missing = [name for name in ("pytest", *PLUGINS) if not importlib.util.find_spec(name)]
     print("".join(f"{name} is not installed\n" for name in missing), end="")
     if "pytest" in missing:
         return {"passed": 0, "skipped": 0, "failed": [], "missing": missing}
-    for name, what in TESTS.items():
-        print(f"{name}: {what}", flush=True)
+    for name in names:
+        print(f"{name}: {TESTS[name]}", flush=True)
     # the settings of this project name plug-ins
     plain = ("-c", os.devnull, f"--rootdir={ROOT}", "-o", "pythonpath=tests", "-q")
     options = plain if missing else ("--timeout=600",)
-    command = [sys.executable, "-m", "pytest", "-rs", *options, f"--junitxml={report}", *TESTS]
-    chosen = "cuda" if device == "cuda" else "strictarray"
-    env = {**os.environ, "NNMPI_TEST_DEVICE": chosen}
+    command = [sys.executable, "-m", "pytest", "-rs", *options, f"--junitxml={report}", *names]
+    env = {**os.environ, "NNMPI_TEST_DEVICE": device}
     status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     if not report.exists() or status not in (0, 1):
         failed = [f"pytest ended with {status}"]
@@ -138,19 +145,16 @@ def run_trainer(folder: Path, options: Sequence[str]) -> list[Any]:
     return [{"benchmark": "trainer", **row}]
 
 
-def trainers(device: str) -> list[list[str]]:
+def trainers(runs: Sequence[tuple[str, str, int]], gpus: int, steps: str) -> list[list[str]]:
     """What Trainers are run on: one GPU in each type, and all of them, where there are several."""
-    if device == "cpu":
-        return [
-            ["1", device, *map(str, (model, data, "float32", 3, n))] for model, data, n in SMALL
-        ]
     types = ["float32", "float16"] + ["bfloat16"] * bool(importlib.util.find_spec("ml_dtypes"))
-    one = [["1", device, m, data, t, "60", str(n)] for m, data, n in RUNS for t in types]
-    gpus = backend.get(device).xp.cuda.runtime.getDeviceCount()
+    alone = [["1", "cuda", m, data, t, steps, str(n)] for m, data, n in runs for t in types]
     if gpus == 1 or shutil.which("mpirun") is None:
         print("one GPU, or no mpirun: NCCL is not measured")
-        return one
-    return one + [[str(gpus), device, m, d, "float32", "60", str(n * gpus)] for m, d, n in RUNS]
+        return alone
+    return alone + [
+        [str(gpus), "cuda", m, data, "float32", steps, str(n * gpus)] for m, data, n in runs
+    ]
 
 
 Stage = tuple[Callable[[Path, Sequence[str]], list[Any]], Sequence[str]]
@@ -180,27 +184,34 @@ def run_stages(
 def main() -> int:
     """Run everything and write the file. Exit status: 1 if a test failed, 2 without a GPU."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--stand-in", action="store_true", help="try this script without a GPU")
+    p.add_argument("--emulated", action="store_true", help="without a GPU")
     p.add_argument("--rounds", type=int, default=5, help="of the benchmark")
     p.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), help="directory")
+    p.add_argument("--tests", nargs="*", default=[*TESTS], choices=TESTS, help="default: all")
     a = p.parse_args()
-    device = "cpu" if a.stand_in else "cuda"
     try:
-        backend.get(device)
-    except ValueError as error:
-        print(f"gpu_check: {error} or --stand-in", file=sys.stderr)
+        if a.emulated:
+            emulate()
+        backend.get("cuda")
+    except (ValueError, RuntimeError) as error:
+        print(f"gpu_check: {error} or --emulated", file=sys.stderr)
         return 2
-    about = describe(device)
+    about = describe()
     on_gpu = ("--device", "cuda", "--rounds", str(a.rounds))
-    on_gpu_runs = [on_gpu, (*on_gpu, "--tf32"), (*on_gpu, *IN_16_BITS)]
-    runs = [QUICK, (*QUICK, *QUICK_IN_16_BITS)] if a.stand_in else on_gpu_runs
-    stages: list[Stage] = [(run_trainer, options) for options in trainers(device)]
-    stages += [(run_benchmark, options) for options in runs]
-    name = "stand-in" if a.stand_in else re.sub(r"[^a-z0-9]+", "-", about["gpu"].lower())
+    if a.emulated:
+        on_gpu = ("--device", "cuda", *FEW)
+        runs = [(*on_gpu, "--subjects", "nnmpi"), (*on_gpu, *FEW_IN_16_BITS)]
+        options = trainers(SMALL, gpus=2, steps="3")
+    else:
+        runs = [on_gpu, (*on_gpu, "--tf32"), (*on_gpu, *IN_16_BITS)]
+        options = trainers(RUNS, backend.get("cuda").xp.cuda.runtime.getDeviceCount(), steps="60")
+    stages: list[Stage] = [(run_trainer, row) for row in options]
+    stages += [(run_benchmark, row) for row in runs]
+    name = re.sub(r"[^a-z0-9]+", "-", about["gpu"].lower())
     out = Path(a.out) / f"gpu-{name}-{about['date']}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        tests = run_tests(device, Path(folder))
+        tests = run_tests("emulated" if a.emulated else "cuda", a.tests, Path(folder))
         broken = run_stages(out, {**about, "tests": tests}, Path(folder), stages)
     failed = [*tests["failed"], *broken]
     print(f"{tests['passed']} tests passed, {len(failed)} failed; wrote {out}")

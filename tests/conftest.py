@@ -122,6 +122,14 @@ def _no_old_objects() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _no_problems_of_the_emulator() -> Iterator[None]:
+    """A test on the emulated device fails where that has found a problem."""
+    yield
+    if machine := sys.modules.get("emulator.machine"):
+        assert not machine.remaining_problems()
+
+
 @pytest.fixture
 def is_sample(request: pytest.FixtureRequest) -> bool:
     """Whether a test that draws its own cases is to draw few of them: not with --all."""

@@ -3,6 +3,8 @@
 from math import prod
 from typing import Any
 
+from nnmpi.backend import Backend, get, is_device
+
 
 class ElementCount(int):
     """The number of elements, NumPy's t.size; called as PyTorch's t.size() it is the shape, and as
@@ -40,12 +42,22 @@ def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
     return value if alias is None else alias
 
 
-def axis_of(axis: Any, dim: Any) -> Any:
-    """The axis or axes given, by either name; a list becomes a tuple."""
+def axis_of(axis: Any, dim: Any, default: int | None = None) -> Any:
+    """The axis or axes given, by either name, or the default; a list becomes a tuple."""
     given = one_of("axis", axis, "dim", dim)
-    return tuple(given) if isinstance(given, list) else given
+    return default if given is None else tuple(given) if isinstance(given, list) else given
 
 
 def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:
     """Whether reduced axes stay with length 1, by either name."""
     return bool(one_of("keepdims", keepdims, "keepdim", keepdim))
+
+
+def type_and_device(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
+    """The type and the device that `to` is given, by position in any order or by name."""
+    for value in args:
+        if isinstance(value, Backend) or is_device(value):
+            device = value
+        elif value is not None:
+            dtype = value
+    return dtype, None if device is None else get(device)

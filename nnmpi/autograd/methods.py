@@ -19,7 +19,7 @@ Apply = Callable[..., T]
 Method = Callable[..., T]
 
 
-def _named(method: Method[T], op: OpFunction) -> Method[T]:
+def named(method: Method[T], op: OpFunction) -> Method[T]:
     """The method under the name of the op, which Python's messages about arguments show."""
     method.__name__, method.__doc__ = op.__name__, op.__doc__
     method.__qualname__ = f"Tensor.{op.__name__}"
@@ -75,11 +75,11 @@ def reduction(apply: Apply[T], op: OpFunction) -> Method[T]:
     ) -> T:
         return apply(op, self, axis=axis_of(axis, dim), keepdims=keeps_axes(keepdims, keepdim))
 
-    return _named(method, op)
+    return named(method, op)
 
 
 def spread(apply: Apply[T], op: OpFunction) -> Method[T]:
-    """t.var(), t.var(1), t.var(1, ddof=1), t.var(dim=1, correction=1)."""
+    """t.var(), t.var(1), t.var(1, ddof=1), t.var(dim=1, correction=1), t.var(1, unbiased=False)."""
 
     def method(
         self: T,
@@ -89,10 +89,13 @@ def spread(apply: Apply[T], op: OpFunction) -> Method[T]:
         keepdims: bool | None = None,
         dim: Dims = None,
         correction: float | None = None,
+        unbiased: bool | None = None,
         keepdim: bool | None = None,
     ) -> T:
+        if unbiased is not None:
+            correction = one_of("correction", correction, "unbiased", float(unbiased))
         less = one_of("ddof", ddof, "correction", correction)
         options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
         return apply(op, self, ddof=0 if less is None else less, **options)
 
-    return _named(method, op)
+    return named(method, op)

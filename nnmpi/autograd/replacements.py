@@ -1,10 +1,16 @@
-"""What to write instead of PyTorch's methods and functions that are missing, and of NumPy's.
+"""Advice on what to write instead of functions and methods of PyTorch and NumPy that are missing.
 
 Functions of NumPy are refused on tensors where they would lose a gradient.
 """
 
+import re
 from collections.abc import Callable
+from functools import cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nnmpi.autograd.recording import recording
 
@@ -14,22 +20,7 @@ _WITHOUT_GRADIENT = {
 }
 """Functions of NumPy whose results have no gradient, so that none is lost."""
 
-_FUNCTIONS = (
-    *("cos", "exp", "expand_dims", "gelu", "log", "log_softmax", "maximum", "minimum", "relu"),
-    *("sigmoid", "sin", "softmax", "sqrt", "swapaxes", "tanh", "where"),
-)
-_METHODS = (
-    *("cumsum", "max", "mean", "min", "prod", "reshape", "squeeze", "std", "sum", "transpose"),
-    "var",
-)
-_NO_HOOKS = "t.grad after backward(); there are no hooks"
-_IN_PLACE = "t[...] = x under nnmpi.no_grad(), or make a new tensor"
-
-_TO_DEVICE = "nnmpi.tensor(x, device='cuda'), and model.to(on=nnmpi.backend.get('cuda'))"
-_DATA = "nnmpi.Trainer(config, build, data=(x, y)) for a DataLoader, or take rows: x[i:j]"
-_RANDOM = "nnmpi.tensor(rng.{}), rng = numpy.random.default_rng(seed); in forward, nnmpi.random"
-_TYPE = "numpy.{0} or '{0}': types are NumPy's"
-
+_OF_VALUES = " of t.numpy(), for values without a gradient"
 _ALIASES = {
     "half": "float16",
     "float": "float32",
@@ -37,110 +28,48 @@ _ALIASES = {
     "int": "int32",
     "long": "int64",
 }
-_TYPES = {**{name: name for name in _ALIASES.values()}, **_ALIASES}
+_OTHERS = ("bool", "short", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
+TYPES = {
+    name: np.dtype(_ALIASES.get(name, name)).type
+    for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
+}
 """NumPy's types by PyTorch's names."""
 
-_INSTEAD = {
-    **{name: f"nnmpi.{name}(t)" for name in _FUNCTIONS},
-    **{name: f"t.{name}()" for name in _METHODS},
-    **{name: f"t.astype('{kind}')" for name, kind in _ALIASES.items()},
-    "abs": "abs(t)",
-    "add": "a + b",
-    "add_": "t += x, under nnmpi.no_grad() if t requires a gradient",
-    "amax": "t.max()",
-    "amin": "t.min()",
-    "argmin": "(-t).argmax()",
-    "bmm": "a @ b",
-    "bool": "t.astype(bool)",
-    "broadcast_to": "nnmpi.broadcast_to(t, shape)",
-    "clamp": "nnmpi.clip(t, low, high)",
-    "clip": "nnmpi.clip(t, low, high)",
-    "chunk": "nnmpi.split(t, sizes)",
-    "clone": "t.copy()",
-    "concatenate": "nnmpi.concatenate([a, b])",
-    "copy_": _IN_PLACE,
-    "contiguous": "t itself: no method needs it; t.copy() for other memory",
-    "cpu": "t.numpy()",
-    "cuda": _TO_DEVICE,
-    "device": "nnmpi.backend.of(t.data).name",
-    "dim": "t.ndim",
-    "div": "a / b",
-    "dot": "the operator @",
-    "einsum": "nnmpi.einsum(equation, a, b)",
-    "eq": "a == b",
-    "expand": "nnmpi.broadcast_to(t, shape)",
-    "fill_": _IN_PLACE,
-    "hstack": "nnmpi.concatenate([a, b], axis=1)",
-    "indices": "t.argmax(axis): t.max(axis) returns values alone",
-    "is_leaf": "t.node is None",
-    "masked_fill": "nnmpi.where(mask, value, t)",
-    "matmul": "a @ b",
-    "mm": "a @ b",
-    "mul": "a * b",
-    "mul_": "t *= x, under nnmpi.no_grad() if t requires a gradient",
-    "norm": "nnmpi.sqrt((t * t).sum())",
-    "pad": "nnmpi.pad(t, pad)",
-    "pow": "t ** n",
-    "ravel": "t.reshape(-1)",
-    "register_hook": _NO_HOOKS,
-    "repeat": "nnmpi.broadcast_to or nnmpi.concatenate",
-    "requires_grad_": "t.requires_grad = True",
-    "retain_grad": "loss.backward(until=t) for the gradient of t",
-    "sort": "nnmpi.sort(t)",
-    "split": "t.split(sizes)",
-    "stack": "nnmpi.stack([a, b])",
-    "sub": "a - b",
-    "t": "t.T",
-    "tile": "nnmpi.broadcast_to or nnmpi.concatenate",
-    "topk": "nnmpi.topk(t, k)",
-    "to": f"t.astype(dtype) for a type; for a device {_TO_DEVICE}",
-    "tolist": "t.numpy().tolist()",
-    "type": "t.astype(dtype)",
-    "values": "t.max(axis) itself, which returns values alone, and t.argmax(axis) for their places",
-    "view_as": "t.view(other.shape)",
-    "vstack": "nnmpi.concatenate([a, b])",
-    "zero_": _IN_PLACE,
-}
-"""By the name of the method or function; t, a and b are tensors."""
+
+@cache
+def _rows() -> dict[str, list[tuple[str, str]]]:
+    """The rows of `replacements.txt`, (pattern of names, sentence), by the kind of names."""
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for block in text.split("\n\n"):
+        sentence, *names = block.splitlines()
+        if sentence.startswith("== "):
+            kind = rows.setdefault(sentence[3:], [])
+        elif names and rows:
+            kind.append(("|".join(" ".join(names).split()), sentence))
+    return rows
 
 
-_INSTEAD_OF_FUNCTIONS = {
-    **_INSTEAD,
-    **{name: _TYPE.format(kind) for name, kind in _TYPES.items()},
-    "DataLoader": _DATA,
-    "arange": "nnmpi.tensor(numpy.arange(n))",
-    "as_tensor": "nnmpi.from_numpy(array), or nnmpi.tensor(x), which copies",
-    "eye": "nnmpi.tensor(numpy.eye(n, dtype='float32'))",
-    "full_like": "nnmpi.full(t.shape, value, dtype=t.dtype)",
-    "inference_mode": "nnmpi.no_grad()",
-    "linspace": "nnmpi.tensor(numpy.linspace(a, b, n, dtype='float32'))",
-    "max": "t.max(), and nnmpi.maximum(a, b) of two tensors",
-    "min": "t.min(), and nnmpi.minimum(a, b) of two tensors",
-    "ones_like": "nnmpi.ones(t.shape, dtype=t.dtype)",
-    "permute": "t.permute(dims)",
-    "rand": _RANDOM.format("random(shape, 'float32')"),
-    "randint": _RANDOM.format("integers(low, high, shape)"),
-    "randn": _RANDOM.format("standard_normal(shape, 'float32')"),
-    "randperm": "rng.permutation(n), rng = numpy.random.default_rng(seed)",
-    "reshape": "t.reshape(shape)",
-    "set_grad_enabled": "nnmpi.no_grad()",
-    "transpose": "nnmpi.swapaxes(t, i, j) for two axes, t.transpose(order) for all",
-    "utils": _DATA,
-    "zeros_like": "nnmpi.zeros(t.shape, dtype=t.dtype)",
-}
-"""By the name of PyTorch's function."""
+def _instead(name: str, *kinds: str) -> str:
+    """What to do instead of a name of these kinds, with a colon in front, or nothing."""
+    if name.startswith("_"):  # which Python and NumPy ask for often
+        return ""
+    for pattern, sentence in chain(*(_rows()[kind] for kind in kinds)):
+        if re.fullmatch(pattern, name):
+            return f": {sentence.format(name=name)}"
+    if kinds[-1] == "functions and methods" and hasattr(np, name):
+        return f": write numpy.{name}" + _OF_VALUES * callable(getattr(np, name))
+    return ""
 
 
 def no_attribute(name: str) -> str:
     """The message for an attribute that a tensor does not have."""
-    instead = f": write {_INSTEAD[name]}" if name in _INSTEAD else ""
-    return f"a tensor has no attribute {name!r}{instead}"
+    return f"a tensor has no attribute {name!r}{_instead(name, 'functions and methods')}"
 
 
-def no_function(name: str) -> str:
-    """The message for a name that nnmpi does not have."""
-    instead = _INSTEAD_OF_FUNCTIONS.get(name)
-    return f"nnmpi has no {name!r}" + (f": write {instead}" if instead else "")
+def no_name(package: str, name: str, *kinds: str) -> str:
+    """The message for a name that a package does not have; `kinds` of rows say what to do."""
+    return f"{package} has no {name!r}{_instead(name, *kinds)}"
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
@@ -163,7 +92,7 @@ def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any)
 def refusal(name: str) -> str:
     """The message for a function of NumPy that would lose the gradient of a tensor."""
     others = "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
-    instead = _INSTEAD.get(name.rpartition(".")[2], others)
+    instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or others
     return (
         f"{name} would lose the gradient of a tensor t that requires one: use {instead}, or "
         "t.numpy() or t.detach() for its values alone"

@@ -13,12 +13,11 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import methods, replacements, tape
-from nnmpi.autograd.arguments import axis_of, flat
-from nnmpi.autograd.base import TensorBase
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import OnLeaf, Rest
 from nnmpi.autograd.tape_node import Storage, TapeNode, tick
+from nnmpi.autograd.torch_names import TorchNames
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result, Vjp, halves
@@ -61,13 +60,22 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-class Tensor(TensorBase):
+def _extreme(op: Callable[..., Result], t: Tensor, **options: Any) -> Tensor:
+    """`apply` of `max` and `min`."""
+    y = apply(op, t, **options)
+    if y.ndim:
+        y.__class__ = Extreme
+    return y
+
+
+class Tensor(TorchNames):
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
     `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
     requires a gradient accumulates it in `grad`, which is None until one arrives.
     """
 
+    applied = staticmethod(apply)
     __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
     __slots__ = ("__weakref__", "grad", "node")
 
@@ -230,35 +238,12 @@ class Tensor(TensorBase):
     mean = methods.reduction(apply, reduce.mean)
     var = methods.spread(apply, reduce.var)
     std = methods.spread(apply, reduce.std)
-    max = methods.reduction(apply, reduce.max)
-    min = methods.reduction(apply, reduce.min)
+    max = methods.reduction(_extreme, reduce.max)
+    min = methods.reduction(_extreme, reduce.min)
     prod = methods.reduction(apply, reduce.prod)
     any = methods.reduction(apply, logic.any)
     all = methods.reduction(apply, logic.all)
     argmax = methods.reduction(apply, logic.argmax)
-
-    def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Tensor:
-        """The sums of the elements up to each place along `axis`; without one, in C order."""
-        k = axis_of(axis, dim)
-        t = self.reshape(-1) if k is None else self
-        return apply(reduce.cumsum, t, axis=k or 0)
-
-    def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
-        """A tensor of the same elements in another shape: t.reshape(2, -1), t.reshape((2, -1))."""
-        return apply(shape.reshape, self, shape=flat(sizes))
-
-    def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
-        """The axes in another order, reversed by default."""
-        if self.ndim == 2 and axes in ((0, 1), (-2, -1), (0, -1), (-2, 1)):
-            raise ValueError(
-                f"transpose{axes} of 2 axes changes nothing in NumPy, and exchanges them in "
-                f"PyTorch: write t.T or nnmpi.swapaxes(t, 0, 1), or leave it out"
-            )
-        return apply(shape.transpose, self, axes=flat(axes) or None)
-
-    def permute(self, *dims: int | tuple[int, ...]) -> Tensor:
-        """The axes in this order, all of which are named."""
-        return apply(shape.transpose, self, axes=flat(dims))
 
     def astype(self, dtype: Any) -> Tensor:
         """The values in another type; gradients flow between floating-point types."""
@@ -266,9 +251,21 @@ class Tensor(TensorBase):
             return Tensor(self.data.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
 
-    def copy(self) -> Tensor:
-        """A copy; gradients flow."""
-        return apply(shape.copy, self)
+
+class Extreme(Tensor):
+    """The largest or smallest elements over an axis: values alone, where PyTorch has a pair."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            f"max and min over an axis return values alone, here of shape {self.shape}, and "
+            "`values, indices = t.max(1)` would take its rows: write t.max(1) and t.argmax(1), "
+            "t.min(1) and t.argmin(1), or y[i] for a row"
+        )
+
+
+Extreme.__name__ = Tensor.__name__  # as messages to users call it
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:

@@ -1,4 +1,4 @@
-"""The collective algorithms. An all-reduce is a reduction followed by its transpose.
+"""The collective algorithms. An all-reduce is a reduction followed by the transpose of one.
 
 p  ranks        r  this rank        t  round        d  distance to the partner
 c  chunk        v  index among a power of two of ranks
@@ -34,12 +34,18 @@ def chunk_per_rank(p: int) -> int:
 #                           t = 0       3        0        1        2
 #                               1       2        3        0        1
 #                               2       1        2        3        0
-def _ring(t: int, r: Ranks, p: Ranks) -> Step:
-    out, into = (r - t - 1) % p, (r - t - 2) % p
-    return Step((r + 1) % p, (out, out + 1), (r - 1) % p, (into, into + 1), True)
+#
+# d is 1 to the right and -1 to the left. A transpose turns messages round, so that the gather which
+# goes on to the right is the transpose of the ring to the left.
+def _ring(d: int) -> Algorithm:
+    def at(t: int, r: Ranks, p: Ranks) -> Step:
+        out, into = (r - d * (t + 1)) % p, (r - d * (t + 2)) % p
+        return Step((r + d) % p, (out, out + 1), (r - d) % p, (into, into + 1), True)
+
+    return Algorithm(lambda p: p - 1, chunk_per_rank, at)
 
 
-ring = Algorithm(lambda p: p - 1, chunk_per_rank, _ring)
+ring, gather_ring = _ring(1), transpose(_ring(-1))
 
 
 # Direct exchange: rank r owns chunk r and receives every other rank's part of it directly.
@@ -205,13 +211,13 @@ def rooted(a: Algorithm, root: int) -> Algorithm:
 def hierarchical(q: int) -> Algorithm:
     """A tree to the leader of each node, a ring among the leaders, and the tree back."""
     up = within(tree, q)
-    leaders = among(then(ring, transpose(ring)), lambda p: range(0, p, q))
+    leaders = among(then(ring, gather_ring), lambda p: range(0, p, q))
     return then(then(up, leaders), transpose(up))
 
 
 # Each rank starts with its own buffer; all end with the sum.
 ALGORITHMS = {
-    "ring": then(ring, transpose(ring)),
+    "ring": then(ring, gather_ring),
     "tree": then(tree, transpose(tree)),
     "ps": then(server, transpose(server)),
     "p2p": then(direct, transpose(direct)),
@@ -225,7 +231,7 @@ REDUCE_SCATTERS = {"ring": ring, "p2p": direct, "halving": then(halving, hand_ov
 
 # Rank r starts with chunk r; all end with all chunks.
 ALL_GATHERS = {
-    "ring": transpose(ring),
+    "ring": gather_ring,
     "p2p": transpose(direct),
     "halving": then(reverse(hand_over), transpose(halving)),
 }

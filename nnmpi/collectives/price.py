@@ -16,14 +16,21 @@ Floats = NDArray[np.float64]
 
 
 class Link(NamedTuple):
-    """alpha in seconds per message, beta in seconds per byte."""
+    """The time of messages: `alpha` seconds for each, and `beta` for each byte."""
 
     alpha: float
     beta: float
 
 
 class Network(NamedTuple):
-    """On one level, `link` connects every two ranks.
+    """The links between ranks.
+
+    link        alpha and beta of a message
+    gamma       seconds to add a byte
+    inner       the links within a node, where there are two levels
+    per_node    ranks of a node
+
+    On one level, `link` connects every two ranks.
 
     On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks), and each
     node has one `link` to the outside, shared by the messages that cross it in one round.
@@ -59,12 +66,18 @@ class Links(Protocol):
 
 
 class Price(NamedTuple):
-    """The simulated cost of a plan."""
+    """The simulated cost of a plan.
+
+    seconds     until the last rank has finished
+    rounds      of the plan
+    sent        bytes that each rank sends
+    messages    that each rank sends
+    """
 
     seconds: float
     rounds: int
-    sent: Floats  # bytes, by rank
-    messages: NDArray[np.int_]  # messages sent, by rank
+    sent: Floats
+    messages: NDArray[np.int_]
 
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Links) -> Price:

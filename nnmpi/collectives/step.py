@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from nnmpi.quoting import quoted
+from nnmpi.user_code import reason_of
+
 Ranks: TypeAlias = Any  # an int or an array of them; NumPy's scalars and ndarrays share no type
 ChunkRange: TypeAlias = tuple[Ranks, Ranks]
 
@@ -26,8 +29,19 @@ _BRANCHES = (
 )
 
 
+class PlanError(ValueError):
+    """The algorithm does not satisfy its claim."""
+
+
 class Step(NamedTuple):
-    """What one rank sends and receives in one round; NOBODY as a peer means no message.
+    """The two messages of a rank in a round, one that it sends and one that it receives.
+
+    to          the rank that it sends to; NOBODY: it sends nothing
+    send        the chunks that it sends: (2, 4) are chunks 2 and 3
+    source      the rank that it receives from; NOBODY: it receives nothing
+    recv        the chunks that it receives, in the same form
+    reduce      whether chunks that arrive are added; else they replace those that the rank has;
+                alike on all ranks
 
     Both messages are in flight at once: a rank sends what it held before the round.
     """
@@ -36,11 +50,15 @@ class Step(NamedTuple):
     send: ChunkRange
     source: Ranks
     recv: ChunkRange
-    reduce: bool  # add what is received, or overwrite with it; the same for all ranks
+    reduce: bool
 
 
 class Algorithm(NamedTuple):
     """A collective algorithm: three functions of the number of ranks p.
+
+    rounds(p)     the number of rounds
+    chunks(p)     the number of chunks of the buffer
+    at(t, r, p)   the Step of rank r in round t
 
     `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
     the steps of all ranks.
@@ -48,17 +66,23 @@ class Algorithm(NamedTuple):
 
     rounds: Callable[[int], int]
     chunks: Callable[[int], int]
-    at: Callable[[int, Ranks, Ranks], Step]  # (t, r, p)
+    at: Callable[[int, Ranks, Ranks], Step]
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
-        """The steps of rank r (or of every rank in r), round by round."""
+        """The steps of rank r (or of every rank in r), round by round; raises PlanError where `at`
+        makes none."""
+        of_rank = "" if np.ndim(r) else f" for rank {r}"
         for t in range(self.rounds(p)):
             try:
                 step = self.at(t, r, p)
-            except (ValueError, TypeError) as error:
-                if any(words in str(error) for words in _NEEDS_ONE_NUMBER):
-                    raise ValueError(_BRANCHES) from error
-                raise
+            except Exception as error:
+                branches = any(words in str(error) for words in _NEEDS_ONE_NUMBER)
+                fault = _BRANCHES if branches else f"at(t, r, p) ends with {reason_of(error)}"
+                raise PlanError(f"round {t}{of_rank}: {fault}") from error
+            if not isinstance(step, Step):
+                raise PlanError(
+                    f"round {t}{of_rank}: at(t, r, p) returns {quoted(step)}; return a Step"
+                )
             yield step
 
 

@@ -13,13 +13,12 @@ import numpy as np
 
 from nnmpi import user_code
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import Algorithm, Step, per_rank
+from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
+from nnmpi.quoting import quoted
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
-
-
-class PlanError(ValueError):
-    """The algorithm does not satisfy its claim."""
+MOST = 1 << 16
+"""Rounds, and chunks, that are proved: more of them would take too long."""
 
 
 class Claim(NamedTuple):
@@ -95,11 +94,12 @@ def rounds(
 
     The start comes first, without steps; `verify` says what raises PlanError.
     """
-    chunks = algorithm.chunks(p)
+    _size("rounds", algorithm.rounds, p, 0)
+    chunks = _size("chunks", algorithm.chunks, p, 1)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
     yield [], have
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
-        rows = per_rank(step, p)
+        rows = _rows(t, step, p)
         _check_bounds(t, rows, chunks)
         _check_matching(t, rows)
         before, have = have, [list(row) for row in have]
@@ -109,6 +109,35 @@ def rounds(
                     have[r][c] = _receive(t, r, c, s, before, sums)
         yield rows, have
     _check_end(have, claim, sums)
+
+
+def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
+    """How many rounds, or chunks, there are."""
+    try:
+        n = f(p)
+    except Exception as error:
+        raise PlanError(f"{name}(p) ends with {user_code.reason_of(error)}") from error
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not least <= n <= MOST:
+        raise PlanError(f"{name}(p) is {quoted(n)}, not a whole number from {least} to {MOST:,}")
+    return int(n)
+
+
+def _rows(t: int, step: Step, p: int) -> list[Step]:
+    """The steps of all ranks in round t; they have whole numbers."""
+    try:
+        rows = per_rank(step, p)
+    except (TypeError, ValueError) as error:
+        form = "a peer is one number, or one for each rank, and a range two of them, (lo, hi)"
+        raise PlanError(f"round {t}: {form}: {error}") from None
+    if not isinstance(step.reduce, bool | np.bool_):
+        raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}, not True or False for all")
+    for r, s in enumerate(rows):
+        fields = {"to": (s.to,), "send": s.send, "source": (s.source,), "recv": s.recv}
+        for name, values in fields.items():
+            if any(type(value) is not int for value in values):
+                wrong = f"{name} is {', '.join(map(repr, values))}, not whole; divide by //"
+                raise PlanError(f"round {t}: rank {r}: {wrong}")
+    return rows
 
 
 def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:

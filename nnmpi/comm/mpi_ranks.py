@@ -1,12 +1,10 @@
 """Ranks as processes: the communicator of all that a launcher has started."""
 
-import atexit
 import functools
 import math
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings
 from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
-from nnmpi.comm.debug.start_limit import limited_start, rank_of
+from nnmpi.comm.debug.start_limit import limit_end, limited_start, rank_of
 from nnmpi.comm.debug.verdict import INTERRUPTED, Judge
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
@@ -164,7 +162,7 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
 
 def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, with exception hooks and a watchdog."""
-    from nnmpi.comm.transport import mpi_job, ulfm, ulfm_channel
+    from nnmpi.comm.transport import mpi_job, start_mpi, ulfm, ulfm_channel
 
     rank, size = mpi_job.rank_and_size()
     judge = Judge(mpi_job.abort_job, ulfm.is_available())
@@ -176,17 +174,11 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
         if comm.any_thread:
             watchdog.channel = channel or mpi_job.MPIChannel.of_job()
     if comm.fault_tolerant:
-        atexit.register(ulfm_channel.remove_segments)  # after what comes next
-    atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
+        start_mpi.at_exit(ulfm_channel.remove_segments)  # after what comes next
+    limit = progress.log.settings.timeout
+    start_mpi.at_exit(lambda: limit_end(limit))  # after what comes next
     mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", judge)(watchdog.leave))
     return comm
-
-
-def _limit_finalize(timeout: float) -> None:
-    """Lets a signal end this process if it lasts for longer: Python has ended when MPI does."""
-    if timeout < threading.TIMEOUT_MAX:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, timeout)
 
 
 def ended(status: int) -> int:
@@ -198,7 +190,7 @@ def ended(status: int) -> int:
         from nnmpi.comm.transport import mpi_job
 
         flush_output()
-        _limit_finalize(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
+        limit_end(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
         mpi_job.end_last()
     return status
 

@@ -6,7 +6,24 @@ those of libraries without CUDA, of other types (those in CUDA C take float32 an
 16 bits), other strides, more than 2**31 numbers.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
+from nnmpi import backend
 from nnmpi.cuda import kernels, products
 
 KERNELS = {**kernels.KERNELS, "products_loop": products.products_loop}
 """By their names in the table."""
+
+
+def is_available() -> bool:
+    """Whether CuPy is installed and finds a GPU."""
+    return not backend.get("auto").is_host
+
+
+if not TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise AttributeError(
+            f"nnmpi.cuda has no {name!r}: nnmpi.manual_seed seeds all devices, a rank takes the "
+            "GPU of its number on the node, and t.item() and t.numpy() alone wait for it"
+        )

@@ -3,6 +3,7 @@
    In CUDA's order of threads, thread FIRST of a grid takes numbers FIRST, FIRST + STEP, ...
    Numbers of T are LOADed to float, in which all is computed, and ROUNDed once. */
 typedef float float32;
+typedef double float64; /* of a loss alone */
 typedef unsigned short float16, bfloat16; /* bits */
 
 #ifndef KERNEL /* a test defines it, to compile kernels for the host */
@@ -25,7 +26,9 @@ DEVICE bfloat16 to_bfloat16(float v) {
     return v != v ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 #define from_float32(v) (v)
+#define from_float64(v) (v)
 #define to_float32(v) (v)
+#define to_float64(v) (v)
 #define JOINED(a, b) a##b
 #define OF(way, type) JOINED(way, type)
 #define LOAD(v) OF(from_, T)(v)

@@ -18,6 +18,9 @@ from nnmpi.backend import Array, xp_of
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 """The types of arrays, and cuDNN's names of them; sums are float32."""
 
+OLDEST = 1, 31
+"""The first version of the front end that takes addresses in the order of tensors."""
+
 ALIGNED = 16
 """Bytes: graphs are built for addresses that CuPy gives to whole arrays."""
 
@@ -53,7 +56,7 @@ class CudnnGraph(NamedTuple):
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The front end, or None where it or cuDNN itself is not installed.
+    """The front end, or None where it or cuDNN itself is not installed, or it is too old.
 
     It looks for CUDA's runtime by name alone, and pip installs that where no name finds it.
     """
@@ -67,7 +70,14 @@ def library() -> Any:
         found.backend_version()
     except (ImportError, OSError, RuntimeError):
         return None
-    return found
+    if tuple(map(int, found.__version__.split(".")[:2])) >= OLDEST:
+        return found
+    warnings.warn(
+        f"cuDNN's front end {found.__version__} is too old, so it is not used: "
+        "pip install --no-deps 'nvidia-cudnn-frontend>=1.31'",
+        stacklevel=2,
+    )
+    return None
 
 
 def version() -> str:

@@ -34,8 +34,7 @@ def _each(file: str, name: str) -> Callable[..., Any]:
         if arrays is None:
             return NotImplemented
         n = args[0].size
-        run(file, name, n, (*arrays, *counts(n)), type_of(args[0].dtype))
-        return None
+        return run(file, name, n, (*arrays, *counts(n)), type_of(args[0].dtype))
 
     return loop
 
@@ -48,25 +47,19 @@ def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., 
 
     def step(*args: Any) -> Any:
         p, g, *sums = args[:arrays]
-        values, (*given, factor), undo = (
-            args[arrays],
-            args[arrays + 1 :][: numbers + 1],
-            args[arrays + numbers + 2 :],
-        )
-        plain = fits(p) and fits(g) and are_plain(np.float32, p, *sums) and are_plain(g.dtype, g)
-        if undo or not plain or (values is not None and not fits(values)):
-            return NotImplemented
-        if not are_plain(None if values is None else values.dtype, values):
-            return NotImplemented
-        if any(a is not None and a.size != p.size for a in (g, *sums, values)):
+        values, *given = args[arrays : arrays + numbers + 1]
+        factor, *undo = args[arrays + numbers + 1 :]
+        plain = are_plain(np.float32, p, *sums) and are_plain(g.dtype, g)
+        halves = values is None or (fits(values) and are_plain(values.dtype, values))
+        of_size = all(a is None or a.size == p.size for a in (g, *sums, values))
+        if undo or not (fits(p) and fits(g) and plain and halves and of_size):
             return NotImplemented
         by = factor if is_array(factor) else None
         floating = map(np.float32, (*given[:floats], 1.0 if by is not None else factor))
         flagged = map(np.int32, given[floats:])
         args = (p, g, *sums, values, by, *counts(p.size), *floating, *flagged)
         T = FLOAT if values is None else type_of(values.dtype)
-        run("optimizers", name, p.size, args, T, type_of(g.dtype))
-        return None
+        return run("optimizers", name, p.size, args, T, type_of(g.dtype))
 
     return step
 
@@ -75,18 +68,17 @@ def squares_loop(g: Array, factor: float, sums: Array) -> Any:
     if not fits(g) or not are_plain(g.dtype, g) or not are_plain(np.float32, sums):
         return NotImplemented
     args = (g, sums, *counts(g.size, BLOCK_OF_SQUARES), np.float32(factor))
-    run("optimizers", "squares", len(sums) * THREADS, args, type_of(g.dtype))
-    return None
+    return run("optimizers", "squares", len(sums) * THREADS, args, type_of(g.dtype))
 
 
 def decide_loop(
     loss: Array, squares: Array, factor: float, most: float, by: Array, shown: Array
 ) -> Any:
-    if not fits(loss) or not are_plain(np.float64, squares, shown) or not are_plain(FLOAT, by):
+    is_float, plain = loss.dtype == np.float64 or fits(loss), are_plain(np.float64, squares, shown)
+    if not (is_float and plain and fits(by) and are_plain(FLOAT, by)):
         return NotImplemented
     args = (loss, squares, by, shown, np.float64(factor), np.float64(most))
-    run("optimizers", "decide", 1, args, type_of(loss.dtype))
-    return None
+    return run("optimizers", "decide", 1, args, type_of(loss.dtype))
 
 
 BLOCK_OF_SQUARES = 8192
@@ -112,8 +104,7 @@ def _pooling(name: str, z_first: bool) -> Callable[..., Any]:
         if sizes is None or not plain or y.shape != z.shape[2:]:
             return NotImplemented
         arrays = (address(z), y, largest) if z_first else (y, largest, address(z))
-        run("elementwise", name, y.size, (*arrays, *sizes), type_of(z.dtype))
-        return None
+        return run("elementwise", name, y.size, (*arrays, *sizes), type_of(z.dtype))
 
     return loop
 
@@ -131,65 +122,47 @@ def dropout_mask_loop(index: Array, rows: Array, *args: Any) -> Any:
     if not fits(mask) or not plain or not are_plain(mask.dtype, mask):
         return NotImplemented
     args = (index, rows, mask, *counts(mask.size, len(index), *words), np.float32(factor))
-    run("elementwise", "dropout_mask", mask.size, args, type_of(mask.dtype))
-    return None
+    return run("elementwise", "dropout_mask", mask.size, args, type_of(mask.dtype))
 
 
 def add_sorted_loop(to: Array, rows: Array, order: Array, g: Array) -> Any:
     if not fits(to) or not are_plain(to.dtype, to, g) or not are_plain(np.int64, rows, order):
         return NotImplemented
     args = (to, rows, order, g, *counts(len(rows), to.size // len(to)))
-    run("elementwise", "add_sorted", len(rows) * THREADS, args, type_of(to.dtype))
-    return None
+    return run("elementwise", "add_sorted", len(rows) * THREADS, args, type_of(to.dtype))
 
 
 # ---- softmax and cross-entropy
 
 
-def cross_entropy_loop(
-    z: Array, labels: Array, scale: float, loss: Array, p: Array, at: Array
+def class_losses_loop(
+    z: Array, labels: Array, scale: float, loss: Array, sums: Array, at: Array
 ) -> Any:
-    beside = p.flags.f_contiguous  # whether rows are beside each other in memory
-    if (
-        not fits(z)
-        or not are_plain(np.float32, z, p.T if beside else p, loss)
-        or not are_plain(np.int64, at)
-        or not at.shape == labels.shape == z.shape[:1]
-    ):
+    plain = are_plain(z.dtype, z) and are_plain(np.float32, loss, sums)
+    if not fits(z) or not plain or not are_plain(np.int64, at) or labels.shape != at.shape:
         return NotImplemented
-    n, C = z.shape
     if not are_plain(np.int64, labels):
         at[...] = labels
         labels = at
+    n, C = z.shape
     losses = loss if loss.ndim else xp_of(z).empty(n, "float32")
-    by = (1, n) if beside else (C, 1)
-    arrays, numbers = (z, labels, losses, p, at), counts(n, C, *by)
     in_one = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
-    if C <= NARROW:
-        args = (*arrays, loss if in_one else None, *numbers, np.float32(scale))
-        run("softmax", "narrow_rows", 1 if in_one else n, args)
-    else:
-        run("softmax", "wide_rows", n * THREADS, (*arrays, *numbers))
+    args = (z, labels, losses, sums, at, loss if in_one else None, *counts(n, C), np.float32(scale))
+    name, threads = ("narrow_losses", n) if C <= NARROW else ("wide_losses", n * THREADS)
+    run("softmax", name, 1 if in_one else threads, args, type_of(z.dtype))
     if not loss.ndim and not in_one:
         run("softmax", "sum_losses", 1, (losses, loss, *counts(n), np.float32(scale)))
     return None
 
 
-def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Array) -> Any:
-    beside = p.flags.f_contiguous
-    each = g.ndim > 0
-    p, dz = (p.T, dz.T) if beside else (p, dz)
-    n, C = p.shape[::-1] if beside else p.shape
-    if (
-        not fits(p)
-        or not are_plain(np.float32, p, dz, g)
-        or not (are_plain(np.int64, at) and at.size == n)
-        or g.size != (n if each else 1)
-    ):
+def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Array) -> Any:
+    plain = are_plain(z.dtype, z, dz) and are_plain(np.float32, sums, g)
+    if not fits(z) or not plain or not are_plain(np.int64, at):
         return NotImplemented
-    flags = map(np.int32, (beside, each))
-    run("softmax", "gradient", p.size, (p, at, g, dz, *counts(n, C), *flags, np.float32(scale)))
-    return None
+    numbers = *counts(*z.shape), np.int32(g.ndim > 0), np.float32(scale)
+    return run(
+        "softmax", "class_gradient", z.size, (z, at, sums, g, dz, *numbers), type_of(z.dtype)
+    )
 
 
 def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
@@ -206,8 +179,7 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
             return NotImplemented
         K = x.shape[-1]
         numbers = *counts(x.size // K, K), np.int32(logarithm)
-        run("softmax", name, x.size // K * THREADS, (*given, *numbers), type_of(x.dtype))
-        return None
+        return run("softmax", name, x.size // K * THREADS, (*given, *numbers), type_of(x.dtype))
 
     return loop
 
@@ -217,8 +189,7 @@ def probabilities_loop(s: Array, p: Array, lse: Array, later: int) -> Any:
         return NotImplemented
     rows, K = s.shape[-2:]
     args = (s, p, lse, *counts(lse.size, K, rows), np.int32(later))
-    run("softmax", "probabilities", lse.size * THREADS, args)
-    return None
+    return run("softmax", "probabilities", lse.size * THREADS, args)
 
 
 def scores_gradient_loop(
@@ -228,8 +199,7 @@ def scores_gradient_loop(
         return NotImplemented
     rows, K = s.shape[-2:]
     numbers = (*counts(s.size, K, rows), np.float32(scale), np.int32(later))
-    run("softmax", "scores_gradient", s.size, (s, dp, lse, of_rows, *numbers))
-    return None
+    return run("softmax", "scores_gradient", s.size, (s, dp, lse, of_rows, *numbers))
 
 
 def _cell(name: str) -> Callable[..., Any]:
@@ -240,20 +210,21 @@ def _cell(name: str) -> Callable[..., Any]:
         if not fits(state) or not are_plain(state.dtype, *args):
             return NotImplemented
         numbers = counts(state.size, state.shape[1])
-        run("recurrent", name, state.size, (*args, *numbers), type_of(state.dtype))
-        return None
+        return run("recurrent", name, state.size, (*args, *numbers), type_of(state.dtype))
 
     return loop
 
 
+OF_THESE_NAMES: list[Callable[..., Any]] = [
+    *(bias_relu_loop, unpool_loop, dropout_mask_loop, add_sorted_loop),
+    *(probabilities_loop, scores_gradient_loop, class_losses_loop, class_gradient_loop),
+    *(squares_loop, decide_loop),
+]
 KERNELS: dict[str, Callable[..., Any]] = {
-    "bias_relu_loop": bias_relu_loop,
+    **{loop.__name__: loop for loop in OF_THESE_NAMES},
+    "pool_loop": pool_loop,
     "relu_loop": _each("elementwise", "relu"),
     "relu_gradient_loop": _each("elementwise", "relu_gradient"),
-    "pool_loop": pool_loop,
-    "unpool_loop": unpool_loop,
-    "dropout_mask_loop": dropout_mask_loop,
-    "add_sorted_loop": add_sorted_loop,
     "tanh_loop": _each("activations", "tanh_value"),
     "tanh_gradient_loop": _each("activations", "tanh_gradient"),
     "sigmoid_loop": _each("activations", "sigmoid_value"),
@@ -265,10 +236,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "softmax_gradient_loop": _along_rows("softmax_gradient", False),
     "log_softmax_loop": _along_rows("softmax", True),
     "log_softmax_gradient_loop": _along_rows("softmax_gradient", True),
-    "probabilities_loop": probabilities_loop,
-    "scores_gradient_loop": scores_gradient_loop,
-    "cross_entropy_loop": cross_entropy_loop,
-    "cross_entropy_gradient_loop": cross_entropy_gradient_loop,
     "lstm_loop": _cell("lstm"),
     "lstm_gradient_loop": _cell("lstm_gradient"),
     "gru_loop": _cell("gru"),
@@ -276,8 +243,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "adam_loop": _step("adam", 5, 6),
     "sgd_loop": _step("sgd", 3, 4, 1),
     "rmsprop_loop": _step("rmsprop", 5, 6),
-    "squares_loop": squares_loop,
-    "decide_loop": decide_loop,
     **norms.KERNELS,
 }
 """The kernels by their names in the table."""

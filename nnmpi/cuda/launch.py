@@ -48,8 +48,8 @@ def _module(xp: Any, file: str, T: str, G: str) -> Any:
 
 def run(
     file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
-) -> None:
-    """Launch a kernel for arrays of one library."""
+) -> Any:
+    """Launch a kernel for arrays of one library; None, as what does its work returns it."""
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)
     xp = xp_of(next(a for a in args if not isinstance(a, np.generic)))
@@ -69,8 +69,7 @@ def address(view: Array) -> np.uintp:
 @lru_cache(maxsize=64)
 def type_of(dtype: Any) -> str:
     """The name of a type."""
-    name: str = dtype.name
-    return name
+    return str(dtype.name)
 
 
 def fits(array: Array) -> bool:

@@ -29,8 +29,7 @@ def _of_rows(
     shapes = {a.shape for a in (*numbers, *wide) if a is not None}
     if not shapes <= {(M, K), (K,), (M,)}:
         return NotImplemented
-    run("norms", name, M * THREADS, args, type_of(x.dtype))
-    return None
+    return run("norms", name, M * THREADS, args, type_of(x.dtype))
 
 
 def layer_norm_loop(
@@ -71,17 +70,11 @@ def _columns(
 ) -> Any:
     """Sums over the rows of x (N, P, C) in outs (N, C), and the kernel that joins parts."""
     first = numbers[0]
-    if (
-        not fits(first)
-        or not are_plain(first.dtype, *numbers)
-        or not are_plain(np.float32, *statistics)
-    ):
-        return NotImplemented
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
     found = [out for out in outs if out is not None]
-    if not all(fits(out) and are_plain(out.dtype, out) and out.size == N * C for out in found):
-        return NotImplemented
-    if any(a.shape != first.shape for a in numbers):
+    plain = are_plain(first.dtype, *numbers) and are_plain(np.float32, *statistics)
+    fit = all(fits(out) and are_plain(out.dtype, out) and out.size == N * C for out in found)
+    if not (fits(first) and plain and fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
     plain = R == 1 and all(out.dtype == np.float32 for out in found)
@@ -92,8 +85,7 @@ def _columns(
     if plain:
         return None
     if join != "add_parts":
-        run("norms", join, n, (*parts, *outs, *counts(n, P, R)))
-        return None
+        return run("norms", join, n, (*parts, *outs, *counts(n, P, R)))
     for part, out in zip(parts, outs, strict=True):
         if out is not None:
             run("norms", "add_parts", n, (part, out, *counts(n, R)), type_of(out.dtype))
@@ -146,8 +138,7 @@ def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequen
         return NotImplemented
     if w is not None and (not fits(w) or not are_plain(w.dtype, w)):
         return NotImplemented
-    run("norms", name, wide[0].size, args, FLOAT if w is None else type_of(w.dtype))
-    return None
+    return run("norms", name, wide[0].size, args, FLOAT if w is None else type_of(w.dtype))
 
 
 def channel_scales_loop(
@@ -182,8 +173,7 @@ def _by_column(
     if any(a.size != N * C for a in statistics):
         return NotImplemented
     numbered = (*args, *counts(x.size, P * C, C), *map(np.int32, flags))
-    run("norms", name, x.size, numbered, type_of(x.dtype))
-    return None
+    return run("norms", name, x.size, numbered, type_of(x.dtype))
 
 
 def _normalise(cuts: bool) -> Callable[..., Any]:
@@ -208,26 +198,18 @@ def batch_norm_gradient_loop(
     if not fits(x) or not are_plain(x.dtype, g, x, dx) or not are_plain(np.float32, *statistics):
         return NotImplemented
     args = (g, x, *statistics, dx, *counts(x.size, r.size), np.float32(n))
-    run("norms", "batch_norm_gradient", x.size, args, type_of(x.dtype))
-    return None
+    return run("norms", "batch_norm_gradient", x.size, args, type_of(x.dtype))
 
 
+OF_THESE_NAMES: list[Callable[..., Any]] = [
+    *(layer_norm_loop, layer_norm_gradient_loop, layer_norm_sums_loop, rms_norm_loop),
+    *(rms_norm_gradient_loop, rms_norm_sum_loop, moments_loop, norm_sums_loop),
+    *(norm_relu_sums_loop, norm_gradient_loop, column_sum_loop, channel_scales_loop),
+    *(batch_norm_gradient_loop, track_loop),
+]
 KERNELS: dict[str, Callable[..., Any]] = {
-    "layer_norm_loop": layer_norm_loop,
-    "layer_norm_gradient_loop": layer_norm_gradient_loop,
-    "layer_norm_sums_loop": layer_norm_sums_loop,
-    "rms_norm_loop": rms_norm_loop,
-    "rms_norm_gradient_loop": rms_norm_gradient_loop,
-    "rms_norm_sum_loop": rms_norm_sum_loop,
-    "moments_loop": moments_loop,
+    **{loop.__name__: loop for loop in OF_THESE_NAMES},
     "normalise_loop": _normalise(cuts=False),
     "normalise_relu_loop": _normalise(cuts=True),
-    "norm_sums_loop": norm_sums_loop,
-    "norm_relu_sums_loop": norm_relu_sums_loop,
-    "norm_gradient_loop": norm_gradient_loop,
-    "column_sum_loop": column_sum_loop,
-    "channel_scales_loop": channel_scales_loop,
-    "batch_norm_gradient_loop": batch_norm_gradient_loop,
-    "track_loop": track_loop,
 }
 """As in kernels.py."""

@@ -96,8 +96,7 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
 
 def _type(a: Array) -> int:
     """cuBLAS's name of an array's type."""
-    found: int = getattr(xp_of(a).cuda.runtime, TYPES[a.dtype.name])
-    return found
+    return int(getattr(xp_of(a).cuda.runtime, TYPES[a.dtype.name]))
 
 
 def _batches(

@@ -1,9 +1,7 @@
-/* Softmax, and cross-entropy of scores z (n, C), as kernels/softmax.py describes them. Number (i, c)
-   of p is at i * by_row + c * by_class in memory. */
+/* Softmax, and cross-entropy of scores z (n, C), as kernels/softmax.py describes them. */
 
 /* The loss of a row; a label that is no class gives NaN, and nothing is read for it. */
-#define LOSS(row, label, top, total)                                                               \
-    ((unsigned long long)(label) < C ? logf(total) - ((row)[label] - (top)) : logf(-1.0f))
+#define LOSS (label < C ? logs[i] - (LOAD(row[label]) - tops[i]) : logf(-1.0f))
 
 /* sum[0] = the sum of losses (n) times scale, by one block */
 DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float scale, float *all) {
@@ -14,39 +12,45 @@ DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float sca
 }
 
 /* Few classes: a thread has a row. One block adds up the losses too, unless `sum` is NULL. */
-KERNEL narrow_rows(const float *z, const long long *labels, float *loss, float *p, long long *at,
-                   float *sum, unsigned n, unsigned C, unsigned by_row, unsigned by_class,
-                   float scale) {
+KERNEL narrow_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
+                     float *sum, unsigned n, unsigned C, float scale) {
     __shared__ float all[THREADS];
+    float *logs = tops + n;
     EACH(i, n) {
-        const float *row = z + AT(i, C);
-        float *out = p + AT(i, by_row), top = row[0], total = 0.0f;
-        long long label = labels[i];
-        for (unsigned c = 1; c < C; c++) top = LARGER(top, row[c]);
-        for (unsigned c = 0; c < C; c++) total += out[c * by_class] = expf(row[c] - top);
-        for (unsigned c = 0; c < C; c++) out[c * by_class] /= total;
-        loss[i] = LOSS(row, label, top, total);
-        at[i] = label * by_class + (long long)i * by_row;
+        const T *row = z + AT(i, C);
+        float top = LOAD(row[0]), total = 0.0f;
+        unsigned long long label = at[i] = labels[i];
+        for (unsigned c = 1; c < C; c++) top = LARGER(top, LOAD(row[c]));
+        for (unsigned c = 0; c < C; c++) total += expf(LOAD(row[c]) - top);
+        tops[i] = top;
+        logs[i] = logf(total);
+        loss[i] = LOSS;
     }
     if (sum) sum_of_losses(loss, sum, n, scale, all); /* each thread adds up those of its rows */
 }
 
-/* Many classes: a block has a row. */
-KERNEL wide_rows(const float *z, const long long *labels, float *loss, float *p, long long *at,
-                 unsigned n, unsigned C, unsigned by_row, unsigned by_class) {
+/* Many classes: a block has a row, and reads it once. A thread's `total` is that of e^(z - top) with
+   the largest score that it has seen. */
+KERNEL wide_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
+                   float *sum, unsigned n, unsigned C, float scale) {
     __shared__ float all[THREADS];
+    float *logs = tops + n;
     EACH_BLOCK(i, n) {
-        const float *row = z + AT(i, C);
-        float *out = p + AT(i, by_row), top = row[0], total = 0.0f;
-        long long label = labels[i];
-        EACH_OF_BLOCK(c, C) top = LARGER(top, row[c]);
-        top = largest_of_block(top, all);
-        EACH_OF_BLOCK(c, C) total += out[c * by_class] = expf(row[c] - top);
-        total = sum_of_block(total, all);
-        EACH_OF_BLOCK(c, C) out[c * by_class] /= total;
+        const T *row = z + AT(i, C);
+        float top = logf(0.0f), total = 0.0f;
+        EACH_OF_BLOCK(c, C) {
+            float v = LOAD(row[c]), larger = LARGER(v, top);
+            if (larger != top) total *= expf(top - larger);
+            total += v == larger ? 1.0f : expf(v - larger);
+            top = larger;
+        }
+        float largest = largest_of_block(top, all);
+        total = sum_of_block(total == 0.0f ? 0.0f : total * expf(top - largest), all);
         if (threadIdx.x == 0) {
-            loss[i] = LOSS(row, label, top, total);
-            at[i] = label * by_class + (long long)i * by_row;
+            unsigned long long label = at[i] = labels[i];
+            tops[i] = largest;
+            logs[i] = logf(total);
+            loss[i] = LOSS;
         }
     }
 }
@@ -56,15 +60,15 @@ KERNEL sum_losses(const float *losses, float *sum, unsigned n, float scale) {
     sum_of_losses(losses, sum, n, scale, all);
 }
 
-/* dz = (p - 1 at the labels) (g scale), in the memory of p; g of each row, or one for all. Rows are
-   beside each other in memory, or numbers of a row are. */
-KERNEL gradient(const float *p, const long long *at, const float *g, float *dz, unsigned n,
-                unsigned C, int rows_beside, int each, float scale) {
+/* dz = (softmax(z) - 1 at the labels) (g scale); g of each row, or one for all */
+KERNEL class_gradient(const T *z, const long long *at, const float *tops, const float *g, T *dz,
+                      unsigned n, unsigned C, int each, float scale) {
     unsigned size = n * C;
     EACH(k, size) {
-        unsigned i = rows_beside ? k % n : k / C;
-        float d = at[i] == (long long)k ? p[k] - 1.0f : p[k];
-        dz[k] = d * (g[each ? i : 0] * scale);
+        unsigned i = k / C;
+        float p = expf(LOAD(z[k]) - tops[i] - tops[n + i]);
+        if (at[i] == (long long)(k % C)) p -= 1.0f;
+        dz[k] = ROUND(p * (g[each ? i : 0] * scale));
     }
 }
 

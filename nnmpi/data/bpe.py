@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.data.files import check_regular, reading
+from nnmpi.data.files import reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
 from nnmpi.quoting import quoted, shown
-from nnmpi.user_files import parsed
+from nnmpi.user_files import check_regular, parsed
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
@@ -102,7 +102,8 @@ def _library_tokenizer(path: Path) -> Any:
     two = [path / "vocab.json", path / "merges.txt"]
     for file in (one, *two):
         if os.path.exists(file) and not file.is_dir():
-            check_regular(file, REMEDY, LARGEST)
+            with reading(file, REMEDY):
+                check_regular(file, LARGEST)
     if one.is_file():
         _check_marks(path, one)
         with reading(one, REMEDY):

@@ -7,7 +7,6 @@ then the array that it announces, if that fits into memory and into so small a f
 import json
 import math
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.lib import format as npy
 
 from nnmpi.cgroup import memory_limit
 from nnmpi.quoting import shown
-from nnmpi.user_files import parsed
+from nnmpi.user_files import check_regular, parsed
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
 BYTES = np.dtype("uint8")
@@ -47,21 +46,10 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 
 
-def check_regular(path: Path, remedy: str, most: float = math.inf) -> None:
-    """Raises RefusedError for a pipe, which would wait for who writes into it, for a device, and
-    for a file of more than `most` bytes."""
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise RefusedError(f"{shown(path)} is not a regular file; {remedy}")
-    if facts.st_size > most:
-        size = f"more than {most:,} bytes ({facts.st_size:,})"
-        raise RefusedError(f"{shown(path)} has {size}; {remedy}")
-
-
 def read_json(path: Path, remedy: str) -> Any:
     """What a file of JSON says; raises RefusedError if it is none, no regular file, or too long."""
     with reading(path, remedy):
-        check_regular(path, remedy, JSON_BYTES)
+        check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())
 
 

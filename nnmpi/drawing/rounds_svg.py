@@ -9,7 +9,7 @@ r"""A collective as a picture: a row for each round, a box for each rank, an arr
 What arrives is added (a blue arrow) or replaces a chunk (an orange one).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import hypot
 
 from nnmpi.collectives.step import Algorithm, Step
@@ -23,29 +23,34 @@ ADDED, REPLACED = "#2f6fd0", "#d5700a"
 LIGHT, DARK = "#dce8fb", "#1f4e9c"  # of a chunk of one rank, and of all
 
 
-def as_svg(algorithm: Algorithm, p: int, title: str, claim: Claim = ALL_REDUCE) -> str:
-    """The plan for p ranks as an SVG; raises PlanError if it does not satisfy the claim."""
+def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) -> str:
+    """The plans for p ranks as an SVG, one below the other under their titles.
+
+    Raises PlanError if one does not satisfy the claim.
+    """
     check_ranks(p)
-    chunks, sums = algorithm.chunks(p), Expressions(p)
-    (_, start), *plan = rounds(algorithm, p, claim, sums)
-    parts = [text(16, 22, title, 18, weight="bold"), *_legend(p)]
-    parts += [text(_centre(r), TOP - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
-    parts += _held("start", start, sums, TOP)
-    y = TOP
-    for t, (steps, have) in enumerate(plan):
-        parts += _messages(steps, chunks, y + HEIGHT)
-        y += HEIGHT + FLIGHT
-        parts += _held(f"round {t}", have, sums, y)
-    width = max(MARGIN + p * COLUMN, 620)
-    return page(width + 8, y + HEIGHT + 16, parts)
+    y, parts = 0.0, list[str]()
+    for title, algorithm in plans.items():
+        chunks, sums = algorithm.chunks(p), Expressions(p)
+        (_, start), *plan = rounds(algorithm, p, claim, sums)
+        parts += [text(16, y + 22, title, 18, weight="bold"), *_legend(p, y)]
+        y += TOP
+        parts += [text(_centre(r), y - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
+        parts += _held("start", start, sums, y)
+        for t, (steps, have) in enumerate(plan):
+            parts += _messages(steps, chunks, y + HEIGHT)
+            y += HEIGHT + FLIGHT
+            parts += _held(f"round {t}", have, sums, y)
+        y += HEIGHT + 16
+    return page(MARGIN + p * COLUMN + 8, y, parts)
 
 
 def _centre(rank: int) -> float:
     return MARGIN + (rank + 0.5) * COLUMN
 
 
-def _legend(p: int) -> Iterator[str]:
-    """What colours mean."""
+def _legend(p: int, y: float) -> Iterator[str]:
+    """The meaning of colours."""
     x = 16.0
     for colour, words in (
         (ADDED, "is added"),
@@ -54,8 +59,8 @@ def _legend(p: int) -> Iterator[str]:
         (_shade(p, p), "of all"),
         (IDLE, "nothing"),
     ):
-        yield box(x, 40, 16, 14, colour)
-        yield text(x + 22, 47, words, 12)
+        yield box(x, y + 40, 16, 14, colour)
+        yield text(x + 22, y + 47, words, 12)
         x += 44 + 6.6 * len(words)
 
 

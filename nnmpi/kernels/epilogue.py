@@ -11,10 +11,7 @@ PyTorch.
 """
 
 from functools import lru_cache
-from threading import get_ident
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import column_sum
@@ -70,14 +67,14 @@ def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
     """An array of one number that nobody writes to; it stays on a device, as a long one on the host
     would keep the arena that it is made in."""
-    if xp is np:
-        return np.full(shape, value, dtype)
-    return _that_stays(shape, value, dtype, xp, get_ident())
+    if not hasattr(xp, "cuda"):
+        return xp.full(shape, value, dtype)
+    return _that_stays(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
 
 
 @lru_cache(maxsize=64)
-def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, thread: int) -> Array:
-    """Of a rank: ranks that are threads have a GPU each."""
+def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
+    """An array of one GPU, of which a process may have several."""
     return xp.full(shape, value, dtype)
 
 

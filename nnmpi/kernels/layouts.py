@@ -1,12 +1,12 @@
-"""The order of memory of elementwise results."""
+"""The order of memory of results of elementwise ops, and of arrays that are joined."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Array
+from nnmpi.backend import Array, xp_of
 
 
 def in_layout(op: Callable[..., Array], *args: Any) -> Array:
@@ -22,9 +22,24 @@ def in_layout(op: Callable[..., Array], *args: Any) -> Array:
     first = max(arrays, key=lambda a: (a.size, a.ndim))
     if first.ndim < 2 or first.flags.c_contiguous:
         return op(*args)
-    order = sorted(range(first.ndim), key=lambda axis: -first.strides[axis])
-    back = sorted(range(first.ndim), key=order.__getitem__)
+    order, back = _orders(first)
     return op(*(_transposed(a, order) for a in args)).transpose(back)
+
+
+def concatenated(arrays: Sequence[Array], axis: int) -> Array:
+    """The arrays joined along an axis, in the order of memory of the largest one."""
+    first = max(arrays, key=lambda a: a.size)
+    xp = xp_of(first)
+    if isinstance(first, np.ndarray) or first.flags.c_contiguous:
+        return xp.concatenate(arrays, axis=axis)
+    order, back = _orders(first)
+    return xp.concatenate([a.transpose(order) for a in arrays], axis=back[axis]).transpose(back)
+
+
+def _orders(a: Array) -> tuple[list[int], list[int]]:
+    """The axes in their order of memory, and where each of them is in it."""
+    order = sorted(range(a.ndim), key=lambda axis: -a.strides[axis])
+    return order, sorted(range(a.ndim), key=order.__getitem__)
 
 
 def _transposed(a: Any, order: list[int]) -> Any:

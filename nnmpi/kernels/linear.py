@@ -7,6 +7,7 @@ from nnmpi import blas, native
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.epilogue import bias_relu_loop, constant, relu_gradient
+from nnmpi.kernels.products import dot
 from nnmpi.native.table import Out, kernel
 
 LARGEST = 1 << 18
@@ -53,9 +54,8 @@ def takes_large(n: int, K: int, O: int) -> bool:
 @partial(kernel, narrow=True)
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
     """`outputs`; large: whether compiled loops compute products of any size."""
-    xp = xp_of(x)
-    xp.dot(x, w.T, out=y)
-    bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp) if relu else None)
+    dot(x, w.T, y)
+    bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
 
 
 @partial(kernel, narrow=True)
@@ -69,11 +69,10 @@ def linear_gradients(
     large: bool,
 ) -> None:
     """`gradients`; large: as of `linear_outputs`."""
-    xp = xp_of(g)
     if dx is not None:
-        xp.dot(g, w, out=dx)
+        dot(g, w, dx)
     if dw is not None:
-        xp.dot(g.T, x, out=dw)
+        dot(g.T, x, dw)
     if db is not None:
         column_sum(g, db)
 

@@ -16,11 +16,19 @@ def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
         xp_of(A).matmul(A, B, out=C)
 
 
+def dot(a: Array, b: Array, out: Array) -> None:
+    """out = a @ b of two matrices; of 16 bits on a device sums are in float32."""
+    if on_device_in_16_bits(a):  # CuPy multiplies and sums one row by one column in 16 bits
+        products_loop(a, b, out, False)
+    else:
+        xp_of(a).dot(a, b, out=out)
+
+
 def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
     """a @ b of matrices, or several of them, in `dtype`, by default that of a; of 16 bits on a
     device factors are read as they are, and sums are in float32."""
     xp = xp_of(a)
-    if max(a.ndim, b.ndim) == 2 or not on_device_in_16_bits(a):
+    if min(a.ndim, b.ndim) < 2 or not on_device_in_16_bits(a):
         found: Array = xp.matmul(a, b)
         return found if dtype is None else found.astype(dtype, copy=False)
     lead = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])

@@ -1,6 +1,6 @@
 """Softmax and cross-entropy: rows of scores, of attention too, and the classes of their labels."""
 
-from nnmpi.backend import Array, of, xp_of
+from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum, float_type
 from nnmpi.native.table import InOut, Out, kernel
 
@@ -87,12 +87,11 @@ NARROW = 32
 def like_scores(z: Array) -> Array:
     """An empty array for `cross_entropy_loop`, in the shape (n, C) of z.
 
-    Up to `NARROW` classes it is a transpose on the host: batches are longer than rows, and array
-    operations are fastest with a long last axis.
+    Up to `NARROW` classes it is a transpose: batches are longer than rows, and array operations are
+    fastest with a long last axis.
     """
-    xp, (n, C) = xp_of(z), z.shape
-    dtype, beside = float_type(z), C <= NARROW and of(z).is_host
-    return xp.empty((C, n), dtype).T if beside else xp.empty((n, C), dtype)
+    xp, (n, C), dtype = xp_of(z), z.shape, float_type(z)
+    return xp.empty((C, n), dtype).T if C <= NARROW else xp.empty((n, C), dtype)
 
 
 @kernel
@@ -126,4 +125,30 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
     dz[...] = p
     d = dz.T if p.shape[1] <= NARROW and p.flags.f_contiguous else dz
     d.reshape(-1)[at] -= 1
+    dz *= (g[:, None] if g.ndim else g) * scale
+
+
+# ---- cross-entropy on a device, which has no memory for probabilities
+
+
+@kernel
+def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Out, at: Out) -> None:
+    """Scores z (n, C) and integers (n,): `loss` as of `cross_entropy_loop`, and `at` the labels.
+
+    sums (2, n): the largest score m of each row, and the logarithm of the sum of e^(z - m)
+    """
+    xp = xp_of(z)
+    at[...], sums[0] = labels, z.max(axis=1)
+    s = z - sums[0][:, None]
+    sums[1] = xp.log(xp.exp(s).sum(axis=1))
+    losses = sums[1] - s[xp.arange(len(at)), at]
+    loss[...] = losses if loss.ndim else losses.sum() * scale
+
+
+@kernel
+def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
+    """dz = (softmax(z) - 1 at the labels) (g scale), g of each row or one for all."""
+    xp = xp_of(z)
+    xp.exp(z - sums[0][:, None] - sums[1][:, None], out=dz)
+    dz[xp.arange(len(at)), at] -= 1
     dz *= (g[:, None] if g.ndim else g) * scale

@@ -3,8 +3,8 @@
     x = meta.like(array)     as that array, in no memory
     y = np.exp(x) @ w        a function makes an array without numbers at once
 
-Views are NumPy's own: all these arrays lie in one stretch of addresses that nothing is read from,
-so strides, bases and sizes are those of real arrays. What makes a new array is carried out on small
+Views are NumPy's own: all these arrays lie at addresses that nothing is read from, so strides,
+bases and sizes are those of real arrays. What makes a new array is carried out on small
 ones, whose axes have length 2 at most: they tell the type and the order of axes in memory, and a
 rule (`shapes.py`) the shape.
 

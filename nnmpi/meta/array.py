@@ -166,12 +166,14 @@ def made(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -
     dtype = np.dtype(dtype)
     steps = strides(shape, dtype.itemsize, range(len(shape)) if order is None else order)
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes > len(addresses()):
+    try:
+        room = addresses(max(nbytes, 1).bit_length())
+    except (OSError, OverflowError):
         raise MemoryError(
-            f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, and "
-            f"paper has room for one of {len(addresses()) / 1e12:,.1f} TB"
-        )
-    return MetaArray(shape, dtype, addresses(), 0, steps)
+            f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, more "
+            "addresses than this process may have; take a smaller model or batch"
+        ) from None
+    return MetaArray(shape, dtype, room, 0, steps)
 
 
 def made_as(shape: Sequence[int], few: Any) -> MetaArray:

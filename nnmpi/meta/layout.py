@@ -18,15 +18,13 @@ def refuse(what: str) -> NoReturn:
     raise NumbersReadError(f"{what} takes numbers")
 
 
-@lru_cache(maxsize=1)
-def addresses() -> mmap:
-    """Room for the largest array: 64 TB, or what a process may have. It takes no memory."""
-    for bits in (46, 44, 40, 36):
-        try:
-            return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
-        except OSError:
-            continue
-    refuse("an array without addresses")
+@lru_cache
+def addresses(bits: int) -> mmap:
+    """Reserve 2^bits bytes of addresses, which take no memory.
+
+    No more than the largest array needs: MPI maps memory at a fixed address when it starts.
+    """
+    return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
 
 
 def nesting(array: Any) -> tuple[int, ...]:

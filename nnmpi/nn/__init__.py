@@ -1,7 +1,10 @@
 """Layers, losses and models, under the names and shapes of PyTorch."""
 
 import types as _types
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import NoReturn as _NoReturn
 
+from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import functional as functional
 from nnmpi.nn import init as init
 from nnmpi.nn import utils as utils
@@ -9,9 +12,11 @@ from nnmpi.nn.branches import Branches as Branches
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
 from nnmpi.nn.containers import ParameterList as ParameterList
+from nnmpi.nn.distances import TripletMarginLoss as TripletMarginLoss
 from nnmpi.nn.element_losses import BCELoss as BCELoss
 from nnmpi.nn.element_losses import BCEWithLogitsLoss as BCEWithLogitsLoss
 from nnmpi.nn.element_losses import HuberLoss as HuberLoss
+from nnmpi.nn.element_losses import KLDivLoss as KLDivLoss
 from nnmpi.nn.element_losses import L1Loss as L1Loss
 from nnmpi.nn.element_losses import MSELoss as MSELoss
 from nnmpi.nn.element_losses import SmoothL1Loss as SmoothL1Loss
@@ -74,3 +79,8 @@ __all__ = [
     and (not isinstance(value, _types.ModuleType) or name in ("functional", "init", "utils"))
 ]
 """The names above: an import binds submodules too, as `module`, which are not of the library."""
+
+if not _TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> _NoReturn:
+        raise AttributeError(_replacements.no_name("nnmpi.nn", name, "layers"))

@@ -64,15 +64,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         self.update(modules)
 
     def __setitem__(self, key: str, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise ValueError(
-                f"ModuleDict[{key!r}]: a {type(module).__name__} is no Module; give a module"
-            )
-        taken = key not in self._modules and hasattr(self, key)
-        if not key or "." in key or taken:
-            why = "is an attribute of every ModuleDict" if taken else "is empty or has a dot"
-            raise ValueError(f"ModuleDict: the key {key!r} {why}; choose another one")
-        setattr(self, key, module)
+        self.add_module(key, module)
 
     def __getitem__(self, key: str) -> Module:
         return self._modules[key]

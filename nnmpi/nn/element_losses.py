@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, array_on, as_tensor
-from nnmpi.autograd.functional import absolute
+from nnmpi.autograd.functional import where
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.backend import Array
 from nnmpi.nn.losses import Loss, weights
@@ -36,11 +36,7 @@ class ElementLoss(Loss):
         losses = self.losses(prediction, target)
         if self.weight is not None:
             losses = losses * _fitting(self.weight, losses)
-        if self.reduction == "none":
-            return losses
-        # the mean of nothing is 0, as in the other losses
-        total: Tensor = losses.mean() if self.reduction == "mean" and losses.size else losses.sum()
-        return total
+        return self.reduced(losses)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss of each number."""
@@ -59,7 +55,7 @@ class L1Loss(ElementLoss):
     """|prediction - target|."""
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return absolute(prediction - target)
+        return abs(prediction - target)
 
 
 class SmoothL1Loss(ElementLoss):
@@ -73,7 +69,7 @@ class SmoothL1Loss(ElementLoss):
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         d: Tensor = prediction - target
-        return apply(ops.smooth_l1, d, beta=self.beta) if self.beta else absolute(d)
+        return apply(ops.smooth_l1, d, beta=self.beta) if self.beta else abs(d)
 
 
 class HuberLoss(SmoothL1Loss):
@@ -121,6 +117,33 @@ class BCEWithLogitsLoss(ElementLoss):
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
         return apply(ops.bce_with_logits, prediction, target, pos_weight=positive)
+
+
+class KLDivLoss(ElementLoss):
+    """y (log(y) - x) of log-probabilities x and probabilities y, or their logs if `log_target`.
+
+    The reduction "batchmean" divides the sum by the number of samples.
+    """
+
+    reductions = (*ElementLoss.reductions, "batchmean")
+
+    def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(reduction=reduction)
+        self.is_by_sample, self.log_target = reduction == "batchmean", log_target
+
+    def divisor(self, target: Any) -> float:
+        """The number of samples, or of numbers of the target."""
+        return float(len(target)) if self.is_by_sample else super().divisor(target)
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        y = target.exp() if self.log_target else target
+        logs = target if self.log_target else where(y != 0, y, 1.0).log()
+        losses: Tensor = y * (logs - prediction)
+        return losses
+
+    def reduced(self, losses: Tensor) -> Tensor:
+        total = super().reduced(losses)
+        return total / max(len(losses), 1) if self.reduction == "batchmean" else total
 
 
 def _fitting(weight: np.ndarray, like: Tensor) -> Array:

@@ -7,13 +7,13 @@ option that there is not, or that would mean something else, is refused.
 """
 
 from collections.abc import Callable, Sequence
-from inspect import signature
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor, apply, as_tensor, functional
+from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
 from nnmpi.autograd.attention import (
     scaled_dot_product_attention as scaled_dot_product_attention,
 )
@@ -25,6 +25,10 @@ from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
 from nnmpi.kernels.window import Size
 from nnmpi.nn import element_losses
+from nnmpi.nn.distances import TripletMarginLoss
+from nnmpi.nn.distances import cosine_similarity as cosine_similarity
+from nnmpi.nn.distances import normalize as normalize
+from nnmpi.nn.distances import pairwise_distance as pairwise_distance
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
 from nnmpi.nn.layers.basic import check_probability, padding_row, row_numbers
 from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
@@ -46,34 +50,20 @@ def _made(layer: Callable[..., M], *args: Any, **options: Any) -> M:
         construction.set(before)
 
 
-def _of(layer: type[Module]) -> Callable[..., Tensor]:
-    """The function of an input and of the options of a layer, in its order."""
+def _of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
+    """The function of inputs of these names, and of the options of a layer, in its order."""
+    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
+    shown = Signature([*named, *constructor_options(layer)])
 
-    def function(input: Any, *args: Any, **options: Any) -> Tensor:
-        y: Tensor = _made(layer, *args, **options).forward(input)
+    def function(*args: Any, **options: Any) -> Tensor:
+        given = shown.bind(*args, **options).arguments
+        values = [given.pop(p.name) for p in named]
+        y: Tensor = _made(layer, **given).forward(*values)
         return y
 
-    return _described(function, layer, 1)
-
-
-def _of_loss(loss: type[Module]) -> Callable[..., Tensor]:
-    """The function of an input, a target and the options of a loss."""
-
-    def function(input: Any, target: Any, *args: Any, **options: Any) -> Tensor:
-        y: Tensor = _made(loss, *args, **options).forward(input, target)
-        return y
-
-    return _described(function, loss, 2)
-
-
-def _described(function: Any, layer: type[Module], inputs: int) -> Callable[..., Tensor]:
-    """The function with the signature that it has: so many inputs, and the options of the layer."""
-    own = signature(function)
-    parameters = [*own.parameters.values()][:inputs] + constructor_options(layer)
-    function.__signature__ = own.replace(parameters=parameters)
-    function.__doc__ = layer.__doc__
-    made: Callable[..., Tensor] = function
-    return made
+    described: Any = function
+    described.__signature__, described.__doc__ = shown, layer.__doc__
+    return function
 
 
 # ---- activations
@@ -89,7 +79,7 @@ def _refuse_in_place(name: str, inplace: bool) -> None:
 def relu(input: Any, inplace: bool = False) -> Tensor:
     """max(x, 0)."""
     _refuse_in_place("relu", inplace)
-    return functional.relu(input)
+    return method_functions.relu(input)
 
 
 def silu(input: Any, inplace: bool = False) -> Tensor:
@@ -123,12 +113,12 @@ def prelu(input: Any, weight: Any) -> Tensor:
 
 def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) over `dim`, computed in `dtype` where it is given."""
-    return functional.softmax(_along("softmax", input, dim, dtype), dim=dim)
+    return method_functions.softmax(_along("softmax", input, dim, dtype), dim)
 
 
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """log(softmax(x)) over `dim`, computed in `dtype` where it is given."""
-    return functional.log_softmax(_along("log_softmax", input, dim, dtype), dim=dim)
+    return method_functions.log_softmax(_along("log_softmax", input, dim, dtype), dim)
 
 
 def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
@@ -282,14 +272,16 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 # ---- losses
 
-cross_entropy = _of_loss(CrossEntropyLoss)
-nll_loss = _of_loss(NLLLoss)
-mse_loss = _of_loss(element_losses.MSELoss)
-l1_loss = _of_loss(element_losses.L1Loss)
-smooth_l1_loss = _of_loss(element_losses.SmoothL1Loss)
-huber_loss = _of_loss(element_losses.HuberLoss)
-binary_cross_entropy = _of_loss(element_losses.BCELoss)
-binary_cross_entropy_with_logits = _of_loss(element_losses.BCEWithLogitsLoss)
+cross_entropy = _of(CrossEntropyLoss, "input", "target")
+nll_loss = _of(NLLLoss, "input", "target")
+mse_loss = _of(element_losses.MSELoss, "input", "target")
+l1_loss = _of(element_losses.L1Loss, "input", "target")
+smooth_l1_loss = _of(element_losses.SmoothL1Loss, "input", "target")
+huber_loss = _of(element_losses.HuberLoss, "input", "target")
+kl_div = _of(element_losses.KLDivLoss, "input", "target")
+binary_cross_entropy = _of(element_losses.BCELoss, "input", "target")
+binary_cross_entropy_with_logits = _of(element_losses.BCEWithLogitsLoss, "input", "target")
+triplet_margin_loss = _of(TripletMarginLoss, "anchor", "positive", "negative")
 
 
 if not TYPE_CHECKING:  # so that type checkers still know which names there are

@@ -1,5 +1,8 @@
 """GPT: a transformer that predicts the next token; the names are those of GPT-2's weights."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from nnmpi.autograd import Tensor
 from nnmpi.nn import init
 from nnmpi.nn.layers.activations import GELU
@@ -19,6 +22,7 @@ class GPT(Module):
     """Tokens (N, T) to scores (N, vocabulary, T) of the token that comes next.
 
     h: the blocks; the head has the weight of the embedding of tokens
+    published: JSON files of the folder that it was loaded from, by name, which are saved with it
     """
 
     def __init__(
@@ -29,9 +33,10 @@ class GPT(Module):
         vocabulary: int,
         positions: int,
         dropout: float = 0.0,
+        published: Mapping[str, Any] | None = None,
     ) -> None:
         check_gpt(layers, heads, width)
-        self.heads = heads
+        self.heads, self.published = heads, published or {}
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)
         self.drop = Dropout(dropout)

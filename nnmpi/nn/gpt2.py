@@ -1,4 +1,5 @@
-"""GPT-2 in the files that its weights are published in: config.json and model.safetensors.
+"""GPT-2 in the files that its weights are published in: config.json and model.safetensors, and
+generation_config.json, which is kept.
 
 there                         here
 h.0.attn.c_attn.weight        (W, 3 H D): inputs x outputs, q of all heads before k and v
@@ -27,7 +28,7 @@ from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.quoting import shown
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
 SHARDED = "model" + INDEX
 PREFIX = "transformer."
 LM_HEAD = "lm_head.weight"
@@ -43,6 +44,11 @@ EXPECTED = {
 }
 EQUAL = {"activation_function": ("gelu_pytorch_tanh",)}
 """Other names of what is expected."""
+
+REMEDY = "take that of the weights"
+
+TYPE_OF_WEIGHTS = ("torch_dtype", "dtype")
+"""Keys of config.json for the type of the numbers, which may be another when they are written."""
 
 METADATA = {"format": "pt"}
 """What transformers looks for in the weights' file."""
@@ -105,7 +111,8 @@ def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
     """The model of a folder with config.json and model.safetensors, or the shards of an index;
     `dropout` is for training."""
     sizes = read_sizes(folder)
-    model, form, file = GPT(*sizes, dropout), Published(sizes.heads), weights_in(folder)
+    model = GPT(*sizes, dropout, published_in(folder))
+    form, file = Published(sizes.heads), weights_in(folder)
     check_tied(file, form)
     sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
     try:
@@ -124,12 +131,13 @@ def weights_in(folder: str | os.PathLike[str]) -> Path:
 
 
 def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
-    """Writes config.json and model.safetensors of a model into a folder, which is made.
+    """Writes config.json and model.safetensors of a model into a folder, which is made, and
+    generation_config.json if it is from a folder with one.
 
-    Both are written into another folder first, so that a failure leaves nothing behind.
+    They are written into another folder first, so that a failure leaves nothing behind.
     """
     path, form = Path(folder), Published(model.heads)
-    config = config_of(sizes_of(model))
+    texts = texts_of(sizes_of(model), model.published)
     state = {
         name: form.order(path).there(backend.to_host(value))
         for path, value in model.state_dict().items()
@@ -139,10 +147,11 @@ def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     near = path if path.is_dir() else path.parent
     with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=near) as other:
         made = Path(other)
-        (made / CONFIG).write_text(config, encoding="utf-8")
+        for file, text in texts.items():
+            (made / file).write_text(text, encoding="utf-8")
         save_file(state, made / WEIGHTS, METADATA)
         path.mkdir(exist_ok=True)
-        for file in (WEIGHTS, CONFIG):
+        for file in (WEIGHTS, *texts):
             os.replace(made / file, path / file)
 
 
@@ -152,13 +161,27 @@ def sizes_of(model: GPT) -> Sizes:
     return Sizes(len(model.h), model.heads, width, vocabulary, model.wpe.num_positions)
 
 
-def config_of(sizes: Sizes) -> str:
-    """The content of config.json."""
-    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **EXPECTED}
-    config |= dict(zip(KEYS, sizes, strict=True))
+def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The files of a folder that a model is saved with again, by name, config.json last."""
+    path = Path(folder, GENERATION)
+    files = {GENERATION: read_json(path, REMEDY)} if os.path.lexists(path) else {}
+    return {**files, CONFIG: _read_config(Path(folder, CONFIG))}
+
+
+def texts_of(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of config.json and generation_config.json by name, config.json last.
+
+    They say what those of the folder did from which the model is, but for what is written anew.
+    """
     end = GPT2.vocabulary - 1 if sizes.vocabulary == GPT2.vocabulary else None
-    config |= {"bos_token_id": end, "eos_token_id": end}  # of <|endoftext|>
-    return json.dumps(config, indent=1) + "\n"
+    start = {"bos_token_id": end, "eos_token_id": end}  # of <|endoftext|>
+    config = {**EXPECTED, **published.get(CONFIG, start), **dict(zip(KEYS, sizes, strict=True))}
+    config = {key: value for key, value in config.items() if key not in TYPE_OF_WEIGHTS}
+    config |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    return {
+        file: json.dumps(value, indent=1) + "\n"
+        for file, value in {**published, CONFIG: config}.items()
+    }
 
 
 def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
@@ -190,7 +213,7 @@ def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    config = read_json(path, f"take the {CONFIG} of the weights")
+    config = read_json(path, REMEDY)
     if not isinstance(config, dict) or not config.keys() >= {*KEYS}:
         raise ValueError(
             f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(KEYS)}"

@@ -203,8 +203,8 @@ def _fill(name: str, tensor: T, init: Init) -> T:
             f"{name}: takes a Parameter or a Tensor, not a {type(tensor).__name__}: give "
             "layer.weight, or nnmpi.tensor(array)"
         )
-    seed, number = next_construction()
-    values = init(keyed.key(seed, "init", "", number), np.arange(tensor.size))
+    drawn = next_construction()
+    values = init(keyed.key(drawn.seed, "init", "", drawn.number), np.arange(tensor.size))
     with no_grad():
         tensor[...] = backend.of(tensor.data).asarray(values.reshape(tensor.shape), tensor.dtype)
     return tensor

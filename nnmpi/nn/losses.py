@@ -25,9 +25,11 @@ class Loss(Module):
     register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
     register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
 
+    reductions: tuple[str, ...] = softmax.REDUCTIONS
+
     def __init__(self, *, reduction: str = "mean") -> None:
-        if reduction not in softmax.REDUCTIONS:
-            raise ValueError(f"reduction {reduction!r} is none of {', '.join(softmax.REDUCTIONS)}")
+        if reduction not in self.reductions:
+            raise ValueError(f"reduction {reduction!r} is none of {', '.join(self.reductions)}")
         self.reduction = reduction
 
     def __call__(self, *args: Any) -> Tensor:
@@ -38,6 +40,13 @@ class Loss(Module):
     def divisor(self, target: Any) -> float:
         """What the mean divides the sum by: the numbers of the target."""
         return float(as_tensor(target).size)
+
+    def reduced(self, losses: Tensor) -> Tensor:
+        """The losses as the reduction says; the mean of none is 0."""
+        if self.reduction == "none":
+            return losses
+        total: Tensor = losses.mean() if self.reduction == "mean" and losses.size else losses.sum()
+        return total
 
 
 def weights(name: str, what: str, weight: Any) -> np.ndarray | None:
@@ -185,10 +194,20 @@ class CrossEntropyLoss(ClassLoss):
         self.label_smoothing = label_smoothing
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        if not may_ignore and self.weight is None and not self.label_smoothing:
+        if self._is_plain(may_ignore):
             return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         options = self.options(scores) | {"smoothing": self.label_smoothing}
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
+
+    def of_halves(self, scores: Tensor, labels: Any) -> Tensor:
+        """The loss, in float32, of scores in 16 bits; a device makes no copy of them for it."""
+        labels, may_ignore = self.checked(scores.shape, labels)
+        if backend.of(scores.data).is_host or not self._is_plain(may_ignore):
+            return self.of_checked(scores.astype("float32"), labels, may_ignore)
+        return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction, widens=True)
+
+    def _is_plain(self, may_ignore: bool) -> bool:
+        return not may_ignore and self.weight is None and not self.label_smoothing
 
 
 class NLLLoss(ClassLoss):

@@ -19,10 +19,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi import backend
 from nnmpi.autograd import on_host
-from nnmpi.backend import CPU, Array, Backend
-from nnmpi.dtypes import is_float
+from nnmpi.backend import Array
+from nnmpi.nn.converted import Converted
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import (
@@ -36,10 +35,9 @@ from nnmpi.nn.place import Place
 from nnmpi.nn.registries import Registries
 from nnmpi.nn.seeding import Construction, refuse_late_seed
 from nnmpi.nn.state import LoadedKeys, load_into
-from nnmpi.nn.store import FlatStore
 
 
-class Module(Hooked, Registries):
+class Module(Hooked, Converted, Registries):
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
     All weights and dropout masks of a model are drawn from the `seed` of its root and the path in
@@ -199,30 +197,6 @@ class Module(Hooked, Registries):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients: they become None, or else those that there are become 0."""
         clear_gradients(self.parameters(), set_to_none)
-
-    def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
-        """Convert to a type and move to a backend; the parameters move into one flat store."""
-        try:
-            np.dtype(dtype)
-        except TypeError:
-            raise ValueError(
-                f"to: {dtype!r} is no data type; a device is given as "
-                'to(dtype=..., on=nnmpi.backend.get("cuda"))'
-            ) from None
-        parameters = list(self.parameters())
-        first = next((p.data for p in parameters if p.is_drawn), None)
-        dtype = dtype or (np.float32 if first is None else first.dtype)
-        on = on or (CPU if first is None else backend.of(first))
-        if parameters:
-            FlatStore(parameters, dtype, on)
-        self.convert_buffers(dtype, on)
-        return self
-
-    def convert_buffers(self, dtype: Any, on: Backend) -> None:
-        """Convert buffers to a type, unless they hold integers, and move them to a backend."""
-        for _, m, name in self._entries("_buffers"):
-            old = getattr(m, name)
-            object.__setattr__(m, name, on.asarray(old, dtype if is_float(old.dtype) else None))
 
     # ---- saving
 

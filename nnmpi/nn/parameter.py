@@ -192,7 +192,7 @@ class Parameter(Tensor):
         """The seed, and the initial values of the part that is here."""
         parent, place = self._parent, self.place
         if parent is None:
-            seed, number = self.construction or Construction(construction.get().seed)
+            seed, number, _ = self.construction or Construction(construction.get().seed)
         else:
             seed, number = parent.root.seed, parent._number
         assert self.init is not None

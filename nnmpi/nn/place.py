@@ -43,6 +43,10 @@ class Place(NamedTuple):
         """The part as an index into the whole tensor."""
         return tuple(slice(start, stop) for start, stop in self.part)
 
+    def range(self, lo: int = 0, hi: int | None = None) -> "Range":
+        """Numbers lo to hi - 1 of the part; by default all."""
+        return Range(self.path, self.part, lo, self.size if hi is None else hi)
+
     def check(self) -> None:
         """Raises ValueError unless the part lies within the tensor."""
         inside = all(0 <= a <= b <= n for (a, b), n in zip(self.part, self.shape, strict=False))
@@ -63,3 +67,22 @@ class Place(NamedTuple):
 def whole(shape: tuple[int, ...]) -> Part:
     """The part that is the whole tensor."""
     return tuple((0, n) for n in shape)
+
+
+class Range(NamedTuple):
+    """Numbers lo to hi - 1 of a box of a tensor, in the order of memory.
+
+    It says what of a tensor a rank updates, has or needs, what a move copies and what a file holds.
+
+    tensor   the path of the tensor in the whole model
+    """
+
+    tensor: str
+    box: Part
+    lo: int
+    hi: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.hi - self.lo

@@ -37,6 +37,10 @@ def random(
     key = keyed.key(module.root.seed, "random", now.step, module.path, name)
     draw = keyed.normal if normal else keyed.uniform
     found: Array = draw(key, columns[None], rows[:, None]).reshape(shape).astype(dtype)
-    if not normal:  # rounding to the type may have made a 1
-        found = on.xp.minimum(found, np.nextafter(dtype.type(1), dtype.type(0)))
-    return found
+    return found if normal else below_one(found)
+
+
+def below_one(numbers: Array) -> Array:
+    """Numbers between 0 and 1, but that none is 1, to which a type may have rounded some."""
+    one, zero = numbers.dtype.type(1), numbers.dtype.type(0)
+    return backend.xp_of(numbers).minimum(numbers, np.nextafter(one, zero))

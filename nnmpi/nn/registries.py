@@ -134,6 +134,30 @@ class Registries:
             self._combine = {**self._combine, name: checked_combine(combine)}
         object.__setattr__(self, name, array)
 
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Assign a parameter, or None, to the attribute of this name."""
+        self._assign(name, param, Parameter)
+
+    def add_module(self, name: str, module: Registries | None) -> None:
+        """Assign a module, or None, to the attribute of this name."""
+        self._assign(name, module, Registries)
+
+    register_module = add_module
+
+    def _assign(self, name: str, value: Any, kind: type) -> None:
+        """Set an attribute; raises ValueError for a value or a name that cannot be."""
+        owner, what = type(self).__name__, "Parameter" if kind is Parameter else "Module"
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(
+                f"{owner}[{name!r}]: a {type(value).__name__} is no {what}; give a {what.lower()}"
+            )
+        alike = self._parameters if kind is Parameter else self._modules
+        taken = hasattr(self, name) and name not in alike
+        if not name or "." in name or taken:
+            why = "is another attribute of it" if taken else "is empty or has a dot"
+            raise ValueError(f"{owner}: the name {name!r} {why}; choose another one")
+        setattr(self, name, value)
+
     # ---- copies and pickles
 
     def __copy__(self) -> Self:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 
 class Construction(NamedTuple):
-    """What initial values of the next module or tensor depend on, besides its path."""
+    """The seed and the counts on which numbers of the next module or random tensor depend."""
 
     seed: int = 0
     number: int = 0  # of modules constructed, and tensors that `nn.init` has filled, before
+    draws: int = 0  # of random tensors before
 
 
 FIRST = Construction()
@@ -34,7 +35,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def manual_seed(seed: int) -> None:
-    """Modules that are constructed from here on, in this thread, have this seed, as in `seeded`.
+    """Modules and random tensors that are made from here on, in this thread, have this seed.
 
     Those that exist keep theirs, a Trainer has that of its Config, and NumPy's generators are
     other ones.
@@ -46,6 +47,13 @@ def next_construction() -> Construction:
     """Count a module that is being constructed, or a tensor that `nn.init` fills."""
     now = construction.get()
     construction.set(now._replace(number=now.number + 1))
+    return now
+
+
+def next_draw() -> Construction:
+    """Count a random tensor, on which no weights depend."""
+    now = construction.get()
+    construction.set(now._replace(draws=now.draws + 1))
     return now
 
 

@@ -60,9 +60,11 @@ def check_state(
 ) -> None:
     """Raises ValueError unless the names are those of the places, and the values have their shapes.
 
-    `values` has those of the names that are known, or what else has a shape and a dtype.
+    `values` has those of the names that are known, or what else has a shape and a dtype. The
+    message begins with names that are not known, since they may be mistyped.
     """
-    problems = []
+    known = {place.path for place in places}
+    problems = [f"{shown(name)} is not part of this {owner}" for name in names if name not in known]
     for path, shape, *_ in places:
         if path not in values:
             problems.append(f"{path} {shape} is missing")
@@ -72,10 +74,6 @@ def check_state(
             problems.append(f"{path} has shape {value.shape}, the {owner} needs {shape}")
         elif value.dtype.kind not in "iub" and not is_float(value.dtype):
             problems.append(f"{path} holds {value.dtype}, not numbers")
-    known = {place.path for place in places}
-    problems += [
-        f"{shown(name)} is not part of this {owner}" for name in names if name not in known
-    ]
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")

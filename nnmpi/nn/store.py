@@ -31,7 +31,9 @@ ALIGN = 16
 class Shard(NamedTuple):
     """Elements start to stop - 1 of a flat buffer, which this rank updates.
 
-    They begin at `at` in a buffer that has its shards only, one behind the other.
+    A bucket is cut across parameters and their padding, so this is no `Range`, which is of one
+    tensor: `Optimizer.owned` has the ranges. The elements begin at `at` in a buffer that has its
+    shards only, one behind the other.
     """
 
     start: int

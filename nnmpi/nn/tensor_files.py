@@ -12,7 +12,7 @@ without ml_dtypes.
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,8 +156,28 @@ def refused(file: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
+        if _is_pickle(file):
+            convert = _CONVERT.format(shown(file), shown(file.with_suffix(".safetensors")))
+            why = "it is a pickle, as torch.save writes, and reading it could run code in it"
+            raise ValueError(f"{cannot}: {why}; PyTorch converts it: {convert}") from None
         reason = shown(" ".join(str(error).split()))
         raise ValueError(f"{cannot}: not a complete safetensors file ({reason})") from None
+
+
+_CONVERT = (
+    'python -c "import torch, safetensors.torch as s; s.save_file({{k: v.contiguous().clone() for '
+    "k, v in torch.load('{0}', map_location='cpu').items()}}, '{1}')\""
+)
+"""The command that writes the tensors of a file of PyTorch to another, each with memory of its
+own."""
+
+
+def _is_pickle(file: Path) -> bool:
+    """Whether this is a pickle, or one in an archive as PyTorch writes it."""
+    with suppress(OSError), file.open("rb") as opened:
+        head = opened.read(1024)
+        return head[:1] == b"\x80" or (head[:2] == b"PK" and b"data.pkl" in head)
+    return False
 
 
 def is_index(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""PyTorch's `nn.utils`: clipping by the norm of all gradients; initial values that are skipped."""
+"""PyTorch's `nn.utils`: clipping of gradients; initial values that are skipped."""
 
 import math
 from collections.abc import Iterable
@@ -7,6 +7,8 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array
+from nnmpi.dtypes import wide
+from nnmpi.kernels.halves import cast
 from nnmpi.nn.init import constant
 from nnmpi.nn.parameter import Parameter
 
@@ -24,29 +26,44 @@ def clip_grad_norm_(
 ) -> Array:
     """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
 
-    The norm is that of the order `norm_type`, which may be inf. It stays on the device, as a 0-d
-    array, so the host does not wait for it, unless `error_if_nonfinite`.
+    The norm is that of the order `norm_type`, which may be inf; that of 16-bit gradients is
+    computed in float32. It stays on the device, as a 0-d array, so the host does not wait for it,
+    unless `error_if_nonfinite`.
     """
     if not max_norm > 0 or not norm_type > 0:
         raise ValueError(f"max_norm {max_norm} and norm_type {norm_type} must be above 0")
-    given = [parameters] if isinstance(parameters, Parameter) else parameters
-    grads = [p.grad for p in given if p.grad is not None]
+    grads = _gradients(parameters)
     if not grads:
         raise ValueError("clip_grad_norm_: no parameter has a gradient; call it after backward")
     xp = backend.xp_of(grads[0])
+    wider = (cast(g, wide(g.dtype)) for g in grads)
     if norm_type == 2:
-        norm = xp.sqrt(sum((g * g).sum() for g in grads))
+        norm = xp.sqrt(sum((g * g).sum() for g in wider))
     elif math.isinf(norm_type):
         zero = xp.zeros((), grads[0].dtype)  # of gradients without numbers
         norm = xp.stack([zero, *(xp.absolute(g).max() for g in grads if g.size)]).max()
     else:
-        norm = sum((xp.absolute(g) ** norm_type).sum() for g in grads) ** (1 / norm_type)
+        norm = sum((xp.absolute(g) ** norm_type).sum() for g in wider) ** (1 / norm_type)
     if error_if_nonfinite and not np.isfinite(backend.to_host(norm)):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, no number")
     factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
     for g in grads:
         g *= factor
     return norm
+
+
+def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float) -> None:
+    """Limit each number of all gradients to [-clip_value, clip_value]."""
+    if not clip_value >= 0:
+        raise ValueError(f"clip_value {clip_value} must be at least 0")
+    for g in _gradients(parameters):
+        backend.xp_of(g).clip(g, -clip_value, clip_value, out=g)
+
+
+def _gradients(parameters: Parameter | Iterable[Parameter]) -> list[Array]:
+    """The gradients that there are of a parameter, or of several."""
+    given = [parameters] if isinstance(parameters, Parameter) else parameters
+    return [p.grad for p in given if p.grad is not None]
 
 
 def skip_init(parameters: Iterable[Parameter]) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import Algorithm
-from nnmpi.collectives.verify import PlanError
+from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.drawing import rounds_svg
 from nnmpi.drawing.svg import page, svg, text
 from nnmpi.drawing.tables import plural
@@ -41,7 +40,7 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
     for operation in CLAIMS:
         try:
             title = f"{operation} {name}".rstrip() + f", {ranks} ranks"
-            return rounds_svg.as_svg(a, ranks, title, OPERATIONS[operation].claim)
+            return rounds_svg.as_svg({title: a}, ranks, OPERATIONS[operation].claim)
         except PlanError as error:
             wrong = wrong or f"{operation} of {ranks} ranks: {error}"
     return page(16 + 8 * len(wrong), 40, [text(16, 20, wrong, 14)])

@@ -1,5 +1,7 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping."""
 
+from typing import TYPE_CHECKING, NoReturn
+
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import lr_scheduler
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
@@ -24,3 +26,10 @@ __all__ = [
     "step_decay",
     "warm_up",
 ]
+
+if not TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> NoReturn:
+        why = "" if name != "LBFGS" else "its line search needs all parameters on one rank: "
+        instead = "use Adam with a schedule, or write a subclass of Optimizer (docs/optimizers.md)"
+        raise AttributeError(f"nnmpi.optim has no {name!r}: {why}{instead}")

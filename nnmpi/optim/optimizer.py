@@ -23,7 +23,7 @@ from nnmpi import backend
 from nnmpi.autograd.tape_node import tick
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
-from nnmpi.nn.place import Place
+from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
@@ -32,7 +32,7 @@ from nnmpi.optim.running_sums import RunningSums
 
 
 class FlatRange(NamedTuple):
-    """Parameters i..j-1, which one update of flat memory moves.
+    """Parameters i..j-1, which one update of flat memory moves: a `Range` is of one tensor alone.
 
     They are adjacent in a store, from `start` to `end`, are in the same group, and have equal step
     counts.
@@ -181,7 +181,7 @@ class Optimizer:
         states.check_paths(places)
         found: dict[str, np.ndarray] = {}
         for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
-            here = sum(hi - lo for lo, hi in self.own_stretches(i))
+            here = sum(one.size for one in self.owned(i))
             if place.local_shape != place.shape or (self.sums and here < p.size):
                 raise ValueError(
                     f"this rank has only a part of the state of {place.path}, as one of several "
@@ -210,10 +210,9 @@ class Optimizer:
             for name in self.sums:
                 self.put(name, i, state[states.name_of(place, name)][place.slices])
 
-    def own_stretches(self, i: int) -> Iterator[tuple[int, int]]:
-        """(lo, hi): this rank updates numbers lo to hi - 1 of parameter i, in the order of its
-        memory."""
-        return self._running.stretches(i)
+    def owned(self, i: int) -> Iterator[Range]:
+        """The numbers of parameter i that this rank updates."""
+        return (one for one, _ in self._running.ranges(i))
 
     def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
         """A running sum of numbers lo to hi - 1 of parameter i, which this rank updates, to read:
@@ -228,14 +227,14 @@ class Optimizer:
     def put(self, name: str, i: int, values: np.ndarray) -> None:
         """Copies a running sum of parameter i from an array of the shape of the parameter."""
         row = memory_order(self.parameters[i], values)
-        for lo, hi in self.own_stretches(i):
+        for _, _, lo, hi in self.owned(i):
             own = self.memory(name, i, lo, hi)
             own[...] = backend.of(own).asarray(row[lo:hi], own.dtype)
 
     def _row(self, name: str, i: int) -> np.ndarray:
         """A running sum of parameter i, of which this rank updates all, on the host."""
         found = np.empty(self.parameters[i].size, str(self.state[name].dtype))
-        for lo, hi in self.own_stretches(i):
+        for _, _, lo, hi in self.owned(i):
             found[lo:hi] = backend.to_host(self.numbers(name, i, lo, hi))
         return found
 

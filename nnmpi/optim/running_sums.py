@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore
 
 
@@ -34,14 +35,14 @@ class RunningSums:
         """Whether this rank still updates these numbers."""
         return self._stretches == _own_stretches(self._parameters)
 
-    def stretches(self, i: int) -> Iterator[tuple[int, int]]:
-        """(lo, hi): numbers lo to hi - 1 of parameter i are here, in the order of its memory."""
-        return ((lo, hi) for lo, hi, _ in self._places(i))
-
     def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
         """The memory of the running sum of numbers lo to hi - 1 of parameter i, which are here."""
-        at = next(at + lo - start for start, stop, at in self._places(i) if start <= lo < stop)
-        return self.arrays[name][at : at + hi - lo]
+        at, stretches = self.starts[i], self._stretches[i]  # without a `Range`, which takes longer
+        for start, stop in stretches:
+            if start <= lo < stop:
+                break
+            at += stop - start
+        return self.arrays[name][at + lo - start : at + hi - start]
 
     def convert(self) -> None:
         """Moves them to the type and the device of what is updated."""
@@ -49,12 +50,12 @@ class RunningSums:
         for name, sums in self.arrays.items():
             self.arrays[name] = like.on.asarray(sums, like.updated_dtype)
 
-    def _places(self, i: int) -> Iterator[tuple[int, int, int]]:
-        """(lo, hi, where they begin in an array) of each stretch, without padding."""
-        at, size = self.starts[i], self._parameters[i].size
+    def ranges(self, i: int) -> Iterator[tuple[Range, int]]:
+        """The ranges of parameter i that are here, and where each begins in an array."""
+        at, place = self.starts[i], self._parameters[i].place
         for lo, stop in self._stretches[i]:
-            if lo < min(stop, size):
-                yield lo, min(stop, size), at
+            if lo < min(stop, place.size):
+                yield place.range(lo, min(stop, place.size)), at
             at += stop - lo
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.config import Config
-from nnmpi.nn.place import Place
+from nnmpi.dtypes import named
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -37,7 +37,7 @@ from nnmpi.parallel.arrangement.backups import (
 )
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import SavedRange, owned
+from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of, owned, typed
 from nnmpi.terms import duration
 
 
@@ -50,71 +50,47 @@ class HeldVersion(NamedTuple):
     about: Any
 
 
-class RangeForm(NamedTuple):
-    """A SavedRange without its numbers, which lie in memory as [steps | values | sum | sum ...].
+def packed_bytes(form: RangeOf[str]) -> int:
+    """The bytes of a range in memory, as [steps | values | sum | sum ...]."""
+    return COUNT + bytes_of(form)
 
-    dtype   of values and sums
-    sums    their names
-    """
 
-    place: Place
-    axes: tuple[int, ...]
-    lo: int
-    hi: int
-    dtype: np.dtype[Any]
-    sums: tuple[str, ...]
-
-    @classmethod
-    def of(cls, one: SavedRange) -> "RangeForm":
-        """The form of a range, whose numbers all have one type."""
-        dtype = one.values[0:0].dtype
-        return cls(one.place, one.axes, one.lo, one.hi, dtype, (*one.sums,))
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of a range of this form."""
-        return COUNT + (1 + len(self.sums)) * (self.hi - self.lo) * self.dtype.itemsize
-
-    def rows(self, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """How often it was updated, its values and its sums, as views of these bytes."""
-        values, *sums = memory[COUNT:].view(self.dtype).reshape(1 + len(self.sums), -1)
-        return memory[:COUNT].view(np.int64), values, dict(zip(self.sums, sums, strict=True))
-
-    def read(self, memory: np.ndarray) -> SavedRange:
-        """The range that lies in these bytes; its arrays are views."""
-        steps, values, sums = self.rows(memory)
-        return SavedRange(self.place, self.axes, self.lo, self.hi, values, int(steps[0]), sums)
-
-    def write(self, one: SavedRange, memory: np.ndarray) -> None:
-        """Copies a range of this form into these bytes."""
-        (steps, values, sums), here = self.rows(memory), slice(0, self.hi - self.lo)
-        steps[0], values[...] = one.steps, one.values[here]
-        for name, numbers in sums.items():
-            numbers[...] = one.sums[name][here]
+def rows_of(
+    form: RangeOf[str], memory: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """How often a range was updated, its values and its sums, which have one type, as views of the
+    bytes in which it lies."""
+    numbers = memory[COUNT:].view(named(form.values))
+    values, *sums = numbers.reshape(1 + len(form.sums), -1)
+    return memory[:COUNT].view(np.int64), values, dict(zip(form.sums, sums, strict=True))
 
 
 class PackedRanges:
-    """Memory for ranges of these forms, one behind the other, and whether they are in it.
+    """Memory for ranges, which `forms` describe, one behind the other, and whether they are in it.
 
     As `copies` of the work that receives it, it notes that it has arrived.
     """
 
-    def __init__(self, forms: Sequence[RangeForm]) -> None:
+    def __init__(self, forms: Sequence[RangeOf[str]]) -> None:
         self._forms, self.is_filled = forms, False
-        edges = [*accumulate((form.nbytes for form in forms), initial=0)]
+        edges = [*accumulate(map(packed_bytes, forms), initial=0)]
         self.memory = np.zeros(edges[-1], np.uint8)
-        self._rows = [self.memory[start:stop] for start, stop in pairwise(edges)]
+        ends = zip(forms, pairwise(edges), strict=True)
+        self._rows = [rows_of(form, self.memory[start:stop]) for form, (start, stop) in ends]
 
     def fill(self, ranges: Iterable[SavedRange]) -> None:
         """Copies ranges of its forms, in their order."""
-        for form, row, one in zip(self._forms, self._rows, ranges, strict=True):
-            form.write(one, row)
+        for (steps, values, sums), one in zip(self._rows, ranges, strict=True):
+            here = slice(0, one.hi - one.lo)
+            steps[0], values[...] = one.steps, one.values[here]
+            for name, numbers in sums.items():
+                numbers[...] = one.sums[name][here]
         self.complete()
 
     def ranges(self) -> list[SavedRange]:
         """What is in it, as views."""
-        pairs = zip(self._forms, self._rows, strict=True)
-        return [form.read(row) for form, row in pairs] if self.is_filled else []
+        pairs = zip(self._forms, self._rows, strict=True) if self.is_filled else ()
+        return [RangeOf(*form[:6], int(row[0][0]), *row[1:]) for form, row in pairs]
 
     def ready(self) -> bool:
         """A message may come at any time."""
@@ -135,7 +111,7 @@ class VersionMemory:
     about: Any = None
 
     @classmethod
-    def of(cls, own: Sequence[RangeForm], kept: Mapping[int, Sequence[RangeForm]]) -> Self:
+    def of(cls, own: Sequence[RangeOf[str]], kept: Mapping[int, Sequence[RangeOf[str]]]) -> Self:
         """Memory for these ranges."""
         return cls(PackedRanges(own), {r: PackedRanges(forms) for r, forms in kept.items()})
 
@@ -170,9 +146,9 @@ class Backups:
         self._part, self._optimizer, self._clock = part, optimizer, clock
         variables, found = arrangement.graph.variables, backed_up(arrangement, rank)
         self._sent = {variables[v].path for v in (*found.trained, *found.others)}
-        forms = [RangeForm.of(one) for one in self._owned()]
-        message = [form for form in forms if form.place.path in self._sent]
-        self._length = sum(form.nbytes for form in message)  # the first bytes of all that is owned
+        forms = [typed(one) for one in self._owned()]
+        message = [form for form in forms if form.path in self._sent]
+        self._length = sum(map(packed_bytes, message))  # the first bytes of all that is owned
         keepers, told = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
         self._keeper = keepers[rank]
         kept = {r: told[r] for r, keeper in enumerate(keepers) if keeper == rank and told[r]}
@@ -217,7 +193,7 @@ class Backups:
     def _owned(self) -> list[SavedRange]:
         """What this rank owns, and first what is sent."""
         ranges = owned(self._part, self._optimizer)
-        return sorted(ranges, key=lambda one: one.place.path not in self._sent)
+        return sorted(ranges, key=lambda one: one.path not in self._sent)
 
     def _start(self, version: int, about: Any) -> None:
         """Copies what this rank owns, and starts the messages; the older version is lost."""

@@ -1,6 +1,7 @@
 """Statistics of a batch that is cut over ranks: BatchNorm sees it as one."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,6 +10,9 @@ from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.wire import StagedComm, Wire, wire_for
+
+WireFor: TypeAlias = Callable[[Comm, Array], Wire]
 
 GATHER, SUM = "halving", "doubling"  # log2 p rounds, and equal bits on all ranks: rows are short
 
@@ -18,32 +22,49 @@ class Synced:
 
     Each method is one collective, so every rank calls them in the same order. It does: all ranks
     run the same model, forward in the order of its layers and backward in the order of the tape.
+
+    wire_for   gives the wire of the Comm for an array
     """
 
-    def __init__(self, comm: Comm, recorder: Recorder = NO_RECORDER) -> None:
-        self._comm, self._recorder = comm, recorder
+    def __init__(
+        self, comm: Comm, recorder: Recorder = NO_RECORDER, wire_for: WireFor = wire_for
+    ) -> None:
+        self._comm, self._recorder, self._wire_for = comm, recorder, wire_for
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """The moments of the whole batch, tracked at once; the same bits on every rank.
 
-        All ranks' (n, mean, M2) travel in float64 and are joined in the order of ranks.
+        All ranks' (n, mean, M2) travel in float64 and are joined in the order of ranks, or summed
+        by a wire for whose calls nobody waits.
         """
-        rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
-        rows[self._comm.rank] = packed(local)
-        began = self._recorder.now()
-        self._comm.all_gather(rows, GATHER)
+        began, wire = self._recorder.now(), self._wire_for(self._comm, local.mean)
+        in_order = isinstance(wire, StagedComm) and wire.in_order
+        whole = like(local, self._summed(local) if in_order else self._gathered(local))
         self._recorder.add("statistics", began)
-        whole = like(local, joined([unpacked(row) for row in rows]))
         track(whole)
         return whole
 
+    def _gathered(self, local: Moments) -> Moments:
+        rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
+        rows[self._comm.rank] = packed(local)
+        self._comm.all_gather(rows, GATHER)
+        return joined([unpacked(row) for row in rows])
+
+    def _summed(self, local: Moments) -> Moments:
+        """The mean first, and then M2 + n (local mean - mean)^2: nobody waits for a device."""
+        count = np.array([local.n])
+        self._comm.all_reduce(count, SUM)
+        n, own = int(count[0]), local.mean.astype("float64")
+        mean = self.sum(own * (local.n / max(n, 1)))
+        own -= mean
+        return Moments(n, mean, self.sum(own * own * local.n + local.m2))
+
     def sum(self, sums: Array) -> Array:
         """The sum over all ranks of a 1-D array, in an array of its own."""
-        whole = np.array(backend.to_host(sums))
-        began = self._recorder.now()
-        self._comm.all_reduce(whole, SUM)
+        whole, began = sums.copy(), self._recorder.now()
+        self._wire_for(self._comm, sums).all_reduce(whole, SUM)
         self._recorder.add("statistics", began)
-        return backend.of(sums).asarray(whole)
+        return whole
 
 
 def packed(m: Moments) -> np.ndarray:

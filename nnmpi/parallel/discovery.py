@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nnmpi import device
+from nnmpi import devices
 from nnmpi.backend import CPU, Backend
 from nnmpi.blas import cores, threads
 from nnmpi.comm import Comm
@@ -17,7 +17,7 @@ def chosen(comm: Comm, on: Backend) -> Backend:
     """
     if not all(gather_objects(comm, not on.is_host)):
         return CPU
-    device.choose(on, comm.node().index(comm.rank))
+    devices.choose(on, comm.node().index(comm.rank))
     return on
 
 
@@ -25,15 +25,15 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     """The cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
-    nccl = comm.size > 1 and device.has_nccl(on)
-    own = node[0], comm.free_memory(), spare, comm.any_thread, device.address(on), nccl
+    nccl = comm.size > 1 and devices.has_nccl(on)
+    own = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), nccl
     nodes, free, cores_left, any_thread, addresses, nccls = zip(
         *gather_objects(comm, own), strict=True
     )
-    devices = numbered(nodes, addresses)
     threads_of_mpi = all(any_thread)
+    used = numbered(nodes, addresses)
     return Cluster(
-        *(nodes, free, cores_left, threads_of_mpi, devices), comm.fault_tolerant, all(nccls)
+        *(nodes, free, cores_left, threads_of_mpi, used), comm.fault_tolerant, all(nccls)
     )
 
 

@@ -2,24 +2,31 @@
 
     replicas  one communicator ─┐
     axis tp   one communicator ─┴─ one stream of a rank: calls in one order on all ranks
+    BatchNorm one communicator ─── a stream of its own: sums of gradients begin when they can
+
+Terms of 16 bits are added up as float32, and a complete sum is rounded, unless sums are narrow:
+
+    kernels' stream   row ──┐                                               ┌── kernels that read it
+    NCCL's stream           └── float32 copy ── all-reduce ── round to row ─┘
 
 Ranks along an axis make the same calls in the order of their program, so none waits for a call that
 another rank has put behind one that waits for this rank. Messages, and gathers that a rank starts
 when it finds the time, go through memory of the host as without NCCL.
 """
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
-from nnmpi import device
+from nnmpi import backend, devices
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm, Parts
-from nnmpi.device import SideStream
+from nnmpi.devices import SideStream
+from nnmpi.dtypes import is_half
+from nnmpi.kernels.halves import cast
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.wire import WIRE, StagedComm, one_row
+from nnmpi.parallel.wire import WIRE, StagedComm, Wire, one_row, wire_of
 
 NCCL = "nccl"
 """The name of the all-reduce."""
@@ -37,7 +44,12 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
     stream = SideStream(on)
     for comm in (layout.replicas, layout.axis["tp"]):
         if comm.size > 1:
-            comm.attributes[WIRE] = NcclComm(comm, on, stream)
+            comm.attributes[WIRE] = NcclComm(comm, on, stream, layout.narrow_sums)
+
+
+def wire_beside(comm: Comm, array: Array) -> Wire:
+    """The wire of a Comm whose calls come between those of others: on a stream of its own."""
+    return wire_of(comm, backend.of(array), NcclComm)
 
 
 class Launched:
@@ -49,51 +61,48 @@ class Launched:
     @property
     def done(self) -> bool:
         """Whether they are complete."""
-        return self._event.done
+        return bool(self._event.done)
 
     def poll(self) -> bool:
         """Whether they are complete; never blocks."""
         self._comm.poll()
-        return self._event.done
+        return self.done
 
     def wait(self) -> None:
-        """Returns when they are complete; meanwhile messages of this rank move."""
-        while not self.poll():
-            time.sleep(0)  # lets other threads use this core
+        """Puts what is computed from now on behind them; the host does not wait."""
+        self._comm.poll()
         self._stream.lead(self._event)
 
 
 class NcclComm(StagedComm):
     """The wire of an axis: its collectives are NCCL's, whatever algorithm is named."""
 
-    def __init__(self, comm: Comm, on: Backend, stream: SideStream) -> None:
+    in_order = True
+
+    def __init__(
+        self, comm: Comm, on: Backend, stream: SideStream | None = None, narrow: bool = False
+    ) -> None:
         super().__init__(comm, on)
-        self._nccl = device.nccl(on)
+        self._nccl = devices.nccl(on)
         # one rank asks: behind each id a thread listens until all ranks have come to it
         uid = gather_objects(comm, self._nccl.get_unique_id() if comm.rank == 0 else None)[0]
         self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
-        self._stream = stream
+        self._stream, self._narrow = stream or SideStream(on), narrow
 
     # ---- what is in order on the device: nobody waits
 
     def all_reduce(self, array: Array, algorithm: str = NCCL) -> None:
-        row = self._xp.ascontiguousarray(array).reshape(-1)
-        self.start(row)
-        self._stream.lead()
-        self._put_back(row, array)
+        self._in_place(array, lambda row: self.start(row).wait())
 
     def all_gather(self, array: Array, algorithm: str = NCCL, parts: Parts = None) -> None:
-        row = self._xp.ascontiguousarray(array).reshape(-1)
-        self.start_all_gather(row, parts=parts)
-        self._stream.lead()
-        self._put_back(row, array)
+        self._in_place(array, lambda row: self.start_all_gather(row, parts=parts).wait())
 
     # ---- what is started
 
     def start(self, array: Array, algorithm: str = NCCL) -> Launched:
         row = one_row(array, "start")
-        with self._call(row) as (dtype, stream):
-            place = row.data.ptr
+        with self._terms(row) as terms, self._call(terms) as (dtype, stream):
+            place = terms.data.ptr
             self._calls.allReduce(place, place, row.size, dtype, self._nccl.NCCL_SUM, stream)
         return Launched(self._comm, self._stream)
 
@@ -101,11 +110,12 @@ class NcclComm(StagedComm):
         self, array: Array, algorithm: str = NCCL, parts: Parts = None
     ) -> Launched:
         row = one_row(array, "start_reduce_scatter")
-        places = self._places(row, parts)
-        with self._call(row) as (dtype, stream):
-            add = self._nccl.NCCL_SUM
+        ends = self._ends(parts, row.size)
+        part = slice(ends[self.rank], ends[self.rank + 1])
+        with self._terms(row, part) as terms, self._call(terms) as (dtype, stream):
+            add, places = self._nccl.NCCL_SUM, self._places(terms, ends)
             if own := self._equal(places):
-                self._calls.reduceScatter(row.data.ptr, *own, dtype, add, stream)
+                self._calls.reduceScatter(terms.data.ptr, *own, dtype, add, stream)
             for root, (place, n) in enumerate(() if own else places):
                 self._calls.reduce(place, place, n, dtype, add, root, stream)
         return Launched(self._comm, self._stream)
@@ -114,7 +124,7 @@ class NcclComm(StagedComm):
         self, array: Array, algorithm: str = NCCL, parts: Parts = None
     ) -> Launched:
         row = one_row(array, "start_all_gather")
-        places = self._places(row, parts)
+        places = self._places(row, self._ends(parts, row.size))
         with self._call(row) as (dtype, stream):
             if own := self._equal(places):
                 place, n = own
@@ -124,19 +134,32 @@ class NcclComm(StagedComm):
         return Launched(self._comm, self._stream)
 
     @contextmanager
+    def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
+        """The row that NCCL adds up: the given one, or a float32 copy, of which a part is rounded
+        to it at the end."""
+        if self._narrow or not is_half(row.dtype):
+            yield row
+            return
+        self._stream.follow()
+        with self._stream.stream:
+            terms = cast(row, "float32")
+        yield terms
+        with self._stream.stream:
+            row[part] = terms[part]
+
+    @contextmanager
     def _call(self, row: Array) -> Iterator[tuple[int, int]]:
         """A group of calls, which NCCL carries out together: their type and their stream."""
         self._stream.follow()
         self._nccl.groupStart()
         try:
-            yield getattr(self._nccl, f"NCCL_{row.dtype.name.upper()}"), self._stream.pointer
+            yield getattr(self._nccl, f"NCCL_{row.dtype.name.upper()}"), self._stream.stream.ptr
         finally:
             self._nccl.groupEnd()
 
-    def _places(self, row: Array, parts: Parts) -> list[tuple[int, int]]:
+    def _places(self, row: Array, ends: Sequence[int]) -> list[tuple[int, int]]:
         """The address and the length of each rank's part."""
-        ends = pairwise(self._ends(parts, row.size))
-        return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in ends]
+        return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
         """This rank's part where all have one length, as NCCL's own collectives of parts need."""

@@ -86,12 +86,6 @@ REFUSALS = (
     # 16 bits
     Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
     Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
-    Refusal(
-        "16 bits summed in float32",
-        "nccl",
-        "NCCL rounds 16-bit floats after each addition",
-        "add --reduce-dtype of the same type, or use --allreduce ring",
-    ),
     Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
     Refusal(
         "reduce_dtype",
@@ -117,7 +111,7 @@ REFUSALS = (
     # context parallelism
     Refusal("cp", "pipedream", "ranks of a stage would take messages in different orders"),
     Refusal("cp", "reproducible", "the tree adds up slices of whole sequences"),
-    Refusal("cp", "sequence_parallel", "both cut the positions of sequences"),
+    Refusal("cp", "positions along tp", "both cut the positions of sequences"),
     # ZeRO
     Refusal("zero", "servers", "servers hold all parameters and optimizer state", NO_SERVERS),
     Refusal("zero", "slow_rank", "slowing works on ranks with whole copies"),
@@ -259,10 +253,6 @@ def _layout(config: Config, along: str) -> str:
     return f"layout {shown(config.layout)}" if says else ""
 
 
-def _sixteen_bits(config: Config, ranks: int) -> str:
-    return f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
-
-
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
@@ -275,16 +265,18 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "allreduce in memory": _in_memory,
     "layout": lambda config, ranks: _layout(config, "tp"),
     "layout length:cp": lambda config, ranks: _layout(config, "cp"),
+    "positions along tp": lambda config, ranks: (
+        ""
+        if not config.cuts_positions
+        else _asked("sequence_parallel", config, ranks) or _layout(config, "tp")
+    ),
     "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
     "allreduce mpi": lambda config, ranks: "allreduce mpi" if config.allreduce == "mpi" else "",
     "another dtype": lambda config, ranks: (
         f"dtype {config.dtype}" if config.dtype != config.reduce_dtype else ""
     ),
-    "16 bits": _sixteen_bits,
-    "16 bits summed in float32": lambda config, ranks: (
-        f"{_sixteen_bits(config, ranks)} summed in float32"
-        if config.dtype in HALVES and config.reduce_dtype not in HALVES
-        else ""
+    "16 bits": lambda config, ranks: (
+        f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
     ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -11,7 +11,7 @@ This file alone waits for a device before a message.
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.device import CopyStream
+from nnmpi.devices import CopyStream
 
 
 class StagingMemory:

@@ -16,6 +16,7 @@ from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import pipedream
+from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
 from nnmpi.parallel.pipeline.profile import profile as profile
 from nnmpi.parallel.pipeline.residences import within_memory as within_memory
 from nnmpi.parallel.pipeline.stages import UNIT_COSTS as UNIT_COSTS
@@ -66,6 +67,5 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     # --verify: beside it the same on one rank
     single = build(Layout.of_one_rank(), spec.twin)
     held = [p for p in spec.parameters if strategy.entries.table.has(p)]
-    update = None if spec.arrangement.dtype == "float64" else ReferenceUpdate(spec, held)
     models = spec.task.model, spec.twin.task.model
-    return Verified(strategy, single, models, update, spec.control)
+    return Verified(strategy, single, models, ReferenceUpdate(spec, held), spec.control)

@@ -44,10 +44,11 @@ from nnmpi.parallel.step.executor import (
     StepState,
 )
 from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, KeptBuffers, NothingKept
-from nnmpi.parallel.step.late import late_steps
+from nnmpi.parallel.step.late import LateSteps, can_be_late
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.scaling import rescaled
+from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
@@ -102,6 +103,7 @@ class Strategy(Protocol):
     optimizer: Optimizer
     entries: Entries
     torn: TornStep | None  # how a step is finished in which a rank was lost; None: it is not
+    traffic: StepTraffic  # what this rank sends in a step
 
     @property
     def position(self) -> WorkerPosition | None:
@@ -129,8 +131,6 @@ class Strategy(Protocol):
     def leave(self) -> None:
         """Ends what this rank has alone, where another one is lost."""
 
-
-# ---- ranks that all compute
 
 MakeSteps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
 """A step for each batch from a state on, of an epoch of so many; see `Executor.steps`."""
@@ -188,13 +188,14 @@ class ExecutorStrategy:
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
+        self.traffic = StepTraffic(layout, spec.arrangement.config, parts.store.wait)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts = self._parts
         parts.check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
         with parts.progress(), closing(loads):
-            yield from self._steps(loads, start, len(loader))
+            yield from self.traffic.counted(self._steps(loads, start, len(loader)))
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation
@@ -246,8 +247,9 @@ def synchronous(
     apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
     survives = layout.all.fault_tolerant
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
-    given = spec.arrangement, parts.store, optimizer, scaler, apply, spec.control
-    late = None if swapper or survives else late_steps(*given)
+    late, clip_norm = None, spec.arrangement.config.clip_norm
+    if not (swapper or survives) and can_be_late(spec.arrangement, parts.store, optimizer):
+        late = LateSteps(parts.store, optimizer, clip_norm, scaler, apply, spec.control)
     executor = executor_of(
         layout,
         spec,

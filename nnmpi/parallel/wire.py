@@ -19,7 +19,7 @@ from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm, NoRoomError, Parts, Work
-from nnmpi.device import CopyStream
+from nnmpi.devices import CopyStream
 from nnmpi.parallel.staging import ALL, NOTHING, Staging, StagingMemory
 
 PIECE = 1 << 22
@@ -27,8 +27,6 @@ PIECE = 1 << 22
 
 MOST_BUFFERS = 1024
 """Keys of staging memory that is kept."""
-
-Stretch: TypeAlias = tuple[int, int]
 
 
 class Transfer(Protocol):
@@ -42,46 +40,24 @@ class Transfer(Protocol):
         """Whether it is complete; never blocks."""
 
     def wait(self) -> None:
-        """Returns when it is complete."""
-
-
-class Wire(Protocol):
-    """What of a Comm takes arrays of the backend."""
-
-    rank: int
-    size: int
-    name: str
-
-    def chunk(self, n: int) -> slice: ...
-    def all_reduce(self, array: Array, algorithm: str = ...) -> None: ...
-    def all_gather(self, array: Array, algorithm: str = ..., parts: Parts = ...) -> None: ...
-    def broadcast(self, array: Array, root: int = ...) -> None: ...
-    def start(self, array: Array, algorithm: str = ...) -> Transfer: ...
-    def start_reduce_scatter(
-        self, array: Array, algorithm: str = ..., parts: Parts = ...
-    ) -> Transfer: ...
-    def start_all_gather(
-        self, array: Array, algorithm: str = ..., parts: Parts = ...
-    ) -> Transfer: ...
-    def isend(self, array: Array, to: int, tag: int = ...) -> Transfer: ...
-    def irecv(self, array: Array, source: int, tag: int = ...) -> Transfer: ...
+        """Returns when it is complete, or when what is computed from now on comes behind it."""
 
 
 WIRE = "wire"
 """The attribute of a Comm that is its wire to a device."""
 
 
-def wire_of(comm: Comm, on: Backend) -> Wire:
-    """The wire of a Comm for arrays that are there; always the same one."""
+def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
+    """The wire of a Comm for arrays that are there; always the same one, which is made once."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
-        comm.attributes[WIRE] = StagedComm(comm, on)
+        comm.attributes[WIRE] = (make or StagedComm)(comm, on)
     found: Wire = comm.attributes[WIRE]
     return found
 
 
-def wire_for(comm: Comm, array: Array) -> Wire:
+def wire_for(comm: Comm, array: Array) -> "Wire":
     """The wire of a Comm for arrays like this one."""
     return wire_of(comm, backend.of(array))
 
@@ -101,7 +77,7 @@ class Transfers(tuple[Work, ...]):
             work.wait()
 
 
-Start: TypeAlias = Callable[[Staging, Stretch], Work]
+Start: TypeAlias = Callable[[Staging, slice], Work]
 """Starts the work of a piece: numbers `span` of an array."""
 
 
@@ -117,7 +93,11 @@ class StagedComm:
 
     Memory of collectives that are started belongs to the array, so that it is always the same for
     arrays that stay where they are.
+
+    in_order   whether all_reduce and all_gather are in order on the device, so that nobody waits
     """
+
+    in_order = False
 
     def __init__(self, comm: Comm, on: Backend) -> None:
         self.rank, self.size, self.name = comm.rank, comm.size, comm.name
@@ -135,25 +115,25 @@ class StagedComm:
         """Replaces the array on every rank by its sum over the ranks."""
         if algorithm == "shared":
             raise NoRoomError("a device has no memory that its node shares")
-        row = self._xp.ascontiguousarray(array).reshape(-1)
-        self._wait(self._summed(row, algorithm, is_kept=False))
-        self._put_back(row, array)
+        self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
         """Fills the array, of which every rank contributes its part, with the parts of all."""
-        row = self._xp.ascontiguousarray(array).reshape(-1)
-        self._wait(self._gathered(row, algorithm, parts, is_kept=False))
-        self._put_back(row, array)
+        self._in_place(
+            array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
+        )
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Replaces the array on every rank by that of `root`."""
-        row = self._xp.ascontiguousarray(array).reshape(-1)
         comes, goes = (ALL, NOTHING) if self.rank == root else (NOTHING, ALL)
-        staging = self._staged(row, comes, goes, is_kept=False)
-        staging.wait()
-        self._comm.broadcast(staging.host, root)
-        staging.complete()
-        self._put_back(row, array)
+
+        def broadcast(row: Array) -> None:
+            staging = self._staged(row, comes, goes, is_kept=False)
+            staging.wait()
+            self._comm.broadcast(staging.host, root)
+            staging.complete()
+
+        self._in_place(array, broadcast)
 
     # ---- what is started
 
@@ -168,9 +148,9 @@ class StagedComm:
         and the rest is as it was."""
         row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
-        own = ends[self.rank], ends[self.rank + 1]
+        own = slice(ends[self.rank], ends[self.rank + 1])
 
-        def start(staging: Staging, span: Stretch) -> Work:
+        def start(staging: Staging, span: slice) -> Work:
             within = _parts_within(ends, span)
             return self._comm.start_reduce_scatter(staging.host, algorithm, within, staging)
 
@@ -206,7 +186,7 @@ class StagedComm:
     # ---- pieces
 
     def _summed(self, row: Array, algorithm: str, is_kept: bool = True) -> list[Piece]:
-        def start(staging: Staging, span: Stretch) -> Work:
+        def start(staging: Staging, span: slice) -> Work:
             return self._comm.start(staging.host, algorithm, staging)
 
         return self._started(row, start, is_kept=is_kept)
@@ -215,9 +195,9 @@ class StagedComm:
         self, row: Array, algorithm: str, parts: Parts, is_kept: bool = True
     ) -> list[Piece]:
         ends = self._ends(parts, row.size)
-        own = ends[self.rank], ends[self.rank + 1]
+        own = slice(ends[self.rank], ends[self.rank + 1])
 
-        def start(staging: Staging, span: Stretch) -> Work:
+        def start(staging: Staging, span: slice) -> Work:
             within = _parts_within(ends, span)
             return self._comm.start_all_gather(staging.host, algorithm, within, staging)
 
@@ -227,14 +207,14 @@ class StagedComm:
         self,
         row: Array,
         start: Start,
-        comes: Callable[[Stretch], slice] = lambda span: ALL,
-        goes: Callable[[Stretch], slice] = lambda span: ALL,
+        comes: Callable[[slice], slice] = lambda span: ALL,
+        goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
         """Starts the works of all pieces of a row."""
         found = list[Piece]()
         for span in _spans(row):
-            staging = self._staged(row[slice(*span)], comes(span), goes(span), is_kept)
+            staging = self._staged(row[span], comes(span), goes(span), is_kept)
             found.append(Piece(staging, start(staging, span)))
             self._last = staging  # the work has started: works behind one that fails would wait
         return found
@@ -252,14 +232,20 @@ class StagedComm:
         pieces[0].staging.wait()  # rather than ask again and again
         _one(pieces).wait()
 
-    def _put_back(self, row: Array, array: Array) -> None:
-        """Copies a result to an array that is not contiguous."""
+    def _in_place(self, array: Array, carry_out: Callable[[Array], object]) -> None:
+        """Carries out a call on the array, which may have gaps, as a row."""
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        carry_out(row)
         if not array.flags.c_contiguous:
             array[...] = row.reshape(array.shape)
 
     def _ends(self, parts: Parts, n: int) -> Sequence[int]:
         """The first number of each rank's part of n, and n."""
         return bounds(n, self.size) if parts is None else [*accumulate(parts, initial=0)]
+
+
+Wire: TypeAlias = Comm | StagedComm
+"""What of a Comm takes arrays of the backend."""
 
 
 def _one(pieces: list[Piece]) -> Transfer:
@@ -274,20 +260,20 @@ def one_row(array: Array, call: str) -> Array:
     return array.reshape(-1)
 
 
-def _spans(row: Array) -> Iterator[Stretch]:
+def _spans(row: Array) -> Iterator[slice]:
     """The pieces of a row; one of nothing, which other ranks wait for too."""
     numbers = PIECE // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
-        yield lo, min(lo + numbers, row.size)
+        yield slice(lo, min(lo + numbers, row.size))
 
 
-def _within(part: Stretch, span: Stretch) -> slice:
-    """What of a part is in a piece, whose first number is number 0."""
-    lo, hi = max(part[0], span[0]), min(part[1], span[1])
-    return slice(lo - span[0], max(lo, hi) - span[0])
+def _within(part: slice, span: slice) -> slice:
+    """The numbers of a part that are in a piece, whose first number is number 0."""
+    lo, hi = max(part.start, span.start), min(part.stop, span.stop)
+    return slice(lo - span.start, max(lo, hi) - span.start)
 
 
-def _parts_within(ends: Sequence[int], span: Stretch) -> list[int]:
+def _parts_within(ends: Sequence[int], span: slice) -> list[int]:
     """How much of each rank's part is in a piece."""
-    parts = (_within(part, span) for part in pairwise(ends))
+    parts = (_within(slice(*part), span) for part in pairwise(ends))
     return [part.stop - part.start for part in parts]

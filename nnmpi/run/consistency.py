@@ -15,7 +15,7 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
-from nnmpi.data.files import check_regular, reading
+from nnmpi.data.files import reading
 from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -27,6 +27,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.files.folders import source_of
+from nnmpi.user_files import check_regular
 
 MAX_BYTES = 16 << 20
 """How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches
@@ -114,7 +115,7 @@ def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
     """The size of a file, and a digest of what is compared of it."""
     digest = hashlib.blake2b(digest_size=8)
     with reading(path, remedy):
-        check_regular(path, remedy)
+        check_regular(path)
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             for begin in range(0, size, max(STRETCH, size * STRETCH // MAX_BYTES)):

@@ -20,6 +20,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.quoting import quoted
 from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
@@ -79,7 +80,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     _add_cluster(cluster)
     cluster.add_argument(
         "--from", dest="before", metavar="OPTIONS", default=None,
-        help="those of another layout, in quotes: shows what ranks move from that one to this one",
+        help="another layout, with --ranks, in quotes: shows what ranks move from that one to this",
     )  # fmt: skip
     cli.add_flags(p, GROUPS)
     backups = p.add_argument_group("backups")
@@ -127,12 +128,16 @@ def run(given: argparse.Namespace) -> Any:
 
 def _before(given: argparse.Namespace) -> argparse.Namespace:
     """The options of the layout before: those of --from, and of others that say no layout."""
-    p = cli.Parser(prog="--from", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    program = cli.called("nnmpi.simulate layout")
+    p = cli.Parser(prog=program, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     _add_cluster(p)
     cli.add_flags(p, MAY_CHANGE)
     of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}
     kept = {name: value for name, value in vars(given).items() if name not in of_layouts}
-    found = p.parse_args(shlex.split(given.before))
+    try:
+        found = p.parse_args(shlex.split(given.before))
+    except ValueError as error:
+        raise ValueError(f"--from {quoted(given.before)}: {error}") from None
     if max(found.ranks, given.ranks) > MOST_MOVED:
         raise ValueError(f"--from is for at most {MOST_MOVED} ranks: give fewer --ranks")
     return argparse.Namespace(**{**kept, **vars(found)})

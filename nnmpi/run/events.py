@@ -87,7 +87,7 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in found:
         for (holder, rank), moves in plan.between().items():
-            nbytes = sum(move.size * plan.tensors[move.need.i].itemsize for move in moves)
+            nbytes = sum(move.size * plan.tensors[move.need.tensor].itemsize for move in moves)
             sources[rank][int(holder)] += nbytes
     both = zip(*(plan.moved(ranks) for plan in found), strict=True)
     return {
@@ -195,14 +195,17 @@ def start_event(session: Session, run: RunState) -> Event:
 def resumed_event(session: Session, run: RunState) -> Event:
     """The first event of a run that goes on from a checkpoint."""
     assert run.resumed is not None
-    there = {"step": run.state.step, "checkpoint": run.resumed.path, "notes": run.resumed.lines}
+    resumed = run.resumed
+    there = {"step": run.state.step, "checkpoint": resumed.path, "notes": resumed.lines}
+    there |= {"passed_over": resumed.passed_over} if resumed.passed_over else {}
     return {**start_event(session, run), "event": "resumed", **there}
 
 
-def complete_event(resumed: Resumed) -> Event:
-    """The only event of a run that was complete before."""
+def complete_event(resumed: Resumed, digest: str) -> Event:
+    """The only event of a run that was complete before; the digest is of its parameters."""
     steps = resumed.snapshot.state.step
-    return {"event": "complete", "steps": steps, "checkpoint": resumed.path}
+    there = {"checkpoint": resumed.path, "notes": resumed.passed_over}
+    return {"event": "complete", "steps": steps, **there, "parameters_sha256": digest}
 
 
 def _padding(setup: Setup) -> Event:

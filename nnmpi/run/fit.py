@@ -150,6 +150,7 @@ class Fit:
         digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
         outcome = strategy.finish()
         self._session.rest()
+        footprint = self._training.footprint.event(strategy.traffic.sent)
         stopped = "suspended" if is_suspended else "stopped"
         return {
             "event": stopped if self._run.stopping else "done",
@@ -160,7 +161,7 @@ class Fit:
             **outcome,
             **digest,
             **written,
-            "measured": gather_objects(self._comm, self._training.footprint.event()),
+            "measured": gather_objects(self._comm, footprint),
             **self._training.tracer.outcome(strategy.layout.mesh),
             **({"plan": self._run.plan_outcome} if self._run.plan else {}),
         }
@@ -239,7 +240,6 @@ class Fit:
             run.phase = StepPhase.COMPUTING
             for result in steps:
                 run.phase = StepPhase.BETWEEN_STEPS
-                self._training.footprint.step(self._session, result)
                 self._follow(result)
                 if run.is_over and not result.is_followed:
                     break

@@ -2,9 +2,12 @@
 
 All ranks measure at the same time: caches, memory and clocks that they share count. A time of units
 and steps is the least, or a low one, of several: that of a machine that nobody else uses at the
-moment. One of sums and updates is a median, after other work.
+moment. Sums and updates are timed after other work. All is measured twice, at some distance in
+time, and the means of both count. Of sums and updates the first one takes the lower quartile, the
+second one the upper: beside other programs these differ most.
 """
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,14 +55,17 @@ MANY = 8
 NAP = 0.01
 """Seconds for which a rank that waits for the first node sleeps."""
 
-ROUNDS = 4
-"""How often units and steps are measured, at some distance in time, and the least time counts."""
+ROUNDS = 2
+"""How often each measurement times units and steps, of which the least time counts."""
 
 STEPS = 10
 """Steps of one rank that are timed in a round."""
 
-CALLS = 40
-"""How often a sum or an update is timed."""
+CALLS = 20
+"""How often each measurement times a sum or an update."""
+
+QUARTILES = 0.25, 0.75
+"""Which of these times count, in the first and in the second measurement."""
 
 QUANTILE = 0.1
 """Of the seconds of steps that counts."""
@@ -74,16 +80,20 @@ def measure(setup: Setup, comm: Comm) -> Machine:
     """The machine that the ranks of a Comm run on, and the units of a run's model on it; every rank
     calls it.
 
-    Nodes are alike: the first one measures itself, and all measure the links between them. Ranks
-    on one node do not know these: they are those of a typical machine.
+    Nodes are alike: the first one measures itself, twice, and all measure the links between them.
+    Ranks on one node do not know these: they are those of a typical machine.
     """
-    here = comm.node()
+    here, load = comm.node(), os.getloadavg()[0]
     node = comm.split(here[0])
     assert node is not None
 
+    def twice() -> Machine:
+        first, second = (_node(setup, node, quantile) for quantile in QUARTILES)
+        return first.averaged(second)._replace(load=load)
+
     def own() -> Machine | None:
         try:
-            return all_or_none(node, lambda: _node(setup, node) if here[0] == 0 else None)
+            return all_or_none(node, lambda: twice() if here[0] == 0 else None)
         finally:
             node.free()
             _wait(comm)
@@ -106,15 +116,15 @@ def _wait(comm: Comm) -> None:
         time.sleep(NAP)
 
 
-def _node(setup: Setup, comm: Comm) -> Machine:
-    """What the ranks of one node measure."""
+def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
+    """What the ranks of one node measure, and of sums and updates that quantile of times."""
     config = setup.config
     network, sizes = fitted_network(comm), _micro_batches(_samples(setup))
     near = network.link if comm.size > 1 else TYPICAL.near
-    sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p)}
+    sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p, quantile)}
     with closing(_session(setup, comm_self())) as one:
         model = _units(comm, one, sizes)
-        speed, update = _speed(one, model), _update(comm, one)
+        speed, update = _speed(one, model), _update(comm, one, quantile)
         step, micro_batch = _fixed(comm, setup, model, update, one)
     parts = (_parts(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
@@ -149,7 +159,7 @@ def _micro_batches(n: int) -> list[int]:
 # ---- sums
 
 
-def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
+def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
     """The seconds of collectives in groups of p ranks, all at the same time; of sums in shared
     memory as far as all groups have room for them."""
     group = comm.split(comm.rank // p)
@@ -171,7 +181,7 @@ def _sums(comm: Comm, p: int) -> Iterator[tuple[str, Curve]]:
             one = partial(call, np.zeros(nbytes // 4, np.float32))
             if not all(gather_objects(comm, fits(one))):
                 break
-            points.append((float(nbytes), _in_a_step(comm, one)))
+            points.append((float(nbytes), _in_a_step(comm, one, quantile)))
             if points[-1][1] > LONG:
                 break
         if points:
@@ -186,9 +196,9 @@ def _in_place(window: SharedBuffer, array: np.ndarray) -> None:
     window.all_reduce(0, array.size)
 
 
-def _in_a_step(comm: Comm, call: Callable[[], object]) -> float:
-    """The median seconds of a call that finds neither its memory nor its code in the caches, since
-    other work was done before: the mean of the ranks."""
+def _in_a_step(comm: Comm, call: Callable[[], object], quantile: float) -> float:
+    """A quantile of the seconds of a call that finds neither its memory nor its code in the caches,
+    since other work was done before: the mean of the ranks."""
     other, times = np.zeros(OTHER, np.float32), list[float]()
     for _ in range(CALLS):
         other += 1.0
@@ -196,7 +206,7 @@ def _in_a_step(comm: Comm, call: Callable[[], object]) -> float:
         began = time.perf_counter()
         call()
         times.append(time.perf_counter() - began)
-    return _mean(comm, float(np.median(times)))
+    return _mean(comm, float(np.quantile(times, quantile)))
 
 
 # ---- units
@@ -264,13 +274,13 @@ def _speed(one: Session, measured: MeasuredModel) -> float:
 # ---- the rest of a step
 
 
-def _update(comm: Comm, one: Session) -> float:
+def _update(comm: Comm, one: Session, quantile: float) -> float:
     """Seconds of the optimizer a number."""
     optimizer = one.optimizer
     for p in optimizer.parameters:
         p.has_grad = True
     numbers: int = sum(p.size for p in optimizer.parameters)
-    return _in_a_step(comm, partial(optimizer.step, 0.0)) / numbers
+    return _in_a_step(comm, partial(optimizer.step, 0.0), quantile) / numbers
 
 
 def _fixed(

@@ -13,7 +13,6 @@ from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.checkpoints.keep import check_empty
-from nnmpi.run.checkpoints.manifest import MALFORMED, NAME, DamagedError
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.files.logs import LogMark
 from nnmpi.run.may_change import check_may_change, warnings
@@ -29,6 +28,7 @@ class Resumed(NamedTuple):
 
     path       of the checkpoint
     lines      what to tell: which newer ones are damaged, and what is another now
+    passed_over   those of the damaged ones
     snapshot   what this rank reads of it
     is_over    whether the run was complete, and has no more steps now
     total_steps   that it had
@@ -39,6 +39,7 @@ class Resumed(NamedTuple):
 
     path: str
     lines: tuple[str, ...]
+    passed_over: tuple[str, ...]
     snapshot: Snapshot
     is_over: bool
     total_steps: int
@@ -84,16 +85,12 @@ def goes_on(
 def resumed_from(found: Found, setup: Setup) -> Resumed:
     """What a run goes on from; raises ValueError if it is of a run that this one cannot be."""
     about, snapshot = found.about(), found.snapshot()
-    try:
-        before = {**vars(snapshot.config), **about["facts"]}
-        log, pace = about["log"] and LogMark(*about["log"]), PaceCounts(*about["pace"])
-        rest = about["complete"], about["total_steps"], log, pace, tuple(about["callbacks"])
-    except MALFORMED as error:
-        raise DamagedError(f"{NAME} is not that of a Trainer: {shown(error)}") from None
+    before = {**vars(snapshot.config), **about.facts}
+    rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
     now = {**vars(setup.config), **facts_of(setup)}
     check_may_change(before, now, f"the checkpoint {shown(found.folder)}")
     lines = *found.passed_over, *warnings(before, now), *_software(found)
-    return Resumed(str(found.folder), lines, snapshot, *rest)
+    return Resumed(str(found.folder), lines, found.passed_over, snapshot, *rest)
 
 
 def _software(found: Found) -> Iterator[str]:

@@ -266,10 +266,9 @@ class RunState:
         )
 
     def _reads(self, step: int) -> bool:
-        """Whether something reads the model, or what was requested, after so many steps, or the
-        time of the first one."""
+        """Whether something reads the model after so many steps, or the time of the first one."""
         known = self.first + 1, self.total_steps
-        return step in known or any(step % n == 0 for n in self.read_every) or self._request > 0
+        return step in known or any(step % n == 0 for n in self.read_every)
 
     def _launched(self) -> None:
         """The update that was scheduled last is as good as made."""

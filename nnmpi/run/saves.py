@@ -25,9 +25,10 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.callbacks import states_of
-from nnmpi.run.checkpoints.export import model_facts
+from nnmpi.run.checkpoints.about import RunAbout, tensor_facts
 from nnmpi.run.checkpoints.keep import BETTER, best_of, whole_ones
 from nnmpi.run.checkpoints.write import Writer, WriteResult
+from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError
 from nnmpi.run.report import Event
 from nnmpi.run.run_state import RunState
@@ -168,7 +169,7 @@ class Saves(NoSaves):
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
-        return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best)
+        return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
         run, times, step = self._run, self._times, result.state.step
@@ -215,23 +216,25 @@ class Saves(NoSaves):
         self._writer.waited += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
-        self._writer.start(now, about, about["log"] and self._config.log)
+        self._writer.start(now, about, about.log and self._config.log)
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> Event:
-        """What a checkpoint tells besides a snapshot; that of the first rank counts."""
-        run, mark = self._run, self._run.report.mark
-        return {
-            "complete": complete,
-            "total_steps": run.total_steps,
-            "facts": self._facts(),
-            "log": None if mark is None else tuple(mark),
-            "pace": tuple(run.pace.counts),
-            "metrics": {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
-            "callbacks": states_of(self._callbacks),
-            **model_facts(session.model, session.metadata),
-        }
+    ) -> RunAbout:
+        """What a checkpoint tells besides a snapshot."""
+        run = self._run
+        return RunAbout(
+            complete,
+            run.total_steps,
+            self._facts(),
+            run.report.mark,
+            run.pace.counts,
+            {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
+            tuple(states_of(self._callbacks)),
+            tensor_facts(session.model),
+            session.metadata,
+            folders.gpt_sizes(session.model),
+        )
 
     def _tell(self, result: WriteResult | None) -> None:
         """Tells of a checkpoint that was written, or of one that was not, with the reason."""

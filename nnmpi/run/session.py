@@ -237,7 +237,7 @@ class Session:
         """What a file of the model says of it."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
         return {
-            "model": models.name_of(self.model, self.config),
+            **models.metadata_of(self.model, self.config),
             "data": dataset.name,
             **models.language_of(dataset),
             **standardiser.metadata(),

@@ -21,7 +21,7 @@ from nnmpi.run.settings import Changes
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
 
-COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "device", "tf32", "convolution")
+COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "layout", "device", "tf32", "convolution")
 """The options that change what units of the model cost for a sample."""
 
 

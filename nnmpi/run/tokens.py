@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.comm import Comm
-from nnmpi.data.files import RefusedError, check_regular
+from nnmpi.data.files import RefusedError
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
@@ -28,6 +28,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.files.atomic import check_target, replaced
+from nnmpi.user_files import check_regular
 
 BLOCK = 1 << 20  # bytes
 REMEDY = "give a file of text"
@@ -86,7 +87,7 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
     """The part of the text that this rank has, in pieces."""
     try:
-        check_regular(text, REMEDY)
+        check_regular(text)
         with text.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))

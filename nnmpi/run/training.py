@@ -69,7 +69,7 @@ class Training:
     comm     of the ranks that are
     session  of these ranks; there is none after a restore that failed, and on a spare rank
     run      how far it has come
-    footprint  what a step sends, and how this process grows, since the session was opened
+    footprint  how this process grows since the session was opened
     """
 
     comm: Comm
@@ -109,6 +109,8 @@ class Training:
             yield 1
         if self.sampler is not None:
             yield self.sampler.every
+        if config.check_copies:
+            yield config.check_copies
         if config.save_every:
             every, unit = terms.interval(config.save_every)
             if unit == "steps":

@@ -11,8 +11,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, message
+from nnmpi import user_code
+from nnmpi.quoting import quoted
+from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, lower, message
 from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import SCHEDULES, Schedule
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W
 RECV_F, SEND_F, RECV_B, SEND_B = Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B
@@ -158,3 +161,38 @@ def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[in
     stuck = [f"rank {r} cannot run {_name(ops[0])}" for r, ops in enumerate(left) if ops]
     if stuck:
         raise ScheduleError(f"deadlock: {', '.join(stuck)}: no message arrives")
+
+
+# ---- schedules by name: those of nnmpi, and yours as package.module:NAME
+
+
+def find(name: str) -> Schedule:
+    """The schedule of a name of SCHEDULES, or that `package.module:NAME` names.
+
+    That one is proved for the numbers of each pipeline that it is asked for.
+    """
+    if name in SCHEDULES:
+        return SCHEDULES[name]
+    if not user_code.is_named(name):
+        names = ", ".join(SCHEDULES)
+        raise ValueError(f"schedule {quoted(name)} is not one of {names}, package.module:NAME")
+    schedule = user_code.imported(name, "schedule")
+    if not isinstance(schedule, Schedule) or schedule.update_each:
+        raise ValueError(
+            f"schedule {quoted(name)} must be a Schedule of nnmpi.schedules.pipeline, without "
+            f"update_each; it is of type {type(schedule).__name__}"
+        )
+
+    def proved(p: int, m: int, v: int) -> list[list[Op]]:
+        try:
+            compute = schedule.compute(p, m, v)
+            prove(lower(compute), p * v, m)
+            return compute
+        except Exception as error:
+            reason = error if isinstance(error, ScheduleError) else user_code.reason_of(error)
+            raise ValueError(
+                f"schedule {quoted(name)} of {p} ranks, {m} micro-batches and {v} stages a rank: "
+                f"{reason}"
+            ) from error
+
+    return schedule._replace(compute=proved)

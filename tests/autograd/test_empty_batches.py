@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE
+from helpers.device import ON_DEVICE
 
 import nnmpi
 from nnmpi import nn
@@ -89,7 +89,7 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "cifar-cnn": (MODELS["cifar-cnn"], (3, 32, 32)),
     "digits-cnn, evaluation": (lambda: whole_batch(MODELS["digits-cnn"]()), (1, 8, 8)),
 }
-both = pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+both = pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
 floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
 SAMPLES = np.zeros(0, "int64")
 
@@ -158,15 +158,16 @@ def test_words(dtype: str, on: Backend) -> None:
 def test_losses(name: str, reduction: str, dtype: str, on: Backend) -> None:
     """The mean of no losses is 0, and so is every gradient behind it."""
     here = SAMPLES if name in ("CrossEntropyLoss", "NLLLoss") else np.zeros((0, 3), dtype)
+    is_of_three = name == "TripletMarginLoss"
     for target in (here, on.asarray(here)):
         model = nn.Linear(6, 3).to(dtype, on)
         parameters = spoil(model)
-        loss = getattr(nn, name)(reduction=reduction)(
-            model(nnmpi.tensor(np.ones((0, 6), dtype), on=on)), target
-        )
+        y = model(nnmpi.tensor(np.ones((0, 6), dtype), on=on))
+        others = (nnmpi.tensor(target, on=on),) * 2 if is_of_three else (target,)
+        loss = getattr(nn, name)(reduction=reduction)(y, *others)
         assert loss.dtype == dtype
         if reduction == "none":
-            assert loss.shape == target.shape
+            assert loss.shape == (target.shape[:1] if is_of_three else target.shape)
             loss.backward(on.xp.ones(loss.shape, dtype))
         else:
             assert loss.shape == ()

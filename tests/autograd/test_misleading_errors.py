@@ -9,7 +9,7 @@ import pytest
 
 import nnmpi
 import nnmpi.nn.functional as F
-from nnmpi import nn
+from nnmpi import backend, nn
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -24,6 +24,12 @@ def images() -> nnmpi.Tensor:
 
 def saved(state: Any) -> None:
     nnmpi.save(state, Path("never written"))
+
+
+def to_no_gpu() -> nnmpi.Tensor:
+    with pytest.MonkeyPatch.context() as patch:  # the tests may have an emulated one
+        patch.setattr(backend, "_why_no_cuda", lambda: "none")
+        return t().to("cuda")
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
@@ -81,24 +87,43 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "no_grad of something": (lambda: nnmpi.no_grad(True), TypeError, ("with nnmpi.no_grad():",)),
     "NumPy's sum": (lambda: np.sum(t()), TypeError, ("lose the gradient", "use t.sum()")),
     "NumPy's norm": (lambda: np.linalg.norm(t()), TypeError, ("nnmpi.sqrt((t * t).sum())",)),
-    "to a device": (lambda: t().to("cuda"), AttributeError, ("device='cuda'", "model.to(on=")),
-    "the values of max": (lambda: t().max(1).values, AttributeError, ("t.argmax(axis)",)),
+    "to a GPU that is not there": (to_no_gpu, ValueError, ("no CUDA device: none; use",)),
+    "to a GPU by its number": (lambda: t().to("cuda:0"), ValueError, ("'cuda:0' is not one of",)),
+    "transpose, an order of two of three axes": (
+        lambda: t()[None].transpose((1, 2)),
+        ValueError,
+        ("not the 3 axes", "t.transpose(1, 2) exchanges two"),
+    ),
+    "values and indices of the largest": (
+        lambda: (lambda values, indices: None)(*t().max(1)),
+        TypeError,
+        ("values alone", "shape (2,)", "t.argmax(1)"),
+    ),
+    "expand to fewer axes": (lambda: t().expand(3), ValueError, ("(3,)", "(2, 3)")),
+    "a triangle of a vector": (lambda: nnmpi.tril(t()[0]), ValueError, ("(3,)", "matrices")),
+    "randint of nothing": (lambda: nnmpi.randint(3, 3, (1,)), ValueError, ("from 3 to below 3",)),
+    "more draws than weights": (
+        lambda: nnmpi.multinomial(nnmpi.tensor([0.0, 1.0]), 2),
+        ValueError,
+        ("2 different ones of 1", "replacement=True"),
+    ),
+    "weights below 0": (
+        lambda: nnmpi.multinomial(nnmpi.tensor([-1.0, 1.0]), 1),
+        ValueError,
+        ("none below 0",),
+    ),
+    "weights of three axes": (
+        lambda: nnmpi.multinomial(nnmpi.ones(1, 1, 2), 1),
+        ValueError,
+        ("a row or a matrix",),
+    ),
+    "seeds of GPUs": (
+        lambda: nnmpi.cuda.manual_seed_all(0),
+        AttributeError,
+        ("'manual_seed_all'", "nnmpi.manual_seed"),
+    ),
+    "the values of max": (lambda: t().max(1).values, AttributeError, ("t.argmax(1)",)),
     "permute without axes": (lambda: t().permute(), ValueError, ("axes () are not the 2 axes",)),
-    "transpose two of two axes": (
-        lambda: t().transpose(0, 1),
-        ValueError,
-        ("changes nothing in NumPy", "t.T or nnmpi.swapaxes(t, 0, 1)"),
-    ),
-    "transpose two of two axes, one from the end": (
-        lambda: t().transpose(0, -1),
-        ValueError,
-        ("changes nothing in NumPy",),
-    ),
-    "transpose two of three axes": (
-        lambda: t()[None].transpose(1, 2),
-        ValueError,
-        ("not the 3 axes", "nnmpi.swapaxes(t, *(1, 2))"),
-    ),
     "the length of an axis that is not there": (
         lambda: t().size(2),
         IndexError,
@@ -113,13 +138,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     **{
         f"nnmpi.{name}": (lambda name=name: getattr(nnmpi, name), AttributeError, (name, instead))
         for name, instead in {
-            "arange": "nnmpi.tensor(numpy.arange(n))",
-            "clamp": "nnmpi.clip(t, low, high)",
-            "float32": "numpy.float32 or 'float32'",
-            "long": "numpy.int64",
             "max": "t.max()",
-            "randn": "rng.standard_normal",
-            "utils": "nnmpi.Trainer",
+            "DataLoader": "nnmpi.utils.data",
         }.items()
     },
     "a function that nobody has": (lambda: nnmpi.foo, AttributeError, ("nnmpi has no 'foo'",)),
@@ -140,8 +160,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("labels from 0 to 3 for 3 classes",),
     ),
-    "relu": (lambda: t().relu(), AttributeError, ("'relu'", "nnmpi.relu(t)")),
-    "float": (lambda: t().float(), AttributeError, ("'float'", "t.astype('float32')")),
     "zero_": (lambda: t().zero_(), AttributeError, ("'zero_'", "t[...] = x", "no_grad")),
     "a wrong name": (lambda: t().shpae, AttributeError, ("no attribute 'shpae'",)),
     "the largest of nothing": (
@@ -179,7 +197,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("lengths [2, 2]", "add up to 3"),
     ),
-    "an option of PyTorch's": (lambda: t().std(unbiased=False), TypeError, ("Tensor.std()",)),
+    "an option of PyTorch's": (lambda: t().std(out=None), TypeError, ("Tensor.std()",)),
     "a target without the axis of the prediction": (
         lambda: nn.MSELoss()(t()[:, :1], np.ones(2)),
         ValueError,

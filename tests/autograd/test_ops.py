@@ -1,4 +1,4 @@
-"""Every op against finite differences, PyTorch and a strict device."""
+"""Every op against finite differences, PyTorch and a device."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, waits
+from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.opcases import ELEMENTWISE
 from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
 from helpers.ops.opcases_attention import ATTENTION
@@ -116,6 +116,8 @@ def test_erfc_is_exact_to_rounding(dtype, last):
     assert (np.abs(erfc(x) / exact - 1) / (1 + x * x)).max() < 16 * np.finfo(dtype).eps
 
 
+@needs_device
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_device_gives_the_same_without_waits(name):
     with waits(CASES[name].waits):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, waits
+from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
@@ -15,6 +15,9 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.check import directional_error
 
 X = np.random.default_rng(0).standard_normal((2, 1, 3, 4))
+
+INF, NAN = float("inf"), float("nan")
+FINITE = (lambda t: t.isinf(), lambda t: t.isnan(), lambda t: t.isfinite())
 
 SAME: dict[str, Callable[[Any], Any]] = {
     "flatten": lambda t: t.flatten(),
@@ -36,6 +39,29 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "split": lambda t: t.split(2, 2),
     "split, lengths": lambda t: t.split([1, 0, 3], dim=-1),
     "split, all": lambda t: t.split(9),
+    "transpose two": lambda t: t.transpose(-2, -1),
+    "transpose two of a matrix": lambda t: t[0, 0].transpose(0, 1),
+    "t and mT": lambda t: (t[0, 0].t(), t.mT),
+    "expand": lambda t: t.expand(5, 2, -1, 3, 4),
+    "expand as": lambda t: t[:, :, :1].expand_as(t),
+    "view as": lambda t: t.view_as(t.permute(3, 2, 1, 0)),
+    "chunk": lambda t: t.chunk(3, dim=-1),
+    "clamp": lambda t: t.clamp(min=-0.5, max=0.5),
+    "clamp at one end": lambda t: t.clamp(0.1),
+    "masked fill": lambda t: t.masked_fill(t > 0, float("-inf")).exp(),
+    "to": lambda t: (t.float(), t.to(dtype=t.dtype), t.half().to(t), t.double()),
+    "to types without gradients": lambda t: (t.long(), t.int(), (t > 0).bool(), (t > 0).float()),
+    "copies": lambda t: (t.clone(), t.contiguous(), t.to(t, copy=True)),
+    "elements": lambda t: (t.abs().log(), t.neg(), t.abs().sqrt(), t.sin(), t.cos(), t.relu()),
+    "curves": lambda t: (t.exp(), t.tanh(), t.sigmoid(), t.softmax(dim=1), t.log_softmax(-1)),
+    "arithmetic": lambda t: (t.add(1), t.sub(t), t.mul(t), t.div(2.0), t.pow(2), t.maximum(-t)),
+    "products": lambda t: (t.matmul(t.mT), t[:, 0].bmm(t[:, 0].mT), t[0, 0].mm(t[0, 0].t())),
+    "comparisons": lambda t: (t.eq(t), t.ne(0), t.lt(0), t.le(0), t.gt(0), t.ge(0)),
+    "extremes": lambda t: (t.amax(dim=2), t.amin((0, 3), keepdim=True), t.argmin(dim=-1)),
+    "what is finite": lambda t: [
+        f(t.masked_fill(t > 0, n)) for f in FINITE for n in (INF, -INF, NAN)
+    ],
+    "spread of the sample or of all": lambda t: (t.std(3, unbiased=True), t.var(3, unbiased=False)),
     "sum": lambda t: t.sum(dim=1),
     "sum, several": lambda t: t.sum(dim=[0, -1], keepdim=True),
     "mean": lambda t: t.mean(dim=(1, 2)),
@@ -59,7 +85,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
 
 
 def results(y: Any) -> list[Any]:
-    return [*y] if isinstance(y, tuple) else [y]
+    return [*y] if isinstance(y, tuple | list) else [y]
 
 
 def gradient(library: Any, t: Any, call: Callable[[Any], Any]) -> tuple[list[Any], Any]:
@@ -84,6 +110,8 @@ def test_values_and_gradients_are_pytorchs(call: Any) -> None:
         np.testing.assert_allclose(grad, expected.numpy(), rtol=1e-12, atol=1e-13)
 
 
+@needs_device
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("call", SAME.values(), ids=SAME)
 def test_a_device_gives_the_same_without_waits(call: Any) -> None:
     with waits(0):
@@ -118,6 +146,22 @@ def test_functions_are_the_methods() -> None:
     )
     for one, other in pairs:
         np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
+
+
+@needs_device
+def test_a_gradient_flows_between_devices() -> None:
+    t = nnmpi.tensor(X, requires_grad=True)
+    y = t.to(DEVICE)
+    assert (y.device.name, y.to(DEVICE), t.cpu(), t.dim()) == ("cuda", y, t, 4)
+    (y.cpu() * 3).sum().backward()
+    assert (t.grad == 3).all()
+    assert nnmpi.zeros(2, device=y.device).device.type == "cuda"
+    assert f"{nnmpi.device('cpu')}" == "cpu"
+    assert nnmpi.cuda.is_available()
+    assert not t.detach().requires_grad_().requires_grad_(False).requires_grad
+    assert t.tolist() == X.tolist()
+    assert t.allclose(X + 1e-9)
+    assert not nnmpi.allclose(t, X + 1)
 
 
 def test_size_is_a_number_and_a_method() -> None:

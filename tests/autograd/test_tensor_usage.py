@@ -59,7 +59,7 @@ def test_format_and_none_and_array():
     "wrong",
     [
         lambda t: t.transpose(0, 3),
-        lambda t: t.transpose(0, 0),
+        lambda t: t.transpose((0, 0)),
         lambda t: t.transpose(-5, 0),
         lambda t: nnmpi.expand_dims(t, 5),
         lambda t: nnmpi.stack([t], axis=7),

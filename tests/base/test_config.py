@@ -17,6 +17,7 @@ from nnmpi.config import Config, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.option import kind_of
+from nnmpi.parallel import strategies
 from nnmpi.schedules import pipeline
 
 
@@ -261,6 +262,15 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [given(option)[0].partition("=")[0] for option in options()]
     assert [flag for flag in (*flags, "--config") if flag not in out] == []
     assert "(default adam)" in out
+
+
+def test_a_layout_that_cuts_positions_sets_no_other_option() -> None:
+    """It would stay where the layout is left out."""
+    config = Config(tp=2, layout="length:tp")
+    assert config.cuts_positions
+    assert replace(config, layout=None) == Config(tp=2)
+    with refused("cp 2 with layout length:tp: both cut the positions of sequences"):
+        strategies.check(replace(config, cp=2), 4)
 
 
 def test_bfloat16_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, waits
+from helpers.device import DEVICE, needs_device, waits
 
 from nnmpi import keyed
 from nnmpi.backend import to_host
@@ -40,6 +40,7 @@ def test_streams_never_change():
     assert keyed.normal(KEY, np.arange(3), ROW) == pytest.approx(normal, rel=1e-12)
 
 
+@needs_device
 @pytest.mark.parametrize("draw", [keyed.bits, keyed.uniform, keyed.normal])
 def test_device_and_host_draw_the_same_numbers(draw):
     index, row = np.arange(1000)[None] * 2**23, np.array([[0], [7], [2**40]])
@@ -53,7 +54,9 @@ def test_device_and_host_draw_the_same_numbers(draw):
     assert np.allclose(to_host(device), host, rtol=0 if exact else 1e-12, atol=0)
 
 
-@pytest.mark.parametrize("to", [np.asarray, DEVICE.asarray], ids=["host", "device"])
+@pytest.mark.parametrize(
+    "to", [np.asarray, pytest.param(DEVICE.asarray, id="device", marks=needs_device)]
+)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_type_of_an_index_does_not_matter(dtype, to):
     index, row = np.arange(100), np.arange(3)[:, None]

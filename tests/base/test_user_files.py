@@ -1,14 +1,18 @@
-"""Texts that are nested too deeply for the parsers of JSON and TOML."""
+"""Files of users: pipes, and texts nested too deeply for the parsers of JSON and TOML."""
 
 import gc
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
+from helpers.datafiles import refused
 
-from nnmpi.user_files import parsed
+from nnmpi.user_files import content, parsed
 
 
 class Garbage:
@@ -53,3 +57,19 @@ def test_a_text_is_read_and_errors_are_the_parser_s() -> None:
     with pytest.raises(json.JSONDecodeError):
         parsed(json.loads, "[1")
     assert gc.isenabled()
+
+
+def test_a_pipe_is_read_while_another_process_writes_into_it() -> None:
+    """As of `--config <(...)` in a shell, which is slower than the reader."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader):
+        late = Timer(0.2, lambda: (os.write(writer, b"lr = 1"), os.close(writer)))
+        late.start()
+        assert content(f"/dev/fd/{reader}", "the pipe", 100, "name a file") == b"lr = 1"
+        late.join()
+
+
+def test_a_pipe_that_nobody_writes_into_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with refused("cannot read the pipe: a pipe that nobody writes into; name a file"):
+        content(tmp_path / "pipe", "the pipe", 100, "name a file")

@@ -132,6 +132,13 @@ def ring4() -> Table:
     return table(ALGORITHMS["ring"], 4)
 
 
+@pytest.mark.parametrize("p", [2, 3, 4, 7])
+def test_a_ring_sends_to_the_right_in_all_rounds(p: int) -> None:
+    for plan in (ALGORITHMS["ring"], ALL_GATHERS["ring"], REDUCE_SCATTERS["ring"]):
+        for row in table(plan, p):
+            assert [s.to for s in row] == [(r + 1) % p for r in range(p)]
+
+
 def changed(t: int, r: int, **fields: Any) -> Table:
     rows = ring4()
     rows[t][r] = rows[t][r]._replace(**fields)
@@ -151,7 +158,7 @@ BROKEN: dict[str, tuple[Table, int, tuple[str, ...]]] = {
     "a missing round": (
         ring4()[:-1],
         4,
-        ("at the end: rank 0, chunk 3: the contributions of ranks 1, 2, 3 are missing",),
+        ("at the end: rank 0, chunk 1: the contribution of rank 1 is missing",),
     ),
     "a wrong peer": (changed(1, 2, to=0), 4, ("round 1: rank 2 sends chunks 0 to rank 0",)),
     "a send without a receive": (
@@ -222,10 +229,10 @@ def test_the_error_says_what_is_wrong(case: tuple[Table, int, tuple[str, ...]]) 
 
 def test_a_rank_cannot_send_or_add_to_what_it_does_not_hold() -> None:
     gather = table(ALL_GATHERS["ring"], 4)
-    with pytest.raises(PlanError, match="round 0: rank 1 sends chunk 2, which it does not have"):
+    with pytest.raises(PlanError, match="round 0: rank 3 sends chunk 2, which it does not have"):
         verify(planned(gather[1:], 4), 4, ALL_GATHER)
     adding = planned([[s._replace(reduce=True) for s in row] for row in gather], 4)
-    with pytest.raises(PlanError, match="round 0: rank 0 adds to chunk 1, which it does not have"):
+    with pytest.raises(PlanError, match="round 0: rank 0 adds to chunk 3, which it does not have"):
         verify(adding, 4, ALL_GATHER)
 
 

@@ -1,6 +1,5 @@
 """The laws of communicators on threads, and what only threads can show."""
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -11,12 +10,12 @@ from nnmpi.comm import Comm, MessageLengthError, thread_ranks
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.base import NoRoomError
-from nnmpi.comm.transport.hub import DeadlockError, Hub
+from nnmpi.comm.transport.hub import DeadlockError
 
 SIZES = [1, 2, 3, 5, 8]
 
 
-@pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (6, 3), (3, 1), (7, 4)])
+@pytest.mark.parametrize(("p", "per_node"), [(5, 2), (6, 3), (3, 1)])
 def test_sums_across_nodes(p: int, per_node: int) -> None:
     """Shared memory inside each node, a ring among their first ranks."""
 
@@ -127,34 +126,6 @@ def test_of_an_error_on_all_ranks_the_first_own_one_is_raised(p: int) -> None:
             thread_ranks.run(p, fails)
 
 
-def test_what_is_complete_stays_complete_when_another_rank_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failed = threading.Event()
-
-    def one_fails(comm: Comm) -> None:
-        x = np.full(2, comm.rank)
-        if comm.rank == 0:
-            work = comm.irecv(x, 1)
-            failed.wait(10)
-            work.wait()
-            seen.append(x.tolist())
-            comm.barrier()
-        comm.isend(x, 0).wait()
-        raise KeyError("of rank 1")
-
-    def abort(hub: Hub, message: str) -> None:
-        hub_abort(hub, message)
-        failed.set()
-
-    seen: list[list[int]] = []
-    hub_abort = Hub.abort
-    monkeypatch.setattr(Hub, "abort", abort)
-    with pytest.raises(KeyError, match="of rank 1"):
-        thread_ranks.run(2, one_fails)
-    assert seen == [[1, 1]]
-
-
 @pytest.mark.parametrize("more", [1, -1])
 def test_a_message_of_another_length_in_a_collective_ends_all(more: int) -> None:
     def differ(comm: Comm) -> None:
@@ -164,29 +135,19 @@ def test_a_message_of_another_length_in_a_collective_ends_all(more: int) -> None
         thread_ranks.run(2, differ)
 
 
-def test_auto_chooses_the_same_on_all_ranks() -> None:
-    def choose(comm: Comm) -> autotune.Fastest:
-        return autotune.measure_choice(comm)
+def test_auto_chooses_the_same_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it measures is not on the ledger."""
+    monkeypatch.setattr(autotune, "SIZES", autotune.SIZES[:2])
 
-    choices = thread_ranks.run(3, choose)
+    def choose(comm: Comm) -> tuple[autotune.Fastest, int]:
+        comm.all_reduce(np.ones(3))
+        messages = sum(comm.ledger.sent_messages)
+        return autotune.measure_choice(comm), messages
+
+    choices, messages = zip(*thread_ranks.run(3, choose), strict=True)
     assert choices[0] == choices[1] == choices[2]
     assert set(choices[0].names) <= set(NAMES)
-
-
-def test_what_auto_measures_is_not_on_the_ledger() -> None:
-    def messages(comm: Comm) -> int:
-        comm.all_reduce(np.ones(3))
-        return sum(comm.ledger.sent_messages)
-
-    assert max(thread_ranks.run(3, messages)) <= 12
-
-
-def test_a_choice_goes_by_the_nearest_size_that_was_timed() -> None:
-    choice = autotune.Fastest(("a", "b", "c"))
-    assert [choice.name(n) for n in autotune.SIZES[:4]] == ["a", "b", "c", "c"]
-    assert [choice.name(n) for n in (0, 1, 511, 512, 2047, 2048)] == ["a", "a", "a", "b", "b", "c"]
-    assert choice.name(1 << 40) == "c"
-    assert choice.without("b").names == ("a", "halving", "c")
+    assert max(messages) <= 12
 
 
 class Slow:
@@ -219,13 +180,6 @@ def test_the_fastest_at_each_size_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     choice = autotune.measure_choice(slow)
     assert choice.names == ("tree",) * 2 + ("ring",) * 7
     assert {name for name, nbytes in slow.timed if nbytes == autotune.SIZES[-1]} == {"ring", "tree"}
-
-
-def test_sizes_that_take_long_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow(lambda name, nbytes: 1e-6 * nbytes)
-    monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
-    assert len(autotune.measure_choice(slow).names) == 5
-    assert max(nbytes for _, nbytes in slow.timed) == 1 << 16
 
 
 def test_where_the_only_one_left_has_no_memory_halving_is_chosen(

@@ -1,14 +1,9 @@
 """Memory that ranks share, where there are several nodes, and what is refused."""
 
-import time
-
-import numpy as np
 import pytest
 from helpers.comm import laws_memory
 
 from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
-from nnmpi.comm.call_log import LoggedCall
-from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
 
 
@@ -55,35 +50,6 @@ def test_barriers_of_a_node_wait_for_its_ranks_only() -> None:
     assert c == d
     assert a[0] != c[0]
     assert (a[1], c[1]) == (1, 5)
-
-
-def test_only_the_first_rank_of_a_node_holds_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    window = ThreadTransport.window
-    monkeypatch.setattr(
-        ThreadTransport,
-        "window",
-        lambda self, n: asked.append((self.members[self.rank], n)) or window(self, n),
-    )
-    thread_ranks.run(4, lambda comm: comm.node_memory(10, "float32"), per_node=2)
-    assert sorted(asked) == [(0, 40), (1, 0), (2, 40), (3, 0)]
-
-
-def test_memory_is_zero_for_the_first_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = ThreadTransport.window
-
-    def slow(self: ThreadTransport, nbytes: int) -> SharedWindow:
-        made = window(self, nbytes)
-        if self.rank == 0:
-            made.segments[0][:] = 7
-        self.barrier()
-        time.sleep(0.05 * (self.rank == 0))
-        return made
-
-    monkeypatch.setattr(ThreadTransport, "window", slow)
-    thread_ranks.run(
-        2, lambda comm: np.testing.assert_array_equal(comm.node_memory(9, "int32").array, 0)
-    )
 
 
 def test_all_ranks_refuse_what_one_node_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +103,3 @@ def test_different_calls_on_node_memory_are_a_mismatch(monkeypatch: pytest.Monke
         MismatchError, match=r"rank 0 calls node_memory\.barrier .* rank 1 calls node_memory\.free"
     ):
         thread_ranks.run(2, law)
-
-
-def test_the_text_of_a_call_names_the_first_element() -> None:
-    dtype = np.dtype("float32")
-    call = LoggedCall("world", 3, "shared.all_reduce", "", dtype, 2000, 1000, "/else/where.py", 7)
-    assert call.text == "shared.all_reduce of 2,000 float32 from element 1000"

@@ -4,6 +4,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.mpijob import Ended, run
@@ -13,6 +14,12 @@ TIMEOUT = "3"  # seconds
 LONG_TIMEOUT = "40"  # where ranks of a busy machine start at times that are further apart
 LIMIT = 200.0  # seconds: far more than any of these jobs takes, and none of them is meant to hang
 PYTHON = os.environ.get("NNMPI_TEST_MPICH") or sys.executable
+
+
+def long(*cases: object) -> list[Any]:
+    """Cases that run with --all only."""
+    marks = pytest.mark.long
+    return [pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=marks) for c in cases]
 
 
 def job(name: str, ranks: int = 2, **env: str) -> Ended:
@@ -31,7 +38,9 @@ def waiting_job(name: str, waits: str, ranks: int = 2) -> tuple[Ended, str]:
     return ended, f"has waited for longer than NNMPI_TIMEOUT={timeout} s in "
 
 
-@pytest.mark.parametrize("name", ["clean", "finalize", "keeps_exit", "unguarded", "finds_no_room"])
+@pytest.mark.parametrize(
+    "name", ["unguarded", "forks", "calls_mpi_at_exit", *long("clean", "finalize", "keeps_exit")]
+)
 def test_a_job_without_faults_is_left_alone(name: str) -> None:
     ended = job(name, NNMPI_TIMEOUT="20")
     assert (ended.status, ended.err) == (0, "")
@@ -42,19 +51,23 @@ def test_a_job_without_faults_is_left_alone(name: str) -> None:
     [
         ("raises", "rank 1 of 2: ValueError: no such thing"),
         ("raises_in_a_thread", "rank 1 of 2: ValueError: cannot reshape"),
-        ("hooked", "the user's own no such thing\nrank 1 of 2: ValueError"),
         ("interrupted", "rank 1 of 2: interrupted"),
-        ("interrupted_as_mpi_starts", "rank 1 of 2: interrupted"),
-        ("interrupted_at_its_end", "rank 0 of 2: interrupted"),
         ("aborts", "rank 1: this goes nowhere"),
-        ("all_abort", ": this goes nowhere"),
-        ("lacks_memory", "rank 0: cannot get 4,000 bytes of shared memory ("),
         ("leaves_before_it_sends", "rank 0 waits for rank 1 in irecv of 10 float32 from rank 1"),
-        ("leaves_before_it_is_through", "rank 1 has left after all_reduce of 10 float32 by ring"),
         ("leaves_short_sums", "rank 1 has left after all_reduce of 10 float32 by shared"),
         ("polled_when_it_has_left", "rank 0 waits for rank 1 in all_reduce of 10 float32 by ring"),
+        *long(
+            ("hooked", "the user's own no such thing\nrank 1 of 2: ValueError"),
+            ("interrupted_as_mpi_starts", "rank 1 of 2: interrupted"),
+            ("interrupted_at_its_end", "rank 0 of 2: interrupted"),
+            ("all_abort", ": this goes nowhere"),
+            (
+                "leaves_before_it_is_through",
+                "rank 1 has left after all_reduce of 10 float32 by ring",
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_rank_that_ends_ends_all(name: str, message: str) -> None:
     ended = job(name)
     assert ended.status != 0
@@ -106,11 +119,13 @@ def test_a_rank_that_is_killed_ends_all() -> None:
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
-        ("sleeps", ("\nrank 1 computes or sleeps", "missing: it has made 1 of 2 calls of Comm wor",
-         "time.sleep(100)")),
+        *long(
+            ("sleeps", ("\nrank 1 computes or sleeps", "missing: it has made 1 of 2 calls of ",
+             "time.sleep(100)")),
+            ("waits_elsewhere", ("in all_reduce of 10 float32 by ring (call 1 of Comm world/1.",)),
+        ),
         ("stopped", ("every rank reports, unless it is stopped, gone or in a long call "
          "outside Python; stopped here: rank 1:",)),
-        ("waits_elsewhere", ("in all_reduce of 10 float32 by ring (call 1 of Comm world/1.0, ",)),
     ],
 )  # fmt: skip
 def test_a_rank_that_never_arrives_is_named(name: str, texts: tuple[str, ...]) -> None:
@@ -125,6 +140,7 @@ def test_a_rank_that_never_arrives_is_named(name: str, texts: tuple[str, ...]) -
     assert "\nrank 1 " in ended.err or name == "stopped"
 
 
+@pytest.mark.long
 def test_a_rank_that_is_polled_for_and_never_arrives_is_named() -> None:
     ended, late = waiting_job("polled_while_it_sleeps", "s in all_reduce of 10 float32 by ring")
     assert f"{late}all_reduce of 10 float32 by ring" in ended.err
@@ -133,7 +149,8 @@ def test_a_rank_that_is_polled_for_and_never_arrives_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "env"), [("never_comes", {"NNMPI_TIMEOUT": TIMEOUT}), ("late_never_comes", {})]
+    ("name", "env"),
+    [("never_comes", {"NNMPI_TIMEOUT": TIMEOUT}), *long(("late_never_comes", {}))],
 )
 def test_a_rank_that_never_joins_the_world_is_not_waited_for(
     name: str, env: dict[str, str]
@@ -149,12 +166,14 @@ STOPPED = {
     "late_stopped_before_mpi": "all ranks to start; stopped here: rank 1\n",
     "stopped_before_its_end": "rank 0 has waited for longer than NNMPI_TIMEOUT=3 s at its end for "
     "rank 1; ",
-    "stopped_in_finalize": "" if "NNMPI_TEST_MPICH" in os.environ else "signal 14 (Alarm clock)",
+    "stopped_in_finalize": "rank 0 has waited for longer than NNMPI_TIMEOUT=3 s for the end of "
+    "MPI; stopped here: rank 1\n",
+    "stopped_after_mpi": "s for the end of MPI; stopped here: rank 1\n",
 }
 
 
 def test_a_rank_that_is_stopped_at_the_start_or_the_end_is_not_waited_for() -> None:
-    """Four jobs at once, which mostly wait."""
+    """Five jobs at once, which mostly wait."""
 
     def start(name: str) -> Ended:
         return job(name) if name.startswith("late_") else job(name, NNMPI_TIMEOUT=TIMEOUT)
@@ -174,10 +193,9 @@ DIFFER = {
     "operation": ("all_reduce of 10 float32 by ring", "reduce_scatter of 10 float32 by ring"),
     "order": ("all_reduce of 20 float32 by mpi", "all_reduce of 10 float32 by mpi"),
 }
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("count", "operation", "order")]
 
 
-@pytest.mark.parametrize("name", ["dtype", "broadcast", *LONG])
+@pytest.mark.parametrize("name", ["dtype", *long("broadcast", "count", "operation", "order")])
 def test_a_mismatch_is_named(name: str) -> None:
     differ = DIFFER[name]
     ended = job(name, NNMPI_DEBUG="collectives")

@@ -3,33 +3,19 @@
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextvars import ContextVar
 
 import numpy as np
 import pytest
 from helpers.comm import brought, laws_background
 
 from nnmpi.comm import AbortedError, Comm, MismatchError, comm_self, thread_ranks
-from nnmpi.comm.progress import Progress, Work
+from nnmpi.comm.progress import Work
 from nnmpi.comm.transport.hub import DeadlockError
 from nnmpi.comm.transport.threads import ThreadTransport
-
-VARIABLE = ContextVar("VARIABLE", default="")
 
 
 def helpers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "nnmpi helper"]
-
-
-def broken(comm: Comm) -> Work:
-    """A work that fails in its second step."""
-
-    def steps() -> Iterator[list[object]]:
-        yield []
-        raise OSError("the cable is out")
-
-    return comm._calls.start(steps(), comm._calls.log("test"))
 
 
 def done(work: Work) -> None:
@@ -52,28 +38,6 @@ def test_a_pause_out_of_range_is_refused(pause: float) -> None:
         pass
 
 
-def test_it_does_not_poll_while_there_are_no_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-    poll = Progress._poll_in_thread
-    monkeypatch.setattr(
-        Progress, "_poll_in_thread", lambda self: (asked.append(self.idle), poll(self))
-    )
-
-    def law(comm: Comm) -> None:
-        with comm.progress_thread(pause=0):
-            time.sleep(0.05)
-            assert not asked
-            comm.barrier()
-            done(comm.start(np.ones(100), "ring"))
-            comm.barrier()
-            count = len(asked)
-            assert count > 0
-            time.sleep(0.05)
-            assert len(asked) <= count + comm.size  # each may just have begun to
-
-    thread_ranks.run(2, law)
-
-
 def test_it_ends_with_its_context() -> None:
     def law(comm: Comm) -> None:
         with comm.progress_thread():
@@ -86,55 +50,6 @@ def test_it_ends_with_its_context() -> None:
     with pytest.raises(KeyError):
         thread_ranks.run(1, law)
     assert not helpers()
-
-
-def test_it_has_the_context_variables_of_its_rank() -> None:
-    def law(comm: Comm) -> None:
-        seen = []
-
-        def steps() -> Iterator[list[object]]:
-            yield []
-            seen.append((VARIABLE.get(), threading.current_thread().name))
-
-        VARIABLE.set("mine")
-        with comm.progress_thread():
-            done(comm._calls.start(steps(), comm._calls.log("test")))
-        assert seen == [("mine", "nnmpi helper")]
-
-    thread_ranks.run(1, law)
-
-
-def test_an_error_in_it_is_raised_once_by_other_calls_and_always_by_the_work() -> None:
-    def law(comm: Comm) -> None:
-        fine = np.ones(3)
-        with comm.progress_thread():
-            other = comm.irecv(fine, 0)
-            for call in (comm.barrier, other.poll, other.wait):
-                bad = broken(comm)
-                done(bad)
-                with pytest.raises(OSError, match="cable"):
-                    call()
-                for again in (bad.wait, bad.poll, bad.wait):
-                    with pytest.raises(OSError, match="cable"):
-                        again()
-            own = broken(comm)
-            done(own)
-            with pytest.raises(OSError, match="cable"):
-                own.wait()
-            comm.isend(fine, 0).wait()
-            other.wait()
-            comm.barrier()  # no error is left
-
-    thread_ranks.run(1, law)
-
-
-def test_an_error_in_it_is_raised_at_the_end_of_the_context() -> None:
-    def law(comm: Comm) -> None:
-        with pytest.raises(OSError, match="cable"), comm.progress_thread():
-            done(broken(comm))
-        comm.barrier()
-
-    thread_ranks.run(1, law)
 
 
 def test_a_rank_that_fails_ends_those_with_progress_threads() -> None:
@@ -173,16 +88,6 @@ def test_a_deadlock_is_found_beside_progress_threads() -> None:
             comm.irecv(np.ones(2), (comm.rank - 1) % comm.size).wait()
 
     with pytest.raises(DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
-        thread_ranks.run(3, law)
-
-
-def test_a_rank_that_returns_early_is_found_beside_progress_threads() -> None:
-    def law(comm: Comm) -> None:
-        if comm.rank != 1:
-            with comm.progress_thread():
-                comm.start(np.ones(2), "ring").wait()
-
-    with pytest.raises(DeadlockError, match="every rank waits: rank 0: "):
         thread_ranks.run(3, law)
 
 

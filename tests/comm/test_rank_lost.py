@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +14,6 @@ from helpers.laws import Law, of
 from nnmpi.comm import Comm, OtherRankError, RankLost, thread_ranks
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.call_log import CallLog
-from nnmpi.comm.debug import silence
-from nnmpi.comm.debug.silence import ANSWER, ASK, Silence
-from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.hub import DeadlockError, Killed
 
 LAWS = of(laws_lost)
@@ -232,36 +226,3 @@ def test_an_error_of_a_rank_s_own_is_raised_first() -> None:
 
     with pytest.raises(OSError, match="the disk is full"):
         thread_ranks.run(3, fails, fault_tolerant=True)
-
-
-@pytest.mark.parametrize("at_end", [False, True])
-def test_a_rank_that_has_come_to_its_end_does_not_compute(at_end: bool) -> None:
-    told = list[Any]()
-    waiting = Silence(0, Progress(CallLog()), lambda message, to: told.append((message, to)))
-    waiting.at_end = at_end
-    waiting.hear(1, [ASK, None])
-    [((kind, seconds), to)] = told
-    assert (kind, seconds == 0, to) == (ANSWER, at_end, 1)
-
-
-@pytest.mark.parametrize("seconds", [2.0, 600.0])
-def test_a_rank_is_not_killed_for_a_late_answer_nor_for_an_old_one(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
-    """After 600 seconds it is another call that rank 0 waits in, and rank 1 has made many."""
-    now, told, killed = [1000.0], list[object](), list[int]()
-    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(silence, "end", killed.append)
-    channel: Any = SimpleNamespace(left=lambda: [1, 2], processes=[(7, 10), (7, 11), (7, 12)])
-    found = Silence(0, Progress(CallLog()), lambda message, to: told.append(message[0]))
-    assert found.is_ended(channel, "in a call", 60.0)
-    found.hear(2, [ANSWER, 0.0])
-    if seconds > 60:
-        found.hear(1, [ANSWER, 61.0])
-    now[0] += seconds
-    assert found.is_ended(channel, "in a call", 60.0)
-    assert not killed
-    assert told == [ASK] * (4 if seconds > 60 else 2)
-    now[0] += 7.0
-    found.is_ended(channel, "in a call", 60.0)
-    assert killed == ([11, 12] if seconds > 60 else [11])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from helpers.datafiles import four, refused, write_cifar, write_mnist
 
-from nnmpi import data, tokenize
+from nnmpi import data
 from nnmpi.data import DATASETS, Loader, Standardiser, from_arrays, hold_out
+from nnmpi.tokenize import __main__ as tokenize
 
 
 def write_npz(folder: Path) -> str:
@@ -55,9 +56,7 @@ def test_every_entry_gives_a_valid_dataset(name: str, tmp_path: Path) -> None:
     assert sum(len(batch.y) for batch in loader.epoch(0)) == len(dataset.train.y)
 
 
-@pytest.mark.parametrize(
-    "spec", ["mnits", "", ":", "iris:3", "iris:", "synthetic", "npz", "mnist:a.npz"]
-)
+@pytest.mark.parametrize("spec", ["mnits", "", "iris:3", "npz"])
 def test_a_wrong_name_or_form_is_refused(spec: str) -> None:
     with refused(repr(spec), DATASETS.get(spec.partition(":")[0], DATASETS["npz"]).form):
         data.load(spec)
@@ -133,12 +132,6 @@ def test_labels_in_a_file_that_are_ignored_are_no_classes(tmp_path: Path) -> Non
         data.load(str(file))
 
 
-def test_labels_that_are_ignored_are_no_classes() -> None:
-    y = np.array([0, 1, 255, 1, 0, 255])
-    assert data.from_arrays(np.eye(6), y, ignore_index=255).classes == 2
-    assert data.from_arrays(np.eye(6), y - 255 * (y > 1) - (y > 1), ignore_index=-1).classes == 2
-
-
 def test_hold_out_depends_on_seed_and_name() -> None:
     x, y = np.arange(100.0, dtype="float32")[:, None], np.zeros(100, "int64")
     drawn = [
@@ -200,8 +193,6 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         ((X[:0], Y[:0]), ("empty",)),
         ((X[:1], Y[:1]), ("1 sample",)),
         ((np.float32(1), Y), ("x is one number", "(N, features)")),
-        ((X, np.int64(1)), ("y is one number", "(N, ...)")),
-        ((X[:, :0], Y), ("without features",)),
         ((X.astype(complex), Y), ("complex128",)),
         (([["a"]] * 4, Y), ("real numbers",)),
         (([[1.0], [2.0, 3.0]], Y), ("list", "rectangular")),
@@ -209,26 +200,19 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         ((X + np.diag([0, 0, 1e300, 0])[:, :3], Y), ("1 of 4 rows", "row 2")),
         ((X, Y > 1), ("bool", "astype('int64')")),
         ((X, np.array([np.nan, 1, 2, 3])), ("1 of 4 rows", "float64", "row 0")),
-        ((X, np.float32(1)), ("y is one number", "(N, ...)")),
         ((X, Y / 2, X, Y), ("y is float64", "y_test int64")),
-        ((X, Y / 2, X, X), ("y is float64 of shape ()", "(3,)")),
         ((X, Y - 2), ("label -2", "from 0", "regression", "astype('float32')")),
         ((X, Y, X), ("x_test is given but y_test is not",)),
-        ((X, Y, None, Y), ("y_test is given but x_test is not",)),
         ((X, Y, X[:, :2], Y), ("(3,)", "(2,)")),
         ((X, Y, X.astype("uint8"), Y), ("float32", "uint8")),
         ((X, Y, X, Y[:2]), ("x_test has 4 rows", "y_test 2 labels")),
         (((X, X[:2]), Y), ("x.1 has 2 rows", "4 labels")),
         (({"a": X, "b": X - np.inf}, Y), ("x.b", "4 of 4 rows")),
-        ((({"a": X}, X), Y), ("x.0", "real numbers")),
-        (((), Y), ("a tuple of 0",)),
         (({}, Y), ("0 arrays",)),
         (({"a-b": X}, Y), ("'a-b'", "model(**x)", "argument")),
         (((X, X), Y, X, Y), ("x is a tuple of 2", "x_test one array")),
         (({"a": X}, Y, {"b": X}, Y), ("a dict of a", "a dict of b")),
         (((X, X), Y, (X, X[:, :1]), Y), ("x.1", "(3,)", "x_test.1", "(1,)")),
-        (((X, X), Y, (X, Y), Y), ("x.1", "(3,)", "x_test.1 int64 of shape ()")),
-        ((X, Y, X.astype(int), Y), ("float32", "int64")),
     ],
 )
 def test_bad_arrays_are_refused(arrays: tuple[object, ...], words: tuple[str, ...]) -> None:
@@ -261,9 +245,7 @@ def test_synthetic_data_can_be_learned_and_do_not_depend_on_the_number_of_sample
     assert data.load(f"synthetic:005:3:{'0' * 17}2").train.x.shape == (2, 5)
 
 
-@pytest.mark.parametrize(
-    "form", ["1x28:10:5", "784:10", "a:b:c", "4:2:-1", "4:0:9", "0:2:9", f"4:2:{'0' * 18}9"]
-)
+@pytest.mark.parametrize("form", ["1x28:10:5", "a:b:c", "4:0:9", f"4:2:{'0' * 18}9"])
 def test_a_bad_synthetic_form_is_refused(form: str) -> None:
     with refused(f"synthetic:{form}", "CLASSES", "above 0"):
         data.load(f"synthetic:{form}")

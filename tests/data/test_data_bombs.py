@@ -17,13 +17,13 @@ from helpers.datafiles import four, idx_bytes, images, records, refused, write_m
 from nnmpi import data
 from nnmpi.data import cifar, files, mnist
 
-BOMB = 200 << 20
+BOMB = 60 << 20
 ZEROS = bytes(1 << 20)
 ALLOWED = 12_000_000  # a few chunks
 
 
 def zeros_after(head: bytes) -> bytes:
-    """gzip data of about 200 KB: `head`, then BOMB zeros."""
+    """gzip data of about 60 KB: `head`, then BOMB zeros."""
     packed = io.BytesIO()
     with gzip.open(packed, "wb", compresslevel=1) as stream:
         stream.write(head)
@@ -101,7 +101,6 @@ CASES: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
         idx_file(idx_bytes(images(10)), before_zeros=True),
         ("after its end", "takes 200"),
     ),
-    "IDX of labels": (idx_file(idx_bytes(np.arange(3)), before_zeros=True), ("2049 (labels)",)),
     "no IDX": (idx_file(b"", before_zeros=True), ("magic number 0",)),
     "an IDX shape for which the file is too small": (
         idx_file(gzip.compress(LARGE)),
@@ -109,10 +108,6 @@ CASES: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
     ),
     "names of files in tar": (
         archive(entry("x", BOMB, tarfile.GNUTYPE_LONGNAME), entry("x", 10)),
-        ("is damaged", "names"),
-    ),
-    "attributes of files in tar": (
-        archive(entry("x", BOMB, tarfile.XHDTYPE), entry("x", 10)),
         ("is damaged", "names"),
     ),
     "another file in tar": (archive(entry("x", BOMB - 512)), ("holds no data_batch_1.bin",)),
@@ -133,10 +128,6 @@ CASES: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
         ("bomb.npz", f"{BOMB:,} bytes of names"),
     ),
     "a shape in LZMA": (short_npz(zipfile.ZIP_LZMA), ("short.npz", "not compressed by deflate")),
-    "a shape in BZIP2": (
-        short_npz(zipfile.ZIP_BZIP2),
-        ("short.npz", "not compressed by deflate"),
-    ),
     "a shape of npy": (npz_file(npy_header((10**9, 10**9))), ("bomb.npz", f"need {48 * 10**17:,}")),
 }
 
@@ -168,8 +159,7 @@ def test_what_a_header_announces_is_kept_once(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize(("dtype", "order"), [("uint8", "C"), ("float64", "F")])
 def test_an_archive_takes_little_more_than_its_header_announces(
     tmp_path: Path, dtype: str, order: Literal["C", "F"]
 ) -> None:

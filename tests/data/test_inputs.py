@@ -30,9 +30,7 @@ def same(a: Any, b: Any) -> None:
         np.testing.assert_array_equal(x, y, strict=True)
 
 
-@pytest.mark.parametrize(
-    "shape", [(N,), (N, 4), (N, 2, 3), (N, 2, 3, 4), (N, 1, 2, 1, 2, 2)], ids=str
-)
+@pytest.mark.parametrize("shape", [(N,), (N, 4), (N, 1, 2, 1, 2, 2)], ids=str)
 def test_integers_are_indices_with_any_axes(shape: tuple[int, ...]) -> None:
     x = RNG.integers(0, 70_000, shape).astype("int32")
     found = from_arrays(x, Y)
@@ -46,7 +44,7 @@ def test_integers_are_indices_with_any_axes(shape: tuple[int, ...]) -> None:
     same(zeros(found.train.x, 2, "float64"), np.zeros((2, *shape[1:]), "int64"))
 
 
-@pytest.mark.parametrize("shape", [(N,), (N, 3), (N, 3, 2), (N, 3, 2, 2), (N, 3, 2, 1, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(N,), (N, 3), (N, 3, 2, 1, 2)], ids=str)
 def test_floats_are_standardised_by_their_second_axis(shape: tuple[int, ...]) -> None:
     x = RNG.normal(5, 2, shape)
     split = Split(x.astype("float32"), Y)

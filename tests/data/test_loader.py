@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,7 @@ import pytest
 
 import nnmpi
 from nnmpi import keyed
-from nnmpi.data import Batch, Fields, Loader, Split, Standardiser
-from nnmpi.data.loader import prefetch
+from nnmpi.data import Batch, Loader, Split, Standardiser
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
@@ -46,7 +44,7 @@ def large_data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not alive()
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
+@pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("split", [table(), pictures()], ids=["table", "pictures"])
 @pytest.mark.usefixtures("large_data")
 def test_an_epoch_has_every_row_once(split: Split, prefetch: int) -> None:
@@ -98,43 +96,6 @@ def test_a_batch_may_be_larger_than_the_split() -> None:
     assert [len(b.y) for b in loader.epoch(0)] == [5]
 
 
-@pytest.mark.parametrize("small", [0, 1 << 20])
-def test_strided_arrays_give_the_same_values(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
-    plain = pictures()
-    last = np.ascontiguousarray(plain.x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-    for a, b in zip(
-        loader_of(plain).epoch(0), loader_of(Split(last, plain.y)).epoch(0), strict=True
-    ):
-        assert b.x.flags.c_contiguous
-        np.testing.assert_array_equal(a.x, b.x)
-
-
-@pytest.mark.parametrize("small", [0, 1 << 20])
-@pytest.mark.parametrize(
-    "want", [Fields(), Fields(y=False), Fields(x=False), Fields(False, False)], ids=str
-)
-def test_a_stage_gathers_what_it_needs(
-    want: Fields, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And knows the rows of all batches; the types and the shape of a sample stay."""
-    monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
-    loader = loader_of(pictures(20), dtype="float64")
-
-    def halves(rows: np.ndarray) -> list[np.ndarray]:
-        return [rows[:3], rows[3:]]
-
-    asked = list(loader.loads(2, halves, 1, want))
-    assert [len(load.rows) for load in asked] == [8, 4]
-    for some, every in zip(asked, loader.loads(2, halves, 1), strict=True):
-        np.testing.assert_array_equal(some.rows, every.rows)
-        for found, batch in zip(some.micro, every.micro, strict=True):
-            np.testing.assert_array_equal(found.samples, batch.samples)
-            x, y = batch.x if want.x else batch.x[:0], batch.y if want.y else batch.y[:0]
-            np.testing.assert_array_equal(found.x, x, strict=True)
-            np.testing.assert_array_equal(found.y, y, strict=True)
-
-
 def use(batches: Iterator[Batch]) -> None:
     for _ in batches:
         raise KeyError("an error of the consumer")
@@ -161,55 +122,6 @@ def test_no_thread_is_left_when_the_consumer_stops() -> None:
     assert len(alive()) == 2
     first.close()
     assert len(list(second)) == len(loader) - 1
-
-
-@pytest.mark.usefixtures("large_data")
-def test_an_error_in_the_thread_reaches_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = loader_of(pictures())
-    good = loader.gather
-
-    def gather(rows: np.ndarray, epoch: int) -> object:
-        if len(rows) < 8:
-            raise ZeroDivisionError("the last batch")
-        return good(rows)
-
-    monkeypatch.setattr(loader, "gather", gather)
-    seen: list[Batch] = []
-    with pytest.raises(ZeroDivisionError, match="the last batch"):
-        seen.extend(loader.epoch(0))
-    assert [len(batch.y) for batch in seen] == [8] * 6
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_the_thread_computes_no_more_than_depth_items_in_advance(depth: int) -> None:
-    made: list[int] = []
-    full, beyond = threading.Event(), threading.Event()
-
-    def items() -> Iterator[int]:
-        for i in range(30):
-            made.append(i)
-            if i == depth:
-                full.set()
-            if i > depth:
-                beyond.set()
-            yield i
-
-    taken = 0
-    for item in prefetch(items(), depth):
-        assert item == taken
-        taken += 1
-        assert len(made) <= taken + depth
-        assert full.wait(timeout=200)  # item `depth` is made while item 0 is in use
-        if taken == 1:
-            assert not beyond.wait(timeout=0.2)  # and no more
-    assert taken == 30
-    assert not alive()
-
-
-def test_the_thread_sees_the_context_of_the_consumer() -> None:
-    ambient: ContextVar[str] = ContextVar("ambient")
-    ambient.set("here")
-    assert list(prefetch((ambient.get() for _ in range(2)), 1)) == ["here", "here"]
 
 
 def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:

@@ -3,13 +3,20 @@
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import mpijob
 
+from nnmpi import comm
+from nnmpi.collectives import ALGORITHMS
+
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+SHOWN = ("rank", "size", "irecv", "ledger")
+"""What the code of a lesson reads of a Comm."""
 RUNS_BY_DEFAULT = ("2-data-parallelism", "4-sharded-layers-and-zero")
 
 if not find_spec("nbclient") or not find_spec("ipykernel"):
@@ -37,10 +44,36 @@ def test_each_exercise_has_a_solution_that_is_collapsed(name: str) -> None:
     cells = read(name).cells
     prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     exercises = re.findall(r"^(\d)\. ", prose.split("## Exercises")[1], re.M)
-    solutions = [cell for cell in cells if "solution" in cell.metadata.get("tags", ())]
     assert exercises == re.findall(r"^### Solution (\d)$", prose, re.M) == ["1", "2", "3"]
-    assert len(solutions) == 3
-    assert all(cell.metadata.jupyter.source_hidden for cell in solutions)
+    tagged = ["solution" in cell.metadata.get("tags", ()) for cell in cells]
+    assert tagged == sorted(tagged)  # all cells behind the exercises, and no other
+    assert "Solution 1" not in "".join(cell.source for cell in cells[: tagged.index(True)])
+    for cell in cells[tagged.index(True) :]:
+        is_heading = cell.source.startswith("### ")
+        assert is_heading == ("jupyter" not in cell.metadata)
+        assert is_heading or cell.metadata.jupyter.source_hidden
+        assert not is_heading or "\n" not in cell.source
+
+
+def test_the_ring_that_a_lesson_writes_is_the_one_that_it_draws() -> None:
+    (code,) = [c.source for c in read("1-all-reduce").cells if "def by_ring" in c.source]
+
+    def messages(c: comm.Comm) -> list[tuple[int, int]]:
+        """To whom a rank sends which chunk."""
+        sent = []
+
+        def isend(chunk: np.ndarray, to: int) -> comm.Work:
+            start = chunk.ctypes.data - chunk.base.ctypes.data
+            sent.append((to, start // chunk.nbytes))
+            return c.isend(chunk, to=to)
+
+        names = {"np": np, "comm": SimpleNamespace(threads=lambda p, f: None), "N": 8}
+        exec(code, names)
+        names["by_ring"](SimpleNamespace(**{n: getattr(c, n) for n in SHOWN}, isend=isend))
+        return sent
+
+    for r, sent in enumerate(comm.threads(4, messages)):
+        assert sent == [(step.to, step.send[0]) for step in ALGORITHMS["ring"].steps(r, 4)]
 
 
 def test_the_index_names_each_notebook() -> None:

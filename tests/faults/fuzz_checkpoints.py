@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from fuzzing import GOOD, Fault, Outcome, damaged
 from helpers import mpijob
-from helpers.training.made_checkpoints import made, read, wrong
+from helpers.training.made_checkpoints import about_run, made, read, wrong
 
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
@@ -79,7 +79,7 @@ def writes(comm: Comm, folder: Path, first: int, n: int, tell: Callable[[int], o
     """Writes checkpoints without end, and tells of each on the first rank."""
     writer = Writer(folder, comm, KEEP)
     for step in range(first, first + 1000):
-        before = writer.start(made(comm, step, n), {"arrays": [np.full(3, step)]})
+        before = writer.start(made(comm, step, n), about_run([np.full(3, step)]))
         if before is not None and not before.problem and comm.rank == 0:
             tell(before.step)
 
@@ -155,7 +155,7 @@ def _full(rng: np.random.Generator, folder: Path, told: int, n: int) -> int:
         for step in (told + 1, told + 2):
             comm.barrier()
             with _limited(limit if step == told + 1 and comm.rank == 0 else None):
-                writer.start(made(comm, step, n), {"arrays": [np.full(3, step)]})
+                writer.start(made(comm, step, n), about_run([np.full(3, step)]))
                 result = writer.finish()
                 assert result is not None
                 found.append(not result.problem)
@@ -191,7 +191,7 @@ def _damaged(rng: np.random.Generator, folder: Path, n: int) -> Outcome:
     def writes_more(comm: Comm) -> None:
         writer = Writer(folder, comm, KEEP + 1)
         for step in (10**6, 10**6 + 1, 10**6 + 2):
-            writer.start(made(comm, step, n), {"arrays": [np.full(3, step)]})
+            writer.start(made(comm, step, n), about_run([np.full(3, step)]))
         writer.close()
 
     threads.run(int(rng.integers(1, 4)), writes_more)

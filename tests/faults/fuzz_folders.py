@@ -1,4 +1,4 @@
-"""Damaged folders of GPT-2: config.json, weights in one file, and in shards with their index."""
+"""Damaged folders of GPT-2: files of JSON, weights in one file, and in shards with their index."""
 
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,8 @@ def _good(in_shards: bool) -> dict[str, bytes]:
     """The files of a folder, by name."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        save_gpt2(nn.GPT(2, 1, 2, 3, 4), folder)
+        published = {"generation_config.json": {"eos_token_id": 2}}
+        save_gpt2(nn.GPT(2, 1, 2, 3, 4, published=published), folder)
         if in_shards:
             cut(folder, 2)
         return {path.name: path.read_bytes() for path in folder.iterdir()}

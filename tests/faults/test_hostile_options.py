@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import Command
-from helpers.datafiles import refused
 
 from nnmpi.cli import from_toml
 from nnmpi.comm.stderr import print_error
 from nnmpi.config import options
-from nnmpi.quoting import quoted, shown
 from nnmpi.run.report.messages import as_text
 
 HOSTILE = {
@@ -78,14 +76,6 @@ def test_a_hostile_value_is_one_short_line(command: Command, name: str, is_sampl
             check_line(str(error), words)
 
 
-def test_numbers_that_no_option_has_are_refused_in_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "h.toml"
-    for text in NUMBERS.values():
-        path.write_text(f"seed = {text}")
-        with refused("h.toml"):
-            from_toml(str(path))
-
-
 def test_no_control_characters_reach_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     assert as_text({"event": "note", "file": "a\x1b[31m"}) == r"file a\x1b[31m"
     print_error("rank 1: a\x1b[31m\nrank 2")
@@ -101,11 +91,3 @@ def test_a_hostile_config_is_one_short_line(command: Command, value: str) -> Non
 
 def test_a_file_without_end_is_no_config(command: Command) -> None:
     check(command, "config", ["--config=/dev/zero"], ("1,000,000 bytes",))
-
-
-def test_what_a_message_shows() -> None:
-    assert shown("a" * 300) == "a" * 300
-    assert shown("a" * 200 + "b" * 101) == f"{'a' * 180}...(301 characters)...{'b' * 60}"
-    assert shown("\x1b[31m\n\udcff") == r"\x1b[31m\n\udcff"
-    assert quoted("\x1b") == r"'\x1b'"
-    assert quoted([1]) == "of type list"

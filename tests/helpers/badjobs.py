@@ -1,18 +1,14 @@
 """Mistakes of ranks, one function each: mpirun -n N python tests/helpers/badjobs.py NAME."""
 
 import atexit
-import mmap
 import os
-import platform
-import re
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryFile
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,34 +49,6 @@ def keeps_exit(comm: Comm) -> None:
     """No mistake: sys.exit is Python's own."""
     assert type(sys.exit) is type(len)
     comm.all_reduce(ones(), "ring")
-
-
-def finds_no_room(comm: Comm) -> None:
-    """No mistake: behind the end of a file there is no memory, from Linux 5.14 on."""
-    from nnmpi.comm.transport import mpi_window as mpi
-
-    with TemporaryFile() as file:
-        file.truncate(2 * mmap.PAGESIZE)
-        segment = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
-        assert mpi.has_room(segment[5:])
-        file.truncate(mmap.PAGESIZE)
-        version = [*map(int, re.findall(r"\d+", platform.release())[:2])]
-        assert mpi.has_room(segment) == (sys.platform != "linux" or version < [5, 14])
-        assert mpi.has_room(segment[:5])
-    comm.barrier()
-
-
-def lacks_memory(comm: Comm) -> None:
-    """MPI cannot make a window on rank 0, and the others wait for it."""
-    from nnmpi.comm.transport import mpi_window as mpi
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise mpi.MPI.Exception(mpi.MPI.ERR_INTERN)
-
-    if comm.rank == 0:
-        names = {name: getattr(mpi.MPI, name) for name in dir(mpi.MPI)}
-        mpi.MPI = SimpleNamespace(**{**names, "Win": SimpleNamespace(Allocate_shared=fail)})
-    comm.node_memory(1000, "float32")
 
 
 def raises(comm: Comm) -> None:
@@ -249,8 +217,26 @@ def stopped_before_its_end(comm: Comm) -> None:
     comm.barrier()
 
 
+def stopped_in_finalize(comm: Comm) -> None:
+    """MPI calls this function first."""
+    from mpi4py import MPI
+
+    if comm.rank == 1:
+        stops = MPI.Comm.Create_keyval(delete_fn=lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+        MPI.COMM_SELF.Set_attr(stops, None)
+
+
+def forks(comm: Comm) -> None:
+    """No mistake: a child that ends by sys.exit leaves MPI to the rank."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads
+    if os.fork() == 0:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+    comm.barrier()
+
+
 class StopsAtTheVeryEnd:
-    """Python deletes globals after it has called the functions of atexit; MPI ends later."""
+    """Python deletes globals after it has called the functions of atexit, which end MPI."""
 
     def __del__(self, kill: Any = os.kill, stop: int = signal.SIGSTOP) -> None:
         kill(self._process, stop)
@@ -280,8 +266,12 @@ if __name__ == "__main__":
         mpi_ranks.limited_start = interrupted_start
     if sys.argv[1] == "stopped_before_mpi" and is_second:
         os.kill(os.getpid(), signal.SIGSTOP)
-    if sys.argv[1] == "stopped_in_finalize" and is_second:
+    if sys.argv[1] == "stopped_after_mpi" and is_second:
         stopper = StopsAtTheVeryEnd()
+    if sys.argv[1] == "calls_mpi_at_exit":
+        from mpi4py import MPI
+
+        atexit.register(MPI.COMM_WORLD.Barrier)
     if sys.argv[1] == "never_comes" and os.environ.get("OMPI_COMM_WORLD_RANK", "1") == "1":
         from mpi4py import MPI
 

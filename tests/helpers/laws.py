@@ -172,12 +172,6 @@ TABLE = {
         each(conformance.more_of_a_family_trains_as_one_rank, FAMILIES),
         mpi_all=conformance.RANKS_OVER_MPI,
     ),
-    "conformance of a device": Row(
-        each(conformance.family_trains_on_device, conformance.COPIED), mpi=(2,)
-    ),
-    "conformance of a device, all families": Row(
-        each(conformance.family_trains_on_device, FAMILIES), mpi_all=(2, 3, 4)
-    ),
 }
 """On threads laws hold on more numbers of ranks; over MPI it counts that ranks are processes. The
 table of conformance on threads has a test a row: test_conformance.py, test_strict_conformance.py.

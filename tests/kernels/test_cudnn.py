@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE
+from helpers.device import DEVICE, needs_device
 from helpers.kernels import fakecudnn
 
 import nnmpi
@@ -15,6 +15,7 @@ from nnmpi.cuda import convolution, cudnn
 from nnmpi.kernels import conv
 from nnmpi.kernels.cudnn import Cudnn
 
+pytestmark = needs_device
 CASES: dict[str, dict[str, Any]] = {
     "3x3": {"shape": (2, 8, 6, 7), "w": (4, 8, 3, 3), "padding": 1},
     "relu": {"shape": (3, 4, 5, 5), "w": (6, 4, 3, 3), "relu": True},
@@ -166,6 +167,13 @@ def test_without_the_library_im2col_computes(monkeypatch: pytest.MonkeyPatch) ->
     found = computed(CASES["3x3"], "auto")
     for a, b in zip(found, computed(CASES["3x3"], "im2col"), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_front_end_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fakecudnn.install(monkeypatch) as old:
+        monkeypatch.setattr(old, "__version__", "1.30.2", raising=False)
+        with pytest.warns(UserWarning, match=r"cuDNN's front end 1\.30\.2 is too old"):
+            assert cudnn.library() is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401 - adds bfloat16 to NumPy
 import pytest
-from helpers.device import DEVICE
+from helpers.device import DEVICE, needs_emulator
 from helpers.kernels import fakecudnn, plans
 from test_cudnn import CASES, computed
 
@@ -31,7 +31,7 @@ KINDS = ("float32", False), ("float32", True), ("float16", False), ("bfloat16", 
 GPTS = (16, 128, 4, 32), (8, 256, 6, 64), (8, 1024, 12, 64), (1, 64, 2, 128)
 """Samples, positions, heads and their sizes."""
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [needs_emulator, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import strictarray
 from helpers.ops.oracle import needs_torch, pytorch
 
 from nnmpi import backend
@@ -172,17 +171,6 @@ def test_the_default_is_winograd_by_the_fewest_products_in_float32_and_im2col_in
     for odd in (f._replace(stride=2), f._replace(algorithm="winograd2", stride=2)):
         assert not isinstance(chunk_of(q, odd)[0], Winograd)
     assert not isinstance(chunk_of(few, f._replace(algorithm="winograd2"))[0], Winograd)
-
-
-@pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
-def test_a_device_always_uses_im2col(algorithm):
-    f = Options(1, 1, True, True, algorithm)
-    q = Problem(*(a.astype("float32") for a in problem((8, 8), f)))
-    with strictarray.counting() as count:
-        device = solve(Problem(*map(strictarray.asarray, q)), f)
-    assert count.total == 0, count
-    host = solve(q, f._replace(algorithm="im2col"))
-    assert relative_error([a.get() for a in device], host) < 1e-6
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

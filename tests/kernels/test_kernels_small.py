@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import strictarray
 
 from nnmpi.kernels import column_sum, epilogue, steps
 from nnmpi.kernels.pool import max_pool2d
@@ -263,24 +262,6 @@ def test_rmsprop_is_the_formula(c, centered, size):
     assert near(squares, expected[1])
     assert near(velocity, expected[2] if c.momentum else 0)
     assert near(mean, expected[3] if centered else 0)
-
-
-def test_steps_on_a_device_are_the_same_and_wait_for_nothing():
-    start, gs = tensors(50)
-    for c in (*ADAMS, *SGDS, *RMSPROPS):
-        host = start.copy(), np.zeros(50), np.zeros(50)
-        device = tuple(map(strictarray.asarray, host))
-        for t, g in enumerate(gs, 1):
-            with strictarray.counting() as count:
-                for (p, M, V), grad in ((host, g), (device, strictarray.asarray(g))):
-                    if isinstance(c, steps.AdamStep):
-                        steps.adam(p, grad, M, V, c._replace(t=t))
-                    elif isinstance(c, steps.SgdStep):
-                        steps.sgd(p, grad, M, c)
-                    else:
-                        steps.rmsprop(p, grad, M, V, None, c)
-            assert count.total == 0, count
-        assert near(device[0].get(), host[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE
+from helpers.device import DEVICE, needs_device
 from helpers.kernels import fakecudnn
 
 import nnmpi
@@ -13,6 +13,7 @@ from nnmpi import backend, nn, optim
 from nnmpi.autograd.ops import attention
 from nnmpi.dtypes import named
 
+pytestmark = needs_device
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 BOUND = {"float16": 1e-3, "bfloat16": 8e-3}
 BOTH = ["sdpa", "sdpa_backward"]

@@ -21,6 +21,7 @@ S, V = X[:, :, 0], W[..., 0]  # sequences, and their kernels
 ROWS, M, B = X[:, 0, 0], RNG.standard_normal((5, 6)), RNG.standard_normal(5)
 LABELS, INDEX = np.array([1, 5, 0]), np.array([[0, 4], [2, 2]])
 P = 1 / (1 + np.exp(-ROWS))
+ROLLED = np.roll(P, 1, axis=0)
 Y = (RNG.random((3, 6)) > 0.5).astype("float64")
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
@@ -54,6 +55,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "interpolate": (lambda F, x: F.interpolate(x, scale_factor=2, mode="bilinear"), (X,)),
     "pad": (lambda F, x: F.pad(x, (1, 2), value=3.0), (X,)),
     "attention": (lambda F, q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (X,)),
+    "normalize": (lambda F, x: F.normalize(x), (X,)),
+    "normalize, 3": (lambda F, x: F.normalize(x, p=3, dim=-1), (ROWS,)),
+    "normalize, largest": (lambda F, x: F.normalize(x, p=float("inf"), dim=0), (ROWS,)),
+    "normalize, zeros": (lambda F, x: F.normalize(x) + 1, (0 * ROWS,)),
+    "cosine_similarity": (lambda F, a, b: F.cosine_similarity(a, b), (X, W[:1, :, :1, :1])),
+    "pairwise_distance": (lambda F, a, b: F.pairwise_distance(a, b), (ROWS, P)),
+    "pairwise_distance, 1": (lambda F, a, b: F.pairwise_distance(a, b, 1, 0.0, True), (ROWS, P)),
+    "triplet_margin_loss": (
+        lambda F, a, b, c: F.triplet_margin_loss(a, b, c),
+        (ROWS, P, ROLLED),
+    ),
+    "triplet_margin_loss, swap": (
+        lambda F, a, b, c: F.triplet_margin_loss(a, b, c, 9, swap=True, reduction="none"),
+        (ROWS, P, ROLLED),
+    ),
+    "kl_div": (lambda F, x: F.kl_div(x, like(F, Y), reduction="batchmean"), (ROWS,)),
+    "kl_div, targets": (lambda F, x, y: F.kl_div(x, y, reduction="sum"), (ROWS, P)),
+    "kl_div, logs": (lambda F, x, y: F.kl_div(x, y, log_target=True, reduction="sum"), (ROWS, P)),
     "cross_entropy": (lambda F, x: F.cross_entropy(x, like(F, LABELS)), (ROWS,)),
     "cross_entropy, options": (
         lambda F, x: F.cross_entropy(

@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused(change, config, message, tmp_path: Path) -
         ("[]", "is no configuration of GPT-2"),
         ('"gpt2"', "is no configuration of GPT-2"),
         ("5", "is no configuration of GPT-2"),
-        (" " * (17 << 20), "has more than 16,777,216 bytes"),
+        (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
         ('{"n_layer": ' + "1" * 5000 + "}", "is damaged"),
     ],
 )

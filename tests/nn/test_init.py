@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
 from helpers.datafiles import refused
+from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import keyed, nn
-from nnmpi.backend import Backend
 from nnmpi.nn import init
 from nnmpi.nn.models import MODELS
 
@@ -199,10 +198,10 @@ def test_types_agree_to_rounding(name: str) -> None:
     assert (weight != weight.astype("float32")).any()
 
 
+@needs_device
 def test_other_backends_hold_the_same_bits() -> None:
-    device = Backend("cuda", strictarray)
-    there = model(list(LAYERS)).to(np.float32, device)
-    assert {type(p.data) for p in there.parameters()} == {strictarray.ndarray}
+    there = model(list(LAYERS)).to(np.float32, DEVICE)
+    assert {type(p.data) for p in there.parameters()} == {DEVICE.xp.ndarray}
     same(there.state_dict(), model(list(LAYERS)).state_dict())
 
 

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
 from helpers.datafiles import refused
+from helpers.device import DEVICE, needs_device
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import keyed, nn, optim
-from nnmpi.backend import Backend
 from nnmpi.nn import init
 
 SHAPE = (60, 40, 3, 3)  # fan_in 360, fan_out 540
@@ -139,11 +138,14 @@ def test_blocks_of_a_model_differ_and_parameters_of_arrays_too() -> None:
     np.testing.assert_array_equal(again.data, alone[0].data)
 
 
-def test_a_write_keeps_type_device_gradient_and_memory() -> None:
-    on = Backend("cuda", strictarray)
-    p = nn.Parameter(on.asarray(np.zeros((2, 3), "float16")))
-    assert type(init.kaiming_normal_(p).data) is strictarray.ndarray
+@needs_device
+def test_a_write_keeps_type_and_device() -> None:
+    p = nn.Parameter(DEVICE.asarray(np.zeros((2, 3), "float16")))
+    assert type(init.kaiming_normal_(p).data) is DEVICE.xp.ndarray
     assert p.dtype == "float16"
+
+
+def test_a_write_keeps_gradient_and_memory() -> None:
     layer = nn.Linear(2, 3)
     opt = optim.SGD(layer.parameters(), lr=0.1)
     layer(np.ones((1, 2), "float32")).sum().backward()

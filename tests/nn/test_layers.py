@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
 from helpers.datafiles import refused
+from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops import elementwise
-from nnmpi.backend import Backend
 from nnmpi.nn.models import mlp
 
 
@@ -80,15 +79,21 @@ def test_shapes_forward_and_back(case: Any) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_layers_take_arrays(name: str) -> None:
     make, shape, expected = SHAPES[name]
-    x, device = some(*shape).numpy(), Backend("cuda", strictarray)
+    x = some(*shape).numpy()
     layer = make()
     twin = copy.deepcopy(layer)
     (y,) = map(layer, [x])
     assert type(y) is nnmpi.Tensor
     assert y.shape == expected
     np.testing.assert_array_equal(y.numpy(), twin(nnmpi.tensor(x)).numpy())
-    there = make().to(on=device)(device.asarray(x))
-    assert type(there.data) is strictarray.ndarray
+
+
+@needs_device
+@pytest.mark.parametrize("name", SHAPES)
+def test_layers_take_arrays_of_a_device(name: str) -> None:
+    make, shape, _ = SHAPES[name]
+    there = make().to(on=DEVICE)(DEVICE.asarray(some(*shape).numpy()))
+    assert type(there.data) is DEVICE.xp.ndarray
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import mpijob
 
 from nnmpi import backend, meta
 from nnmpi.meta import MetaArray, NumbersReadError
@@ -135,3 +136,18 @@ def test_what_is_written_is_nowhere() -> None:
 def test_an_array_that_no_process_has_addresses_for_is_refused() -> None:
     with pytest.raises(MemoryError, match=r"1073741824\) and type float64 has 9,007.2 TB"):
         backend.xp_of(meta.like(X)).empty((1 << 20, 1 << 30))
+
+
+STARTS_MPI_LATE = """
+import numpy as np
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import thread_ranks, world
+data = np.ones((8, 4), "float32"), np.zeros(8, int)
+thread_ranks.run(2, lambda comm: Trainer(Config(), lambda: nn.Linear(4, 2), data=data, comm=comm))
+print(world().size)
+"""
+
+
+def test_mpi_starts_after_a_model_was_recorded() -> None:
+    """It maps memory at an address that the launcher has chosen."""
+    assert mpijob.run(1, "-c", STARTS_MPI_LATE)[:2] == (0, "1\n")

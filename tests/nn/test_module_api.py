@@ -91,6 +91,66 @@ def test_hooks_of_gradients_are_left_out_and_say_so() -> None:
     assert "\n" not in str(error.value)
 
 
+def test_mistyped_names_of_a_state_come_first() -> None:
+    state = net().state_dict()
+    state["0.wieght"] = state.pop("0.weight")
+    small = {name: value[:1] for name, value in state.items()}
+    with refused("fit: 0.wieght is not part", "and 1 more"):
+        net().load_state_dict(small)
+
+
+def test_parts_are_registered_by_name() -> None:
+    model = nn.Sequential()
+    model.add_module("first", nn.Linear(2, 3))
+    model.register_module("tanh", nn.Tanh())
+    model[0].register_parameter("scale", nn.Parameter([1.0]))
+    model[0].register_parameter("bias", None)
+    assert [*model.state_dict()] == ["first.weight", "first.scale"]
+    assert model(np.ones((4, 2), "float32")).shape == (4, 3)
+    for name, value in (("forward", nn.Tanh()), ("a.b", nn.Tanh()), ("", None), ("a", 3)):
+        with refused(f"{name!r}"):
+            model.add_module(name, value)
+    with refused("'weight' is another attribute"):
+        model[0].add_module("weight", nn.Tanh())
+    with refused("'a'", "a Tanh is no Parameter"):
+        model.register_parameter("a", nn.Tanh())
+
+
+def test_types_and_devices_as_pytorch_has_them() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    weights = model[0].weight.numpy().copy()
+    for convert, dtype in (
+        (lambda: model.to("cpu"), "float32"),
+        (lambda: model.to(nnmpi.backend.CPU, "float64"), "float64"),
+        (model.half, "float16"),
+        (model.double, "float64"),
+        (lambda: model.to(device="cpu"), "float64"),
+        (model.float, "float32"),
+    ):
+        assert convert() is model
+        assert model[0].weight.dtype == model[1].running_mean.dtype == dtype
+    np.testing.assert_allclose(model[0].weight.numpy(), weights, rtol=1e-3)
+
+
+def test_each_number_of_gradients_is_limited() -> None:
+    model = net()
+    backward(model)
+    before = [p.grad.copy() for p in model.parameters()]
+    nn.utils.clip_grad_value_(model.parameters(), 0.5)
+    for p, g in zip(model.parameters(), before, strict=True):
+        np.testing.assert_array_equal(p.grad, np.clip(g, -0.5, 0.5))
+    assert max(abs(g).max() for g in before) > 0.5
+    with refused("clip_value -1"):
+        nn.utils.clip_grad_value_(model.parameters(), -1)
+
+
+def test_missing_optimizers_say_what_to_use() -> None:
+    with pytest.raises(AttributeError, match=r"LBFGS.*line search.*Adam"):
+        _ = optim.LBFGS
+    with pytest.raises(AttributeError, match=r"NAdam.*optimizers\.md"):
+        _ = optim.NAdam
+
+
 class Heads(nn.Module):
     def __init__(self) -> None:
         self.heads = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.device import DEVICE, waits
+from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
@@ -169,6 +169,7 @@ def test_dropout_drops_its_share_and_scales_the_rest() -> None:
     assert abs(counts[0] / counts.sum() - 0.5) < 0.02
 
 
+@needs_device
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_device_gives_the_same_without_waits(kind: str, lengths: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.device import DEVICE
+from helpers.device import ON_DEVICE
 
 import nnmpi
 from nnmpi import nn
@@ -273,7 +273,7 @@ def test_the_first_layer_may_take_several_inputs() -> None:
     assert empty(x) is x
 
 
-@pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+@pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_batch_norm_and_relu_as_one_op_give_the_bits_of_both(dtype: str, on: Backend) -> None:
     rng, found = np.random.default_rng(0), []

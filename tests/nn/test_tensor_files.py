@@ -2,12 +2,15 @@
 
 import json
 import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
 from helpers.shards import INDEX, cut, write_index
 from safetensors.numpy import save_file
 
@@ -190,7 +193,7 @@ def test_an_index_that_lists_what_is_not_there_is_refused(
 CONTENTS = {
     "empty": ("", "is damaged"),
     "deep": ("[" * 100_000, "is damaged"),
-    "long": (" " * (17 << 20), "has more than 16,777,216 bytes"),
+    "long": (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
     "no text": ("\udcff", "is damaged"),
     "a list": ("[]", "has no weight_map"),
     "a number": (json.dumps({"weight_map": 5}), "has no weight_map"),
@@ -208,7 +211,7 @@ def test_an_index_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
 
 def test_an_index_may_be_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / INDEX)
-    with refused(f"{tmp_path / INDEX} is not a regular file"):
+    with refused(f"{tmp_path / INDEX} cannot be read: not a regular file"):
         nnmpi.load(tmp_path / INDEX)
 
 
@@ -218,3 +221,31 @@ def test_a_part_of_a_shard_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
     with refused(f"{tmp_path / 'a'}: not a complete safetensors file"):
         nnmpi.load(tmp_path / INDEX)
+
+
+@needs_torch
+def test_a_file_of_pytorch_is_converted_as_the_message_says(tmp_path: Path) -> None:
+    torch, file = pytorch(), tmp_path / "net.pt"
+    state = torch.nn.Linear(3, 2).state_dict()
+    state["tied"] = state["weight"].T
+    for zipped in (False, True):
+        torch.save(state, file, _use_new_zipfile_serialization=zipped)
+        with refused("net.pt", "a pickle", "PyTorch converts it: ") as caught:
+            nnmpi.load(file)
+    command = shlex.split(str(caught.value).partition("converts it: ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, timeout=200)
+    converted = nnmpi.load(tmp_path / "net.safetensors")
+    assert converted.keys() == state.keys()
+    np.testing.assert_array_equal(converted["tied"], state["tied"].numpy())
+
+
+def test_other_files_are_no_pickles_and_pt_is_no_name_for_ours(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=VALUES)
+    with refused("not a complete safetensors file"):
+        nnmpi.load(tmp_path / "a.npz")
+    with pytest.warns(
+        UserWarning, match=r"a\.pt is written as safetensors.*name it a\.saf"
+    ) as told:
+        nnmpi.save({"a": VALUES}, tmp_path / "a.pt")
+    assert told[0].filename == __file__
+    np.testing.assert_array_equal(nnmpi.load(tmp_path / "a.pt")["a"], VALUES)

@@ -15,7 +15,6 @@ from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 ASKED: dict[str, dict[str, Any]] = {
     **{option.name: {option.name: another(option)} for option in options()},
     "16 bits": {"dtype": "float16"},
-    "16 bits summed in float32": {"dtype": "float16"},
     "another dtype": {"dtype": "bfloat16"},
     "allreduce mpi": {"dtype": "float16", "allreduce": "mpi"},
     "a layout": {"zero": 1},
@@ -25,6 +24,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "layout length:cp": {"layout": "length:cp"},
     "nccl": {"allreduce": "nccl"},
     "one rank": {},
+    "positions along tp": {"sequence_parallel": True, "tp": 2},
     "pipedream": {"schedule": "pipedream", "pp": 2},
     "zero 2 or 3": {"zero": 2},
 }

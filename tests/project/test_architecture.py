@@ -16,21 +16,6 @@ def test_every_folder_is_in_the_table() -> None:
     assert {*found} == folders - {"nnmpi/data/embedded"}
 
 
-def test_the_core_to_read_first_is_as_long_as_the_page_says() -> None:
-    said, text = re.findall(r"read first are\s+([\d,]+) lines[^:]*: (.*?)\n\n", PAGE, re.S)[0]
-    folder, found = "", []
-    for name in re.findall(r"`([\w/.]+)`", text):
-        if name.endswith("/"):
-            folder = name
-            continue
-        path = PACKAGE / (name if name.endswith(".py") else f"{folder}{name}.py")
-        found.append(path)
-    length = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
-    assert abs(int(said.replace(",", "")) - length) <= 0.15 * length
-    assert length <= 3500
-    assert len(found) == len({*found}) > 15
-
-
 def test_every_file_that_it_names_is_there() -> None:
     for name in re.findall(r"\b((?:[a-z_]+/)+[a-z_]+\.(?:py|md))\b", PAGE):
         assert any(
@@ -42,6 +27,8 @@ def test_every_file_that_it_names_is_there() -> None:
 def test_the_path_of_a_step_is_printed_where_an_epoch_has_one_step() -> None:
     options = ["--model", "iris-mlp", "--data", "iris", "--batch-size", "120", "--epochs", "1"]
     command = [sys.executable, "scripts/step_path.py", "1", *options]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True, timeout=60)
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, check=False, text=True, timeout=240
+    )
     assert (run.returncode, run.stderr) == (0, "")
     assert "parallel/step/executor.py" in run.stdout

@@ -100,5 +100,5 @@ def build_kernels(root: Path) -> None:
         check=True,
         cwd=root,
         env={**os.environ, "NNMPI_BUILD": "baseline"},
-        timeout=500,
+        timeout=850,
     )

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,15 @@ def test_every_file_of_the_package_is_shipped():
     assert others
     assert [path for path in others if path not in shipped] == []
     for path in SOURCES:  # packages = find: passes over a folder that has no __init__.py
-        assert (path.parent / "__init__.py").is_file(), path
+        assert path in shipped or (path.parent / "__init__.py").is_file(), path
 
 
 @pytest.mark.parametrize("folder", [PACKAGE, PACKAGE / "nn"])
 def test_python_finds_its_own_modules_where_it_starts_in_a_folder(folder):
-    """`import tokenize`, as tracebacks and pytest have it, takes a file of this name first."""
-    names = {path.stem for path in folder.iterdir()}
+    """`import tokenize`, as tracebacks and pytest have it, takes a file of this name first, or a
+    folder with an `__init__.py`."""
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    names = {path.stem for path in folder.glob("*.py")} | packages
     assert names & sys.stdlib_module_names == set()
 
 
@@ -160,5 +163,8 @@ def test_a_star_import_binds_the_names_that_the_package_imports(package: str) ->
     exec(f"from {package} import *", found)
     source = PACKAGE.joinpath(*package.split(".")[1:], "__init__.py").read_text()
     imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
-    names = {alias.asname or alias.name for node in imports for alias in node.names}
+    names = {alias.asname or alias.name for node in imports for alias in node.names} - {"*"}
+    for node in imports:
+        if node.names[0].name == "*":
+            names.update(import_module(str(node.module)).__all__)
     assert found.keys() - {"__builtins__"} == {name for name in names if name[0] != "_"}

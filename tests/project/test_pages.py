@@ -1,17 +1,14 @@
-"""The pages of docs/: of a length that is read, in the navigation, and near the start page."""
+"""The pages of docs/ are in the navigation, and near the start page."""
 
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from helpers.mpijob import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in DOCS.rglob("*.md")}
-FOR_THOSE_WHO_CHANGE_THE_CODE = {"architecture.md"}
-"""It is one picture of the whole, and no page to read in one go."""
 
 
 def pages_of(navigation: list[Any]) -> list[str]:
@@ -23,14 +20,11 @@ def pages_of(navigation: list[Any]) -> list[str]:
     return pages
 
 
-@pytest.mark.parametrize("page", sorted(PAGES.keys() - FOR_THOSE_WHO_CHANGE_THE_CODE))
-def test_a_page_has_at_most_2500_words(page: str) -> None:
-    assert len(PAGES[page].split()) <= 2500, "split it by subject (zensical.toml lists the pages)"
-
-
 def test_the_navigation_has_each_page_once() -> None:
     site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
-    assert sorted(pages_of(site["nav"])) == sorted(PAGES)
+    notebooks = (ROOT / "examples" / "notebooks").glob("*.ipynb")
+    lessons = ["lessons/index.md", *(f"lessons/{path.stem}.md" for path in notebooks)]
+    assert sorted(pages_of(site["nav"])) == sorted([*PAGES, *lessons])
 
 
 def test_each_page_is_three_clicks_or_fewer_from_the_start_page() -> None:

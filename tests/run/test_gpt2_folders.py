@@ -1,8 +1,6 @@
 """--load and --save of GPT-2's folders."""
 
-import errno
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +14,10 @@ from helpers.training.pipelined import run
 from safetensors.numpy import load_file, save_file
 
 from nnmpi import Config, Trainer, keyed, nn
+from nnmpi.checkpoint import main
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
-from nnmpi.nn.gpt2 import Sizes, config_of
 from nnmpi.nn.models import load_gpt2, save_gpt2
 
 
@@ -52,6 +50,30 @@ def test_a_folder_is_saved_as_it_was_loaded(folder: Path) -> None:
         again.named_parameters(), laws.model().named_parameters(), strict=True
     ):
         np.testing.assert_array_equal(ours.data, theirs.data, err_msg=name)
+
+
+def test_special_tokens_and_all_else_that_a_folder_says_is_kept(folder: Path) -> None:
+    """By the library, by a run, and by what is exported of its checkpoint."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"bos_token_id": 21, "eos_token_id": [20, 22], "task_specific_params": {"a": [1]}}
+    config["activation_function"] = "gelu_pytorch_tanh"
+    generation = {"eos_token_id": 22, "max_new_tokens": 9}
+    of_file = {"n_inner": None, "torch_dtype": "float16", "architectures": ["GPT2Model"]}
+    (folder / "config.json").write_text(json.dumps({**config, **of_file}))
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+
+    save_gpt2(load_gpt2(folder), folder.parent / "library")
+    saves = f"{folder.parent}/saves"
+    made = trainer(load=str(folder), epochs=1, steps=1, batch_size=9, checkpoint_dir=saves)
+    made.rearrange(micro_batches=2)
+    made.fit()
+    made.save(f"{folder.parent}/run/")
+    assert main(["export", saves, f"{folder.parent}/exported/"]) == 0
+    for name in ("library", "run", "exported"):
+        there = folder.parent / name
+        written = json.loads((there / "config.json").read_text())
+        assert written == {**config, "n_inner": None}, name
+        assert json.loads((there / "generation_config.json").read_text()) == generation
 
 
 def test_a_snapshot_of_a_folder_s_model_is_restored(folder: Path) -> None:
@@ -108,12 +130,6 @@ def test_a_text_gets_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
         trained(tmp_path / "gpt2")
 
 
-def test_a_config_names_the_end_of_a_text_that_the_vocabulary_has() -> None:
-    for size, wanted in ((50_257, 50_256), (23, None)):
-        found = json.loads(config_of(Sizes(1, 1, 4, size, 8)))
-        assert found["bos_token_id"] == found["eos_token_id"] == wanted
-
-
 @pytest.mark.parametrize(
     ("file", "words"), [("model.safetensors", ""), ("config.json", "config.json")]
 )
@@ -161,30 +177,6 @@ def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
         trainer(model="gpt:1x1x4", save=f"{tmp_path}/m/")
 
 
-def test_a_folder_stays_as_it_was_if_its_weights_cannot_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = trainer(model="gpt:1x2x4")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with monkeypatch.context() as patch:
-        patch.setattr("nnmpi.run.files.saving.file_sha256", no_space)
-        with refused(f"cannot save {folder}/model.safetensors: No space left"):
-            made.save(f"{folder}/")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    replaced: list[str] = []
-    replace = os.replace
-    monkeypatch.setattr(
-        os, "replace", lambda part, to: (replaced.append(to.name), replace(part, to))
-    )
-    made.save(f"{folder}/")
-    assert replaced == ["model.safetensors", "config.json"]
-    assert load_gpt2(folder).heads == 2
-
-
-def no_space(*_: object) -> str:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_dropout_is_an_option_of_gpt_models() -> None:
     assert trainer(model="gpt:1x2x4", dropout=0.25).model.drop.p == 0.25
     for options in ({"model": "mlp:6-4-17"}, {}):
@@ -204,11 +196,7 @@ def test_what_has_one_axis_does_not_decay_if_matrices_do() -> None:
     options = {"epochs": 1, "steps": 1, "batch_size": 9, "lr_schedule": "constant"}
     start, all_of, matrices = (
         run(comm_self(), None, tokens(), **options | more).state
-        for more in (
-            {**case, "weight_decay": 0.0},
-            case,
-            {**case, "weight_decay_of": "matrices"},
-        )
+        for more in ({**case, "weight_decay": 0.0}, case, {**case, "weight_decay_of": "matrices"})
     )
     for name, before in start.items():
         shrunk = before * 0.9

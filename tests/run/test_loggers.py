@@ -122,22 +122,6 @@ def test_the_file_of_tensorboard(tmp_path: Path) -> None:
     assert pictures == [b"\x89PNG"] * HAS_PICTURES
 
 
-@needs("tensorboardX", "tensorboard")
-@warnings_of_others
-def test_tensorboard(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    epochs = trained(logger=f"tensorboard:{tmp_path}")
-    found = EventAccumulator(str(tmp_path)).Reload()
-    assert [e.step for e in found.Scalars("loss")] == [1, 2, 3, 4]
-    test = [(e.step, e.value) for e in found.Scalars("epoch/test_loss")]
-    assert test == [(e["steps"], pytest.approx(e["test_loss"])) for e in epochs]
-    assert {"config/text_summary", "layout/text_summary"} <= {*found.Tags()["tensors"]}
-    text = found.Tensors("layout/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert "stage 0 on rank 0" in text
-    assert not HAS_PICTURES or [e.step for e in found.Images("epochs")] == [STEPS]
-
-
 @needs("mlflow", "sqlalchemy")
 @warnings_of_others
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ LAYOUTS: dict[str, tuple[int, Options]] = {
     "ring": (3, {"allreduce": "ring"}),
     "shared": (2, {"allreduce": "shared"}),
     "zero 3": (2, {"zero": 3}),
-    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
-    "recomputed": (4, {"dp": 2, "pp": 2, "micro_batches": 3, "recompute": True}),
+    "pipeline": (2, {"pp": 2, "cut": "2", "micro_batches": 2}),
+    "recomputed": (4, {"dp": 2, "pp": 2, "cut": "2", "micro_batches": 3, "recompute": True}),
     "slices": (2, {"reproducible": True, "slices": 2}),
     "tp": (2, {"tp": 2}),
 }
@@ -134,6 +134,7 @@ class Module_(Module):  # noqa: N801 - one that does nothing
         return x
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("assigns", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_buffers_that_say_how_parts_combine_are_those_of_one_rank(
@@ -177,7 +178,7 @@ def test_other_outputs_of_a_recompute_are_found() -> None:
     ranks, options = LAYOUTS["recomputed"]
     expected = "stage 0: computed again from the same input, it gives another output"
     with pytest.raises((ValueError, OtherRankError), match=expected):
-        trained(ranks, with_own(OwnNoise), cut="2", **options)
+        trained(ranks, with_own(OwnNoise), **options)
 
 
 def test_with_verify_a_recompute_is_compared_in_every_step() -> None:
@@ -186,10 +187,7 @@ def test_with_verify_a_recompute_is_compared_in_every_step() -> None:
             self.calls = getattr(self, "calls", 0) + 1
             return super().forward(x) if self.calls > 45 else x
 
-    build, options = (
-        with_own(Late),
-        {**LAYOUTS["recomputed"][1], "cut": "2", "epochs": 1, "batch_size": 6},
-    )
+    build, options = (with_own(Late), {**LAYOUTS["recomputed"][1], "epochs": 1, "batch_size": 6})
     trained(4, build, **options)
     with pytest.raises((ValueError, OtherRankError), match="gives another output"):
         trained(4, build, verify=True, **options)
@@ -205,6 +203,7 @@ def test_a_hook_that_mixes_samples_is_named() -> None:
         assert "1 (Tanh): the output for a sample depends on the other samples" in found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("own", [Centred, OwnNoise], ids=lambda own: own.__name__)
 @pytest.mark.parametrize(
     "options", [{}, {"micro_batches": 2}, {"pp": 2, "cut": "1"}, {"tp": 2}], ids=str
@@ -218,14 +217,6 @@ def test_a_module_that_mixes_samples_is_named(own: Any, options: Options) -> Non
         assert f"({own.__name__}): the output for a sample depends on the other samples" in found
 
 
-def test_the_warning_is_in_the_start_event() -> None:
-    (found,) = threads.run(
-        1, lambda c: trainer_of(c, with_own(Centred), micro_batches=2).describe()
-    )
-    assert found["warning"].startswith("1 (Centred): the output for a sample depends on")
-    assert "--verify" in found["warning"]
-
-
 class Plain(Module):
     """Nothing in it depends on how a batch is cut."""
 
@@ -237,7 +228,7 @@ class Plain(Module):
         return nnmpi.tanh(self.noise(self.inside(x))).reshape(-1, 4, 2).transpose(0, 2, 1)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["ring", "recomputed", "slices", "tp"])
 def test_a_module_that_keeps_samples_apart_gets_no_warning(layout: str) -> None:
     def job(comm: Comm) -> str:
         build = lambda: nn.Sequential(Plain(), nn.Flatten(), nn.Linear(8, 3))  # noqa: E731
@@ -258,16 +249,12 @@ def plain() -> Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "tp"])
+@pytest.mark.parametrize("layout", ["shared", "zero 3", "recomputed", "slices"])
 def test_a_loss_that_is_a_sum_is_refused_where_batches_are_cut(layout: str) -> None:
     ranks, options = LAYOUTS[layout]
     trained(ranks, plain, loss=mean_loss, **options)
     with pytest.raises((ValueError, OtherRankError), match="return the mean over the samples"):
         trained(ranks, plain, loss=sum_loss, **options)
-
-
-def test_a_loss_that_is_a_sum_is_as_it_is_where_no_batch_is_cut() -> None:
-    assert np.isfinite(trained(1, plain, loss=sum_loss)[0]["loss"])
 
 
 def test_the_probe_leaves_the_model_as_it_was() -> None:
@@ -448,11 +435,6 @@ def test_buffers_that_differ_end_a_run_after_its_model_is_saved(tmp_path: Path) 
     with pytest.raises(AgreedError, match=r"differ in 1\.scale, of which both have a copy"):
         trained(2, with_own(lambda: LateCount(None)), batch_size=4, save=str(path))
     assert path.exists()
-
-
-def test_uniform_numbers_stay_below_1() -> None:
-    like = nnmpi.tensor(np.zeros(1, "float16"))
-    assert nnmpi.random(nn.Module(), (1000, 1000), like=like).max() < 1
 
 
 def test_a_combined_buffer_keeps_its_shape() -> None:

@@ -174,16 +174,6 @@ def test_a_function_of_one_rank_alone_is_refused(option: str) -> None:
         assert "differs from rank 0 in the options that are functions" in message
 
 
-def test_options_in_arrays_are_compared_too() -> None:
-    def with_rate(comm: Comm) -> Any:
-        rate: Any = np.array(0.1 * (1 + comm.rank))
-        return lambda named: optim.SGD([{"params": [p for _, p in named], "lr": rate}])
-
-    first, second = on_two_ranks(optimizer=with_rate)
-    assert "rank 1 has other groups than rank 0" in first
-    assert "rank 1 has other groups than rank 0" in second
-
-
 def test_a_schedule_that_fails_later_on_one_rank_ends_all() -> None:
     def rank(comm: Comm) -> int:
         trainer = trainer_of(comm, schedule=lambda t: None if t > 2 and comm.rank else 1.0)
@@ -210,17 +200,3 @@ def test_a_rate_may_be_searched() -> None:
     )
     assert result["event"] == "stopped"
     np.testing.assert_allclose(rates, 1e-4 * 1.5 ** np.arange(len(rates)))
-
-
-def test_any_exception_on_one_rank_is_said_on_all() -> None:
-    def job(comm: Comm) -> None:
-        def fails(named: Any) -> Any:
-            if comm.rank == 1:
-                raise KeyError("missing")
-            return optim.SGD([p for _, p in named], 0.1)
-
-        expected = "optimizer of the Trainer: raised KeyError: 'missing'"
-        with pytest.raises((ValueError, OtherRankError), match=expected):
-            Trainer(Config(), small, rows(), comm, optimizer=fails)
-
-    threads.run(2, job)

@@ -1,7 +1,6 @@
 """Ranks are killed at operations from the first to the last, and the others go on."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
-from nnmpi.parallel.pipeline import stages
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport, Report
-from nnmpi.run.setup import objectives
-from nnmpi.run.training import Training
 
 DEATHS = 2  # of each layout; with --all many more
 
@@ -68,29 +64,6 @@ def test_two_ranks_are_killed_at_once() -> None:
     recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
 
 
-@pytest.mark.parametrize("name", ["pipelines", "one pipeline, backups"])
-def test_no_unit_is_measured_again_and_no_model_traced(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would take longer than all else that ranks do before they go on."""
-    (ranks, _), (_, operations), calls = LAYOUTS[name], recovered.whole(name), Counter[str]()
-
-    def count(module: Any, name: str) -> None:
-        plain = getattr(module, name)
-
-        def counted(*args: Any, **named: Any) -> Any:
-            calls[name] += 1
-            return plain(*args, **named)
-
-        monkeypatch.setattr(module, name, counted)
-
-    count(stages, "profile")
-    count(objectives, "trace")
-    left = [one for one in recovered.run(name, {2: operations[2] // 2}) if one]
-    assert [one["lost"] for one in left[0].recovered] == [[2]]
-    assert calls == {"profile": 1, "trace": ranks}
-
-
 def test_reproducible_runs_keep_their_bits() -> None:
     wanted, operations = recovered.whole("slices")
     for one in recovered.run("slices", {1: operations[1] // 2}):
@@ -100,28 +73,34 @@ def test_reproducible_runs_keep_their_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "remedy"),
+    ("layout", "killed", "remedy"),
     [
-        ({"micro_batches": 3}, "--backup or --save-every"),
-        ({"schedule": "pipedream", "clip_norm": None}, "--save-every"),
+        ({"micro_batches": 3}, [2], "--backup or --save-every"),
+        ({"schedule": "pipedream", "clip_norm": None}, [2], "--save-every"),
+        ({"micro_batches": 3, "backup": 1}, [1, 2], "--save-every"),
+        ({"micro_batches": 3, "save_every": "99"}, [2], "--backup or a shorter --save-every"),
     ],
     ids=str,
 )
 def test_a_part_that_nobody_has_ends_the_run_with_one_line(
-    layout: dict[str, Any], remedy: str
+    layout: dict[str, Any], killed: list[int], remedy: str, tmp_path: Path
 ) -> None:
+    if "save_every" in layout:
+        layout = {**layout, "checkpoint_dir": str(tmp_path)}
+
     def fit(comm: Comm) -> str:
         config = Config(**{**recovered.COMMON, "pp": 3, **layout})
-        trainer = Trainer(config, None, digits(), comm, callbacks=[KillsAt(2, 4)])
+        callbacks = [KillsAt(rank, 4) for rank in killed]
+        trainer = Trainer(config, None, digits(), comm, callbacks=callbacks)
         with pytest.raises(NothingLeftError) as error:
             trainer.fit(NullReport())
         return str(error.value)
 
-    *left, lost = threads.run(3, fit, fault_tolerant=True)
-    assert lost is None
+    left = [text for text in threads.run(3, fit, fault_tolerant=True) if text is not None]
+    assert len(left) == 3 - len(killed)
     for text in left:
         assert text.startswith("a rank was lost, and the others cannot go on: ")
-        assert "nothing is left to go on from: no checkpoint (" in text
+        assert "nothing is left to go on from: no checkpoint " in text
         assert text.endswith(f"; {remedy} keeps it; start again")
         assert "\n" not in text
 
@@ -144,61 +123,6 @@ def test_a_callback_that_was_interrupted_is_called_again() -> None:
 
     first, second, lost = threads.run(3, fit, fault_tolerant=True)
     assert (len(first), first, lost) == (6, second, None)
-
-
-def test_a_slice_is_read_again_though_some_have_the_next_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The second loss is when one rank has opened a session, and another one not yet."""
-    opened = Training._open
-
-    def open_or_hear(training: Training, config: Config, comm: Comm, snapshot: Any) -> None:
-        opened(training, config, comm, snapshot)
-        if snapshot is not None and comm.size == 3:
-            comm.barrier()
-            if comm.rank == 1:
-                threads.kill(comm)
-            if comm.rank == 2:
-                training.wait(comm)
-            comm.barrier()
-
-    def fit(comm: Comm) -> list[float]:
-        config = Config(**{**recovered.COMMON, "allreduce": "shared"})
-        told = recovered.Told()
-        Trainer(config, None, digits(), comm, callbacks=[told, KillsAt(3, 2)]).fit(NullReport())
-        return [loss for _, loss in told.steps]
-
-    monkeypatch.setattr(Training, "_open", open_or_hear)
-    first, second, third, fourth = threads.run(4, fit, fault_tolerant=True)
-    (alone,) = threads.run(1, fit)
-    assert (second, fourth) == (None, None)
-    assert first == third == pytest.approx(alone)
-
-
-@pytest.mark.parametrize("second", [0, 1, 2])
-def test_a_slice_that_one_rank_has_is_read_again_where_that_one_is_lost_meanwhile(
-    second: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank is lost in a step, and another one when those that are left open a session: what it
-    had is in the memory of their node."""
-    opened = Training._open
-
-    def open_or_die(training: Training, config: Config, comm: Comm, snapshot: Any) -> None:
-        if snapshot is not None and comm.size == 3 and comm.rank == second:
-            threads.kill(comm)
-        opened(training, config, comm, snapshot)
-
-    def fit(comm: Comm) -> list[float]:
-        config = Config(**{**recovered.COMMON, "allreduce": "shared"})
-        told = recovered.Told()
-        Trainer(config, None, digits(), comm, callbacks=[told, KillsAt(3, 2)]).fit(NullReport())
-        return [loss for _, loss in told.steps]
-
-    monkeypatch.setattr(Training, "_open", open_or_die)
-    left = [one for one in threads.run(4, fit, fault_tolerant=True) if one]
-    (alone,) = threads.run(1, fit)
-    assert len(left) == 2
-    assert left[0] == left[1] == pytest.approx(alone)
 
 
 def test_a_trainer_goes_on_to_work_after_its_run() -> None:

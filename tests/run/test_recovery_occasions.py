@@ -25,11 +25,7 @@ def samples_of(left: Left) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize(("ranks", "layout", "later"), LAYOUTS)
 def test_a_text_in_which_a_rank_is_lost_is_told_once(
-    ranks: int,
-    layout: dict[str, Any],
-    later: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ranks: int, layout: dict[str, Any], later: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text").write_text("the lazy dog, and\nback again. " * 30)
     gpt = {"model": "gpt:2x2x8", "context": 12, "batch_size": 8, "steps": 3, "dtype": "float64"}

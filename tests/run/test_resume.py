@@ -1,21 +1,17 @@
 """Runs that write checkpoints and are resumed: when, what they tell, and what is refused."""
 
-import dataclasses
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.mpijob import ROOT
-from helpers.options import another
 from helpers.training.acts import KillsAt
 from helpers.training.laws_checkpoints import Stopper, facts_of
-from helpers.training.made_checkpoints import written
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
@@ -23,13 +19,10 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import options
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run import resume
-from nnmpi.run.checkpoints import keep, rank_file
-from nnmpi.run.checkpoints.write import Writer
+from nnmpi.run.checkpoints import keep
 from nnmpi.run.files.logs import LogMark, opened_log
-from nnmpi.run.may_change import FACTS, TABLE, Consequence, check_may_change, warnings
+from nnmpi.run.may_change import FACTS, TABLE
 from nnmpi.run.report import Event, NullReport
-from nnmpi.run.run_state import StepPhase
 from nnmpi.run.saves import SaveTimes
 
 OPTIONS = {option.name for option in options()}
@@ -108,30 +101,6 @@ def test_times_by_a_clock() -> None:
     assert not SaveTimes(Config(), clock.now, clock).is_over()
 
 
-def test_the_time_of_a_run_counts_from_its_begin() -> None:
-    """Not what passes before the first step, nor between two runs, is the longest step."""
-    clock, config = Clock(), Config(checkpoint_dir="c", time_limit="100s")
-    clock.now = 30  # data were loaded
-    times = SaveTimes(config, 0.0, clock)
-    clock.now = 60  # and ranks arranged
-    times.begin()
-    clock.now = 61
-    assert not times.is_over()
-    clock.now = 98
-    times.begin()
-    assert times.is_over()
-
-
-def test_times_by_steps_and_epochs() -> None:
-    steps, epochs = (
-        SaveTimes(Config(save_every=every, checkpoint_dir="c"), 0.0) for every in ("4", "2 epochs")
-    )
-    assert [n for n in range(1, 10) if steps.after_steps(n - 1, n)] == [4, 8]
-    assert steps.after_steps(3, 9)
-    assert [n for n in range(1, 6) if epochs.after_epoch(n)] == [2, 4]
-    assert not any(epochs.after_steps(n, n + 1) or steps.after_epoch(n) for n in range(9))
-
-
 def test_checkpoints_of_steps_and_the_last_one(tmp_path: Path) -> None:
     done = run(tmp_path, save_every="3", keep=9, ranks=2)
     assert steps_in(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
@@ -157,13 +126,8 @@ def test_checkpoints_by_the_clock_of_the_first_rank(
     assert steps_in(tmp_path) == [3, 5, 20]
 
 
-def test_servers_write_at_ends_of_epochs(tmp_path: Path) -> None:
-    run(tmp_path, save_every="3", keep=9, ranks=3, servers=1, allreduce="auto")
-    assert steps_in(tmp_path) == [5, 10, 15, 20]
-
-
 def test_a_checkpoint_of_servers_is_whole_before_the_next_epoch(tmp_path: Path) -> None:
-    """They poll at ends of epochs only."""
+    """They write and poll at ends of epochs only."""
     seen = list[list[int]]()
 
     class Looks:
@@ -171,7 +135,7 @@ def test_a_checkpoint_of_servers_is_whole_before_the_next_epoch(tmp_path: Path) 
             if event["step"] == 7:
                 seen.append(steps_in(tmp_path))
 
-    run(tmp_path, Looks(), save_every="5", ranks=3, servers=1, allreduce="auto")
+    run(tmp_path, Looks(), save_every="3", ranks=3, servers=1, allreduce="auto")
     assert seen
     assert all(steps == [5] for steps in seen)
 
@@ -191,21 +155,6 @@ def test_the_best_one_is_kept(tmp_path: Path) -> None:
     losses = [e["test_loss"] for e in lines(tmp_path / "log") if e["event"] == "epoch"]
     assert int(np.argmin(losses)) == 0
     assert steps_in(tmp_path) == [5, 20]
-
-
-def test_the_best_one_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next epoch is written, though it is worse."""
-    real = rank_file.write_file
-
-    def full(path: Path, *arguments: Any) -> list[str]:
-        if "00000005" in str(path):
-            raise OSError(28, "No space left on device")
-        return real(path, *arguments)
-
-    monkeypatch.setattr(rank_file, "write_file", full)
-    served = {"ranks": 3, "servers": 1, "allreduce": "auto"}  # they hear of it at once
-    run(tmp_path, Breaks(), keep_best="test_loss", keep=9, **served)
-    assert steps_in(tmp_path)[0] == 10
 
 
 def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
@@ -248,8 +197,8 @@ def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
 
 
 class Late:
-    """Suspends a run in its last moments: in the step before or after the ranks have told what they
-    request, or after the epoch."""
+    """Suspends a run in its last moments: after the ranks have told what they request, or after the
+    epoch."""
 
     trainer: Trainer
 
@@ -260,12 +209,6 @@ class Late:
         if (moment, step) == (self._moment, self._step):
             self.trainer.suspend()
 
-    def factor(self, step: int) -> float:
-        """Of the learning rate; asked for in a step after the requests."""
-        if hasattr(self, "trainer") and self.trainer._training.run.phase is StepPhase.UPDATING:
-            self._is_at("update", step + 1)
-        return 1.0
-
     def on_step(self, trainer: Trainer, event: Event) -> None:
         self._is_at("on_step", event["step"])
 
@@ -273,7 +216,7 @@ class Late:
         self._is_at("on_epoch", event["steps"])
 
 
-@pytest.mark.parametrize("moment", ["update", "on_step", "on_epoch"])
+@pytest.mark.parametrize("moment", ["on_step", "on_epoch"])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("step", [5, 20])
 def test_a_run_is_suspended_after_the_last_requests_of_an_epoch(
@@ -285,8 +228,8 @@ def test_a_run_is_suspended_after_the_last_requests_of_an_epoch(
     def fit(comm: Comm, resume: bool) -> Event:
         late = Late(step if comm.rank == comm.size - 1 and not resume else 0, moment)
         config = {**COMMON, "checkpoint_dir": str(tmp_path / "c")}
-        how: dict[str, Any] = {"callbacks": [late], "schedule": late.factor}
-        with Trainer(Config(**config, resume=resume), model, digits(), comm, **how) as trainer:
+        given = Config(**config, resume=resume)
+        with Trainer(given, model, digits(), comm, callbacks=[late]) as trainer:
             late.trainer = trainer
             return trainer.fit(NullReport())
 
@@ -360,11 +303,8 @@ def test_a_run_that_is_complete_goes_on_with_more_epochs_only(tmp_path: Path) ->
 
 def test_a_second_fit_is_resumed_in_its_own_span(tmp_path: Path) -> None:
     def rank(comm: Comm) -> None:
-        trainer = trainer_of(comm, tmp_path, quiet=True)
+        trainer = trainer_of(comm, tmp_path, Stopper(23), quiet=True)
         trainer.fit()
-        stopper = Stopper(23)
-        trainer.callbacks.append(stopper)
-        trainer._training.hears_steps = True
         assert trainer.fit(epochs=2)["event"] == "suspended"
         trainer.close()
         trainer = trainer_of(comm, tmp_path, Stopper(0), resume=True, quiet=True)
@@ -374,8 +314,10 @@ def test_a_second_fit_is_resumed_in_its_own_span(tmp_path: Path) -> None:
     threads.run(1, rank)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    """With one line that says so."""
+def test_a_damaged_checkpoint_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one line that says so, with --quiet too."""
     run(tmp_path, Stopper(12), save_every="4", ranks=2)
     newest = tmp_path / "c" / f"step-{max(steps_in(tmp_path)):08d}"
     for path in newest.glob("rank-*"):
@@ -383,7 +325,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         data[-5] ^= 1
         path.write_bytes(data)
     log = tmp_path / "log"
-    assert run(tmp_path, Stopper(0), ranks=2, resume=True, log=str(log))["event"] == "done"
+    capsys.readouterr()
+    options = {"resume": True, "log": str(log), "quiet": True}
+    assert run(tmp_path, Stopper(0), ranks=2, **options)["event"] == "done"
+    told, *_ = capsys.readouterr().out.splitlines()
+    assert told.startswith(f"{newest.name} is passed over: rank-0000")
     first = lines(log)[0]
     assert first["step"] < int(newest.name[5:])
     assert any(f"{newest.name} is passed over" in note for note in first["notes"])
@@ -426,27 +372,6 @@ def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
     threads.run(2, rank)
 
 
-def test_one_directory_has_several_spellings(tmp_path: Path) -> None:
-    """In the callback of a run that writes there, and in one that is resumed."""
-    (tmp_path / "link").symlink_to("c")
-
-    class Writes:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 2:
-                trainer.save_checkpoint(tmp_path / "link")
-
-    run(tmp_path, Writes(), Stopper(3))
-    config = Config(**COMMON, checkpoint_dir=str(tmp_path / "c"))
-
-    def rank(comm: Comm) -> int:
-        resume = f"{tmp_path}/link/"
-        how: dict[str, Any] = {"callbacks": [Stopper(0)], "resume": resume}
-        with Trainer(config, model, digits(), comm, **how) as trainer:
-            return trainer.step
-
-    assert threads.run(2, rank) == [4, 4]
-
-
 def test_a_checkpoint_that_a_user_could_not_write_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,21 +387,6 @@ def test_a_checkpoint_that_a_user_could_not_write_is_written_later(
             return trainer.save_checkpoint(tmp_path)
 
     assert threads.run(1, rank) == [str(tmp_path / "step-00000000")]
-
-
-def test_a_checkpoint_of_no_trainer_is_passed_over(tmp_path: Path) -> None:
-    run(tmp_path, Stopper(7))
-    threads.run(1, written, tmp_path / "c", [11])
-    config = Config(**COMMON, checkpoint_dir=str(tmp_path / "c"), resume=True)
-
-    def rank(comm: Comm) -> tuple[int, tuple[str, ...]]:
-        with Trainer(config, model, digits(), comm, callbacks=[Stopper(0)]) as trainer:
-            assert trainer.resumed is not None
-            return trainer.step, trainer.resumed.lines
-
-    ((step, (line,)),) = threads.run(1, rank)
-    assert step == 8
-    assert "step-00000011 is passed over: manifest.json is not that of a Trainer" in line
 
 
 # ---- what is refused
@@ -567,19 +477,6 @@ def test_every_option_and_fact_is_in_one_row() -> None:
     assert sorted(found) == sorted([*(option.name for option in options()), *FACTS])
 
 
-@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_each_option_has_its_consequence(option: "dataclasses.Field[Any]") -> None:
-    (row,) = (row for row in TABLE if option.name in row.names)
-    before = {**vars(Config()), "reproducible": True}
-    now = {**before, option.name: another(option)}
-    if row.then is Consequence.REFUSED:
-        with refused(f"{option.name} {another(option)}"):
-            check_may_change(before, now, "the snapshot")
-    else:
-        check_may_change(before, now, "the snapshot")
-    assert bool(warnings(before, now)) == (row.then is Consequence.WARNED)
-
-
 def test_the_docs_show_the_table() -> None:
     page = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     for row in TABLE:
@@ -609,22 +506,3 @@ def test_one_rank_tells_of_a_directory_that_cannot_be_used(tmp_path: Path) -> No
             fitted(comm, tmp_path, quiet=True)
 
     threads.run(2, rank)
-
-
-def test_a_run_whose_last_checkpoint_is_interrupted_unlocks_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: Writer) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Writer, "close", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
-    assert not (tmp_path / "c" / ".lock").exists()
-
-
-def test_what_is_missing_now_is_called_none(monkeypatch):
-    found = SimpleNamespace(manifest=SimpleNamespace(versions={"mpi": "Open MPI", "numpy": "2"}))
-    monkeypatch.setattr(resume, "with_kernels", lambda: {"mpi": None, "numpy": "2"})
-    (line,) = resume._software(found)
-    assert line.endswith("with mpi none (was Open MPI)")

@@ -1,21 +1,19 @@
 """Text while a model is trained: on any layout what one rank writes; training keeps its bits."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.bpe import trained
 from helpers.datafiles import refused
 
 import nnmpi
-from nnmpi import Config, Trainer, nn, tokenize
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
-from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer
+from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.run.report import Event, NullReport, Report
-from nnmpi.run.report.messages import as_text
 from nnmpi.run.text.sampling import Sampling
+from nnmpi.tokenize import __main__ as tokenize
 
 TOKENS = 20
 TEXT = "the lazy dog, and\nback again. " * 30
@@ -185,18 +183,6 @@ def test_what_generates_no_text(text: str) -> None:
     thread_ranks.run(2, beyond)
 
 
-def test_a_text_begins_where_others_end(tmp_path: Path) -> None:
-    assert ByteTokenizer().start == 10
-    assert CharTokenizer("ab\nc").start == 2
-    assert CharTokenizer("abc").start == 0
-    folder = trained(tmp_path / "bpe")
-    assert BPETokenizer(folder).decode([BPETokenizer(folder).start]) == "<|endoftext|>"
-    vocabulary = json.loads((folder / "vocab.json").read_text())
-    vocabulary["<|end|>"] = vocabulary.pop("<|endoftext|>")
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    assert BPETokenizer(folder).decode([BPETokenizer(folder).start]) == "\n"
-
-
 def test_without_a_prompt_and_from_a_file_of_tokens(text: str, tmp_path: Path) -> None:
     """A sample has the text alone, and is what the tokens of the file mean."""
     out = tmp_path / "t.npy"
@@ -218,8 +204,3 @@ def test_data_that_are_no_text_are_refused_before_the_first_step() -> None:
         Trainer(config, data=(x, x))
     with refused("sample_every 3", "prompt: character '\u0416'"):
         Trainer(Config(model="gpt:1x1x4", data="text", sample_every=3, prompt="Z\u0416"))
-
-
-def test_a_sample_as_text() -> None:
-    event = {"event": "sample", "step": 1200, "text": "one\ntwo \x1b[1m"}
-    assert as_text(event) == "text after step 1,200\n    one\n    two \\x1b[1m"

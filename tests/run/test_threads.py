@@ -27,28 +27,6 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("options", "cores", "number"),
-    [
-        ({"model": "digits-cnn"}, 2, 1),
-        ({"model": "digits-cnn", "batch_size": 1024}, 2, 1),
-        (LARGE, 1, 1),
-        (LARGE, 2, 2),
-        (LARGE, 64, 16),  # 128 x 1024 x 1024 multiplications, 2^23 each
-        (LARGE | {"micro_batches": 8}, 64, 2),
-        (LARGE | {"batch_size": 8}, 2, 1),
-        (LARGE | {"reproducible": True}, 2, 1),
-        ({"model": "gpt:2x2x384", "data": "text", "batch_size": 12}, 2, 2),
-        ({"model": "gpt:2x2x32", "data": "text", "batch_size": 12}, 2, 1),
-    ],
-)
-def test_threads_pay_for_large_products(
-    options: dict[str, object], cores: int, number: int
-) -> None:
-    with Trainer(Config(**options)) as trainer:  # type: ignore[arg-type]
-        assert threads.paying(trainer.arrangement, cores) == number
-
-
 def test_all_ranks_have_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node of two ranks with four cores each, and one of a rank with eight."""
     monkeypatch.setattr(blas, "cores", lambda ranks: 8 // ranks)

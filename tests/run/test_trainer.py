@@ -1,7 +1,7 @@
 """The Trainer trains as a loop written by hand, and reports the right metrics."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -45,11 +45,7 @@ def by_hand(c: Config, d: Dataset) -> tuple[nn.Module, float]:
         "rmsprop": lambda p: optim.RMSprop(p, weight_decay=c.weight_decay),
     }[c.optimizer](model.parameters())
     loader = Loader(
-        d.train,
-        c.batch_size,
-        standardiser=Standardiser.of(d.train),
-        dtype=c.dtype,
-        seed=c.seed,
+        d.train, c.batch_size, standardiser=Standardiser.of(d.train), dtype=c.dtype, seed=c.seed
     )
     factor = schedule.parse(c.lr_schedule, c.epochs * len(loader))
     criterion, step = nn.CrossEntropyLoss(), 0
@@ -106,14 +102,6 @@ def test_fit_equals_a_plain_loop(options: dict[str, Any]) -> None:
     assert result["parameters_sha256"] == hashlib.sha256(b"".join(values)).hexdigest()
 
 
-def test_every_option_of_the_loop_matters() -> None:
-    hashes = [
-        fit(Trainer(Config(epochs=1, batch_size=32, **options), digits_cnn, images()))
-        for options in LOOPS.values()
-    ]
-    assert len({result["parameters_sha256"] for result in hashes}) == len(LOOPS)
-
-
 def test_metrics_are_means_over_samples() -> None:
     """Not over batches: the last is smaller, and with sorted labels its loss differs."""
     x, y = rows()
@@ -133,59 +121,18 @@ def test_metrics_are_means_over_samples() -> None:
     assert 0 < right < 31
 
 
-def recording(forward: Callable[..., Any], recorded: list[bool]) -> Callable[..., Any]:
-    """The same loss, which also records whether its input requires a gradient."""
-
-    def f(loss: nn.Module, scores: nnmpi.Tensor, y: Any) -> Any:
-        recorded.append(scores.requires_grad)
-        return forward(loss, scores, y)
-
-    return f
-
-
-def test_evaluation_changes_only_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_changes_only_the_mode() -> None:
     trainer = Trainer(Config(epochs=1), digits_cnn, images())
     assert all(m.training for m in trainer.model.modules())
     fit(trainer)
     trainer.model.train()
     before = trainer.model.state_dict()
-    recorded: list[bool] = []
-    monkeypatch.setattr(
-        nn.CrossEntropyLoss, "evaluate", recording(nn.CrossEntropyLoss.evaluate, recorded)
-    )
     found = trainer.evaluate()
-    assert recorded == [False]
     assert not any(m.training for m in trainer.model.modules())
     assert trainer.evaluate() == found
     assert found.samples == len(trainer.dataset.test.y)
     for name, array in trainer.model.state_dict().items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
-
-
-def test_the_learning_rate_is_set_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config(lr=0.5, lr_schedule="warmup:2+step:3:0.5", epochs=2, batch_size=14)
-    trainer = Trainer(config, small, rows())
-    rates = []
-    step = trainer.optimizer.step
-    monkeypatch.setattr(
-        trainer.optimizer, "step", lambda f: (rates.append(trainer.optimizer.lr * f), step(f))
-    )
-    fit(trainer)
-    assert rates == [0.25, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
-
-
-def test_clip_norm_bounds_a_step() -> None:
-    def moved(clip: float | None) -> float:
-        config = Config(optimizer="sgd", momentum=0, lr=0.5, steps=1, clip_norm=clip)
-        trainer = Trainer(config, small, rows())
-        before = np.concatenate([p.data.ravel() for p in trainer.model.parameters()])
-        fit(trainer)
-        after = np.concatenate([p.data.ravel() for p in trainer.model.parameters()])
-        return float(np.linalg.norm(after - before))
-
-    assert moved(1e-3) == pytest.approx(0.5e-3, rel=1e-3)
-    assert moved(None) > 10e-3
-    assert moved(1e3) == moved(None)
 
 
 # ---- the seed

@@ -15,9 +15,6 @@ from nnmpi import Config, Trainer, blas, native, nn, optim
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import EPOCHS, LEAST_STEPS
-from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run import events
-from nnmpi.run.report.pace import Pace
 from nnmpi.run.setup.setup import total_steps
 
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 14, "dtype": "float64", "lr": 0.05}
@@ -83,17 +80,6 @@ def test_where_no_rank_knows_the_norm_there_is_none(options: dict[str, Any]) -> 
         assert [e for e in found if "mean_gradient_norm" in e or "lr" not in e] == []
 
 
-def test_a_skipped_step_does_not_count_in_the_norm() -> None:
-    pace, state = Pace(), StepState()
-    pace.start()
-    assert "mean_gradient_norm" not in pace.of_epoch()
-    for norm, updated in ((3.0, True), (math.inf, False), (5.0, True)):
-        pace.lap(StepResult(state, 8, 8.0, 1.0, False, updated, norm))
-    assert pace.of_epoch()["mean_gradient_norm"] == 4.0
-    pace.start()
-    assert "mean_gradient_norm" not in pace.of_epoch()
-
-
 def test_an_epoch_has_its_time_its_rate_and_its_learning_rate() -> None:
     start, first, second, done = events_of(comm_self())
     assert 0 < first["seconds"] < second["seconds"] <= done["seconds"]
@@ -104,7 +90,7 @@ def test_an_epoch_has_its_time_its_rate_and_its_learning_rate() -> None:
     assert start["steps"] == 8
 
 
-def test_the_start_tells_options_versions_blas_and_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_tells_options_versions_blas_and_hosts() -> None:
     start = events_of(comm_self(), clip_norm=0.5)[0]
     assert Config(**start["options"]) == Config(**OPTIONS, clip_norm=0.5, model="small")
     assert start["options"].keys() == {o.name for o in dataclasses.fields(Config)}
@@ -116,11 +102,6 @@ def test_the_start_tells_options_versions_blas_and_hosts(monkeypatch: pytest.Mon
     assert start["blas"].items() >= {("kernels", blas.core()), ("threads", blas.threads())}
     assert start["native"] == native.INSTRUCTIONS
     assert start["hosts"] == {platform.node(): [0]}
-    name = iter(["west", "é" * 70, "west"])
-    monkeypatch.setattr(events.platform, "node", lambda: next(name))
-    found = threads.run(3, events.hosts)
-    assert all(sorted(map(len, f.values())) == [1, 2] for f in found)
-    assert all("west" in f for f in found)
 
 
 def test_a_run_makes_ten_epochs_or_three_hundred_steps() -> None:
@@ -143,7 +124,6 @@ def test_a_run_makes_ten_epochs_or_three_hundred_steps() -> None:
     [
         ("none", "float16", "float16 by NumPy: a step takes 2 to 3.6 times as long as in float32"),
         ("baseline", "bfloat16", "bfloat16 by kernels without AVX2: a step takes 1.2 to 1.8 times"),
-        ("none", "float32", ""),
         ("avx2", "bfloat16", ""),
     ],
 )

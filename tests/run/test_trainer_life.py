@@ -41,6 +41,7 @@ LAYOUTS: list[tuple[int, dict[str, Any]]] = [
 SHORT = {"batch_size": 14, "dtype": "float64", "lr_schedule": "constant"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("ranks", "options"), [*LAYOUTS, (3, {"sync": "asp"})], ids=str)
 def test_after_a_run_a_model_is_tested_used_and_saved(
     ranks: int, options: dict[str, Any], tmp_path: Path
@@ -72,6 +73,7 @@ def test_after_a_run_a_model_is_tested_used_and_saved(
             np.testing.assert_allclose(scores, wanted[:n], rtol=1e-9)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("ranks", "options"), LAYOUTS, ids=str)
 def test_more_epochs_are_those_of_one_longer_run(ranks: int, options: dict[str, Any]) -> None:
     def rank(comm: Comm, *epochs: int) -> Event:
@@ -349,18 +351,6 @@ def test_trainers_that_are_dropped_are_garbage_with_their_communicator() -> None
     assert [one() for one in comms] == [None, None]
 
 
-def test_a_trainer_that_is_dropped_has_its_session_and_its_batches_freed_at_once() -> None:
-    gc.disable()
-    try:
-        trainer = Trainer(Config(steps=1), small, rows())
-        trainer.fit(NullReport())
-        freed = [weakref.ref(one) for one in (trainer.session, trainer.strategy, trainer.train)]
-        del trainer
-        assert [one() for one in freed] == [None] * 3
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"allreduce": "shared"}], ids=str)
 def test_a_model_outlives_the_trainer_that_is_dropped(options: Any) -> None:
     """What is written to it between runs stays, too."""
@@ -383,28 +373,6 @@ def test_a_model_outlives_the_trainer_that_is_dropped(options: Any) -> None:
             np.testing.assert_array_equal(p.data, values)
 
     threads.run(2, job)
-
-
-def test_an_older_snapshot_goes_on_with_its_own_schedule() -> None:
-    """Also after a second run, whose schedule began later."""
-    rates: list[float] = []
-    config = Config(epochs=2, batch_size=28, lr=0.1, lr_schedule="warmup:3")
-
-    class Kept:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            rates.append(trainer.last_lr)
-            if event["step"] == 1:
-                snapshots.append(trainer.snapshot())
-
-    snapshots: list[Any] = []
-    trainer = Trainer(config, small, rows(), comm_self(), callbacks=[Kept()])
-    trainer.fit(NullReport())
-    first = rates[1:]
-    trainer.fit(NullReport(), epochs=2)
-    rates.clear()
-    trainer.restore(snapshots[0])
-    trainer.fit(NullReport())
-    assert rates == first
 
 
 def test_a_snapshot_of_a_second_run_goes_on_with_that_run() -> None:
@@ -469,29 +437,3 @@ def test_frozen_layers_of_one_stage_are_known_to_all_ranks() -> None:
             trainer.fit(NullReport(), epochs=1)
 
     threads.run(2, rank)
-
-
-def test_an_exception_in_a_run_leaves_the_model_in_evaluation_mode_after_predict() -> None:
-    class Breaks:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            raise KeyError("broken")
-
-    x, y = rows()
-    trainer = Trainer(Config(epochs=1), small, (x, y), comm_self(), callbacks=[Breaks()])
-    with pytest.raises(KeyError):
-        trainer.fit(NullReport())
-    trainer.predict(x[:3])
-    assert not trainer.model.training
-
-
-def test_a_parameter_that_the_optimizer_lacks_is_refused_in_a_second_run() -> None:
-    def build() -> nn.Module:
-        model = small()
-        next(model.parameters()).requires_grad = False
-        return model
-
-    trainer = Trainer(Config(epochs=1), build, rows(), comm_self())
-    trainer.fit(NullReport())
-    next(trainer.model.parameters()).requires_grad = True
-    with refused("requires_grad of a parameter was changed", "in `build`"):
-        trainer.fit(NullReport(), epochs=1)

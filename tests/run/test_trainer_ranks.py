@@ -16,15 +16,8 @@ from nnmpi.autograd.recording import recording
 from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
-from nnmpi.nn.store import FlatStore
 from nnmpi.run.files import saving
-from nnmpi.run.fit import DivergedError
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
-
-
-def kinds(trainer: Trainer) -> set[type]:
-    return {type(p.store) for p in trainer.model.parameters()}
-
 
 # ---- downloads
 
@@ -61,19 +54,6 @@ def test_the_first_rank_downloads_before_the_others(
 # ---- shared memory is freed
 
 
-@pytest.mark.parametrize("options", [{"allreduce": "shared"}, {"servers": 1}], ids=str)
-def test_a_run_that_diverges_frees_shared_memory(options: dict[str, Any]) -> None:
-    def rank(comm: Comm) -> None:
-        config = Config(lr=1e30, optimizer="sgd", **options)
-        trainer = Trainer(config, small, rows(), comm)
-        assert kinds(trainer) != {FlatStore}
-        with pytest.raises(DivergedError):
-            trainer.fit(NullReport())
-        assert kinds(trainer) == {FlatStore}
-
-    threads.run(3, rank)
-
-
 @pytest.mark.parametrize("options", [{"allreduce": "shared"}, {"servers": 1}, {"verify": True}])
 def test_a_trainer_can_be_closed_without_a_run(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> None:
@@ -81,7 +61,6 @@ def test_a_trainer_can_be_closed_without_a_run(options: dict[str, Any]) -> None:
         before = trainer.model.state_dict()
         trainer.close()
         trainer.close()
-        assert kinds(trainer) == {FlatStore}
         for name, array in trainer.model.state_dict().items():
             np.testing.assert_array_equal(array, before[name])
         with refused("closed", "make another"):
@@ -210,27 +189,6 @@ def test_if_saving_fails_too_it_is_a_note_of_the_first_error(
 # ---- a late stop
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stop_during_an_update(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes after the ranks have agreed in this step; several ranks stop after the next."""
-
-    def rank(comm: Comm, steps: int) -> Event:
-        trainer = Trainer(Config(steps=steps, batch_size=7), small, rows(), comm)
-        step = trainer.optimizer.step
-
-        def stops(lr_factor: float) -> None:
-            step(lr_factor)
-            if trainer.step == 2 and comm.rank == comm.size - 1:
-                trainer.stop()
-
-        monkeypatch.setattr(trainer.optimizer, "step", stops)
-        return trainer.fit(NullReport())
-
-    for steps in (3, 7):
-        ended = {(e["event"], e["steps"]) for e in threads.run(ranks, rank, steps)}
-        assert ended == {("stopped", 3 if ranks == 1 else min(steps, 4))}
-
-
 class StopsIn(nn.Linear):
     """Stops the run when it is evaluated."""
 
@@ -255,22 +213,3 @@ def test_a_stop_during_evaluation_stops_all_ranks(options: dict[str, Any]) -> No
         return event["event"], event["steps"], event["epochs"]
 
     assert set(threads.run(3, rank)) == {("stopped", 4, 1)}
-
-
-NUMBERS = 6 * 8 + 8 + 8 * 3 + 3
-
-
-def test_gradient_bytes_of_a_reproducible_run() -> None:
-    def rank(comm: Comm) -> tuple[int, int]:
-        trainer = Trainer(Config(reproducible=True, slices=7, steps=1), small, rows(), comm)
-        expected = trainer.strategy.optimizer.parameters[0].store.gradient_bytes()
-        return expected, trainer.fit(NullReport())["gradient_buffers"] * NUMBERS * 4
-
-    for p in (1, 2, 3, 7):
-        for expected, used in threads.run(p, rank):
-            assert expected == used
-
-
-def test_slices_need_reproducible() -> None:
-    with refused("slices 3 without reproducible", "add --reproducible"):
-        Trainer(Config(slices=3), small, rows(), comm_self())

@@ -27,6 +27,7 @@ def text(ops: list[Op]) -> str:
 # ---- proof
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("p", RANKS)
 @pytest.mark.parametrize(("name", "v"), CASES)
 def test_every_program_is_proved(name: str, v: int, p: int) -> None:
@@ -34,6 +35,7 @@ def test_every_program_is_proved(name: str, v: int, p: int) -> None:
         prove(programs(SCHEDULES[name], p, m, v), p * v, m)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 13])
 @pytest.mark.parametrize(("name", "v"), CASES)
 def test_programs_that_recompute_are_proved(name: str, v: int, m: int) -> None:

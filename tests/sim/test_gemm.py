@@ -33,10 +33,7 @@ PANEL = 20
         (gemm.summa(SIZE, 1, 6, PANEL), 3 * N * K * 5 / 6),
         (gemm.summa(SIZE, 6, 1, PANEL), 3 * O * K * 5 / 6),
         (gemm.summa(SIZE, 1, 1), 0),
-        (
-            gemm.summa_twice(SIZE, 2, 3),
-            3 * (N * K + N * O) / 2 * 2 / 3 + 2 * 3 * O * K / 3 * 1 / 2,
-        ),
+        (gemm.summa_twice(SIZE, 2, 3), 3 * (N * K + N * O) / 2 * 2 / 3 + 2 * 3 * O * K / 3 * 1 / 2),
     ],
 )
 def test_numbers_received(plan: ProductPlan, numbers: float) -> None:
@@ -64,19 +61,6 @@ def test_rows_of_a_grid_stay_in_their_node_and_its_columns_share_its_link() -> N
     inside = 3 * (2 * 1e-8 + 4 * N * K / 2 * 2 / 3 * 1e-12)
     outside = 3 * (1e-6 + 3 * 4 * O * K / 3 * 1 / 2 * 1e-9)
     assert c["communication"] == pytest.approx(inside + outside)
-
-
-def test_memory() -> None:
-    one = gemm.cost(gemm.column(SIZE, 6), FLAT, 1e9, 4)
-    grid = gemm.cost(gemm.summa(SIZE, 2, 3, PANEL), FLAT, 1e9, 4)
-    two = gemm.cost(gemm.summa_twice(SIZE, 2, 3, PANEL), FLAT, 1e9, 4)
-    assert one["weight"] == grid["weight"] == two["weight"] / 2 == 4 * K * O / 6
-    assert one["activations"] == 4 * (N * K + N * O)
-    assert grid["activations"] == one["activations"] / 6
-    assert two["activations"] == pytest.approx(4 * (2 * N * K + N * O) / 6)
-    x, w = PANEL * N / 2, PANEL * O / 3
-    assert grid["panels"] == pytest.approx(4 * (3 * (x + w) + 2 * (x / 3 + w / 2)))
-    assert grid["memory"] == 2 * (grid["weight"] + grid["activations"]) + grid["panels"]
 
 
 def test_where_two_dimensions_receive_least() -> None:

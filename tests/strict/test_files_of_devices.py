@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-from helpers.device import DEVICE
+from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import backend, nn, optim
 from nnmpi.backend import CPU, Backend
+
+pytestmark = needs_device
 
 
 def trained(start: Path | None, on: Backend, steps: int, to: Path) -> nn.Module:

@@ -4,12 +4,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, waits
+from helpers.device import DEVICE, needs_device, waits
 from helpers.training.pipelined import digits
 
+import nnmpi
 from nnmpi import Config, Trainer, backend, nn
+from nnmpi.backend import CPU, Backend
 from nnmpi.comm import comm_self
+from nnmpi.dtypes import HALVES, named
 from nnmpi.parallel.step.executor import StepResult, StepState
+
+pytestmark = needs_device
 
 
 def build() -> nn.Sequential:
@@ -23,7 +28,8 @@ def build() -> nn.Sequential:
 
 def steps(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[StepResult]:
     with monkeypatch.context() as patched:
-        patched.setattr(backend, "get", {"cpu": backend.CPU, "cuda": DEVICE}.__getitem__)
+        by_name = {"cpu": backend.CPU, "cuda": DEVICE}
+        patched.setattr(backend, "get", lambda device: by_name.get(device, device))
         config = Config(dtype=dtype, device=device, epochs=1, batch_size=24, clip_norm=1.0)
         trainer = Trainer(config, build, digits(), comm_self())
     trainer.model.train()
@@ -39,7 +45,58 @@ def test_a_step_does_not_wait(dtype: str, bound: float, monkeypatch: pytest.Monk
     there, losses = steps("cuda", dtype, monkeypatch), []
     losses.append(next(there).loss)  # the first step allocates, and knows what it is asked for
     for _ in range(2):  # the last one of an epoch waits
-        with waits([]):
+        with waits(0):
             losses.append(next(there).loss)
     here = [result.loss for result in steps("cpu", dtype, monkeypatch)]
     np.testing.assert_allclose(losses, here[:3], rtol=bound)
+
+
+@pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("order", [2.0, 3.0])
+def test_a_norm_to_clip_by_has_the_digits_of_float32(on: Backend, dtype: str, order: float) -> None:
+    model = nn.Linear(1000, 1, bias=False).to(named(dtype), on)
+    (p,) = model.parameters()
+    p.grad = on.asarray(np.full((1, 1000), 10, named(dtype)))
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, order)
+    np.testing.assert_allclose(backend.to_host(norm), 10 * 1000 ** (1 / order), rtol=1e-6)
+    clipped = backend.to_host(p.grad).astype("float64")
+    np.testing.assert_allclose(clipped, 1000 ** (-1 / order), rtol=2**-8)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_product_of_a_row_and_a_column_is_summed_in_float32(dtype: str) -> None:
+    rng, layer = np.random.default_rng(0), nn.Linear(4096, 1, bias=False).to(named(dtype), DEVICE)
+    x, w = (rng.standard_normal((1, 4096)).astype(named(dtype)) for _ in range(2))
+    x[0, -1], w[0, -1] = 1, -(x[0, :-1].astype("d") @ w[0, :-1].astype("d"))  # they nearly cancel
+    layer.weight.data[...] = DEVICE.asarray(w)
+    y = backend.to_host(layer(nnmpi.tensor(x, on=DEVICE)).data).astype("d")
+    exact = x.astype("d") @ w.T.astype("d")
+    assert abs(y - exact) <= 2**-8 * abs(exact) + 1e-4
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_choice_has_the_type_of_both(dtype: str) -> None:
+    a, b = (nnmpi.tensor(np.full(4, v, named(dtype)), on=DEVICE) for v in (1, 2))
+    chosen = nnmpi.tensor(np.array([True, False, True, False]), on=DEVICE)
+    for y in (nnmpi.where(chosen, a, b), nnmpi.where(chosen, a, 2.0)):
+        assert y.data.dtype == named(dtype)
+        assert y.numpy().tolist() == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_running_sums_and_products_have_the_digits_of_float32(dtype: str) -> None:
+    a = nnmpi.tensor(np.full(300, 1.0, named(dtype)), on=DEVICE, requires_grad=True)
+    y = a.cumsum(0)
+    assert y.data.dtype == named(dtype)
+    assert y.numpy().astype("float64")[-1] == np.asarray(300, named(dtype)).astype("float64")
+    (y.sum() + a.prod()).backward()
+    gradient = backend.to_host(a.grad).astype("float64")
+    np.testing.assert_allclose(gradient, np.arange(301.0, 1, -1), rtol=2**-7)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_losses_are_summed_in_float32(dtype: str) -> None:
+    scores = nnmpi.tensor(np.full((3000, 2), -30, named(dtype)), on=DEVICE)
+    labels = DEVICE.asarray(np.zeros(3000, "int64"))
+    assert float(nn.NLLLoss()(scores, labels).numpy()) == 30

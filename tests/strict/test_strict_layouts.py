@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE
+from helpers.device import moved, needs_device
 
-from nnmpi.autograd.ops import activations, elementwise, logic
+from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.kernels import Result
 
-xp = DEVICE.xp
+pytestmark = needs_device
 ROW = np.linspace(1, 2, 3, dtype=np.float32).reshape(3, 1, 1)
 PLAIN = ["negative", "exp", "log", "sqrt", "absolute", "sin", "cos", "tanh", "sigmoid", "relu"]
 OF_ONE: dict[str, Callable[[Any], Result]] = {
@@ -50,7 +50,7 @@ def channels_last(*seeds: int) -> list[np.ndarray]:
 def agree(op: Callable[..., Result], g: np.ndarray, *arrays: np.ndarray) -> None:
     """Values and gradients of the device have strides and numbers of the host's."""
     made = []
-    for given in ([g, *arrays], [xp.asarray(a) for a in (g, *arrays)]):
+    for given in ([g, *arrays], [moved(a) for a in (g, *arrays)]):
         result = op(*given[1:])
         shared = given[0] if result.prepare is None else result.prepare(given[0], [True] * 2)
         made.append([result.value, *(vjp(shared, None) for vjp in result.vjps)])
@@ -84,3 +84,15 @@ def test_a_choice() -> None:
         return result._replace(vjps=result.vjps[1:])
 
     agree(larger, g, a, b)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_joined_images_keep_the_order_of_memory(axis: int) -> None:
+    """As a model whose branches are joined needs them, for its next convolution."""
+    host = channels_last(0, 1)
+    joined = shape.concatenate(*map(moved, host), axis=axis)
+    expected = np.concatenate(host, axis)
+    assert joined.value.strides == expected.strides
+    np.testing.assert_array_equal(joined.value.get(), expected)
+    with pytest.raises(ValueError, match="do not fit along axis 4"):
+        shape.concatenate(*map(moved, host), axis=4)

@@ -1,12 +1,13 @@
 """On a device: strategies that the table of conformance lacks, files, and other arrangements."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
 from helpers.datafiles import refused
+from helpers.device import DEVICE, needs_device
 from helpers.training.on_device import on_device
 from helpers.training.pipelined import (
     BOUND,
@@ -20,11 +21,13 @@ from helpers.training.pipelined import (
 )
 
 import nnmpi
-from nnmpi import Config, Trainer, device
+from nnmpi import Config, Trainer, devices
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
+
+pytestmark = needs_device
 
 
 @pytest.mark.parametrize("vertical", [False, True])
@@ -37,11 +40,12 @@ def test_pipedream_is_that_of_the_cpu(vertical: bool) -> None:
     here, there = (
         [stage["activation_bytes"] for stage in ran.events[0]["stages"]] for ran in (wanted, found)
     )
-    assert there == pytest.approx(here, rel=0.1)
+    assert there == pytest.approx(here, rel=0.25)  # CuPy rounds sizes up to 512 bytes
     assert found.losses == pytest.approx(wanted.losses, rel=BOUND)
     assert distance(found.state, wanted.state) < BOUND
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "options", [{"sync": "asp"}, {"sync": "ssp", "staleness": 1, "servers": 2}], ids=str
 )
@@ -61,6 +65,7 @@ def test_workers_at_their_own_pace_end_with_the_model_of_the_servers(options: An
             np.testing.assert_array_equal(other[name], array, err_msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{}, {"zero": 3}, {"tp": 2}, {"dtype": "float32"}], ids=str)
 def test_verify_finds_a_layout_equal_to_one_rank(options: dict[str, Any]) -> None:
     with on_device():
@@ -104,6 +109,17 @@ def test_a_run_is_rearranged_and_saved_and_goes_on_elsewhere(tmp_path: Path) -> 
 
 
 def test_a_library_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strictarray.cuda.nccl.available", False)  # what CuPy's module says then
-    with refused("allreduce nccl: strictarray finds no NCCL", "use --allreduce ring"):
-        device.nccl(Backend("cuda", strictarray))
+    monkeypatch.setattr(DEVICE.xp.cuda.nccl, "available", False)
+    with refused("allreduce nccl: cupy finds no NCCL", "use --allreduce ring"):
+        devices.nccl(DEVICE)
+
+
+def test_a_library_without_nccl_does_not_warn_in_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "without_nccl" / "cuda"
+    folder.mkdir(parents=True)
+    text = "import warnings\nwarnings.warn('nccl library could not be loaded')\navailable = False\n"
+    (folder / "nccl.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not devices.has_nccl(Backend("cuda", import_module("without_nccl")))

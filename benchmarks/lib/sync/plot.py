@@ -1,4 +1,4 @@
-"""The plot of benchmarks/sync.py: throughput relative to BSP, staleness and accuracy."""
+"""The plot of benchmarks/sync.py: throughput relative to BSP, and staleness."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,22 +15,20 @@ COLORS = {
     "asp": "#009e73",
 }
 WIDTH = 0.86  # of a group of bars
-LEAST_RANGE = 0.06  # of the axis of accuracies, so that one sample is no cliff
 
 
 def draw(rows: Sequence[Row], path: str) -> None:
-    """Three panels; one group per case, one colour per synchronisation mode."""
+    """Two panels; one group per case, one colour per synchronisation mode."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13.3, 7.5), layout="constrained")
-    above, left, right = figure.subplot_mosaic("AA;BC", height_ratios=(5, 4)).values()
+    above, below = figure.subplots(2, height_ratios=(5, 4))
     first = rows[0]
     where = f"{first['ranks'] - 1} workers and a server on {first['cores']} cores, {first['cpu']}"
     spread = f"medians of {first['repeats']} runs, thin lines from least to most"
     panels.heading(figure, f"{where}; {spread}")
     _ratios(above, rows)
-    _staleness(left, rows)
-    _accuracies(right, rows)
+    _staleness(below, rows)
     figure.savefig(path, dpi=130)
 
 
@@ -64,19 +62,6 @@ def _staleness(axes: Any, rows: Sequence[Row]) -> None:
         _label(axes, x, row["mean_staleness"], f"{row['mean_staleness']:.1f}", 10)
     axes.set_ylim(0, 1.2 * max(0.1, *(row["mean_staleness"] for row in rows)))
     _groups(axes, rows, "Mean staleness of a gradient", described=False)
-
-
-def _accuracies(axes: Any, rows: Sequence[Row]) -> None:
-    """Points, since bars on an axis that does not begin at 0 would exaggerate differences."""
-    for row, x, _ in _places(rows):
-        ends = row.get("accuracy_least"), row.get("accuracy_most")
-        if None not in ends:
-            axes.vlines(x, *ends, color=COLORS[row["subject"]], linewidth=2)
-        axes.plot(x, row["accuracy"], "o", color=COLORS[row["subject"]], markersize=9)
-    least = min(row.get("accuracy_least", row["accuracy"]) for row in rows)
-    axes.set_ylim(min(least - 0.01, 1 - LEAST_RANGE), 1)
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    _groups(axes, rows, "Accuracy after the same number of samples", described=False)
 
 
 def _label(axes: Any, x: float, y: float, text: str, size: float = 11) -> None:

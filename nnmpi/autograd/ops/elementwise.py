@@ -21,6 +21,7 @@ from nnmpi.kernels.epilogue import relu_gradient
 from nnmpi.kernels.halves import (
     added,
     by_float32,
+    cast,
     device_in_float32,
     elementwise,
     in_float32,
@@ -183,9 +184,10 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
         return in_layout(lambda g, chosen: g * ((chosen != 0) == taken), g, chosen)
 
     vjps = _vjps(a, b, lambda g: kept(g, 1), lambda g: kept(g, 0))
-    return Result(
-        in_layout(xp.where, chosen, a, b), (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps)
-    )
+    y = in_layout(xp.where, chosen, a, b)
+    if in_16_bits(a) and a.dtype == getattr(b, "dtype", None):
+        y = cast(y, a.dtype)  # CuPy's where has no bfloat16, and gives float32
+    return Result(y, (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps))
 
 
 def _negated(a: Array) -> Array:

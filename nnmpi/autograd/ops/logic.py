@@ -7,6 +7,7 @@ from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels.halves import cast
+from nnmpi.kernels.layouts import in_layout
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
@@ -17,7 +18,7 @@ def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result
             _check_bits(symbol, a, b)
         return Result(broadcasting(name, a, b), ())
 
-    op.__name__ = name
+    op.__name__, op.__doc__ = name, f"{name} of the elements of a and b."
     return op
 
 
@@ -48,6 +49,19 @@ def _check_bits(symbol: str, *values: Array) -> None:
             )
 
 
+def _of_floats(name: str) -> Callable[[Array], Result]:
+    """NumPy's function of this name."""
+
+    def op(a: Array) -> Result:
+        return Result(in_layout(getattr(xp_of(a), name), a), ())
+
+    op.__name__, op.__doc__ = name, f"{name} of each element."
+    return op
+
+
+isnan, isinf, isfinite = _of_floats("isnan"), _of_floats("isinf"), _of_floats("isfinite")
+
+
 def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """Whether an element over `axis` is not 0."""
     return Result(xp_of(a).any(a, axis=existing(axis, a), keepdims=keepdims), ())
@@ -72,7 +86,16 @@ def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
     return Result(n - 1 - xp.flip(order, axis=axis), ())
 
 
-def argmax(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
-    """The index of the largest element over `axis`, the first of equal ones."""
-    check_not_empty("argmax", a, axis)
-    return Result(xp_of(a).argmax(sortable(a), axis=axis, keepdims=keepdims), ())
+def _place(name: str, extreme: str) -> Callable[..., Result]:
+    """NumPy's argmax or argmin."""
+
+    def op(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
+        check_not_empty(name, a, axis)
+        return Result(getattr(xp_of(a), name)(sortable(a), axis=axis, keepdims=keepdims), ())
+
+    op.__name__ = name
+    op.__doc__ = f"The index of the {extreme} element over `axis`, the first of equal ones."
+    return op
+
+
+argmax, argmin = _place("argmax", "largest"), _place("argmin", "smallest")

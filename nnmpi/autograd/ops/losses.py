@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.autograd.ops.softmax import like_rows, rows_of
+from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import in_16_bits
+from nnmpi.dtypes import in_16_bits, wide
 from nnmpi.kernels import Result, column_sum
-from nnmpi.kernels import softmax as kernels
-from nnmpi.kernels.halves import in_float32
+from nnmpi.kernels.halves import in_float32, summed
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""
@@ -37,18 +36,21 @@ class Labels(NamedTuple):
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
         """Without a weight each class has 1; `dtype` is that of the scores."""
         labels = labels.reshape(-1).astype("int64", copy=False)
-        kept, wide = labels != ignore_index, np.promote_types(dtype, np.float32)
+        kept, dtype = labels != ignore_index, wide(dtype)
         labels = labels * kept
-        counts = kept.astype(wide)
-        return cls(labels, kept, counts if weight is None else weight.astype(wide)[labels] * counts)
+        counts = kept.astype(dtype)
+        if weight is not None:
+            counts = weight.astype(dtype)[labels] * counts
+        return cls(labels, kept, counts)
 
     def reduced(self, losses: Array, reduction: str) -> tuple[Array, Any]:
         """The reduced losses, and the factor of the gradient of each."""
         if reduction != "mean":
-            return losses.sum() if reduction == "sum" else losses, 1.0
+            return summed(losses) if reduction == "sum" else losses, 1.0
         total = self.counts.sum()
         scale = (total != 0) / (total + (total == 0))
-        return (losses.sum() * scale).astype(losses.dtype, copy=False), scale
+        mean = losses.sum(dtype=wide(losses.dtype)) * scale
+        return mean.astype(losses.dtype, copy=False), scale
 
 
 class Smoothing(NamedTuple):
@@ -129,17 +131,12 @@ def weighted_cross_entropy(
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
     """The loss without weights and smoothing by the kernels of `softmax.cross_entropy`, which pass
     over the scores once."""
-    xp, rows, shape = xp_of(z), rows_of(z), z.shape
-    p, at = kernels.like_scores(rows), xp.empty(len(rows), "int64")
-    losses = xp.empty(len(rows), p.dtype)
-    kernels.cross_entropy_loop(rows, target.classes, 1.0, losses, p, at)
+    losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
         g = (g.reshape(-1) if reduction == "none" else g) * scale * target.counts
-        dz = xp.empty_like(p)
-        kernels.cross_entropy_gradient_loop(p, at, g.astype(p.dtype, copy=False), 1.0, dz)
-        return like_rows(dz, shape)
+        return like_rows(vjp_rows(g, None), z.shape)
 
     return Result(y, (vjp,))
 

@@ -8,7 +8,7 @@ from typing import Any
 from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import averaged, by_float32, multiplied, summed
+from nnmpi.kernels.halves import averaged, by_float32, device_in_float32, multiplied, summed
 
 Dims = int | tuple[int, ...] | None
 
@@ -80,6 +80,7 @@ def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
     return Result(y, (vjp,))
 
 
+@device_in_float32  # CuPy's products are in 16 bits, and its running ones have no bfloat16
 def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The product over `axis`; its gradient is the product of the other elements, zeros or not."""
     xp, axis = xp_of(a), existing(axis, a)
@@ -111,6 +112,7 @@ def _before(rows: Array) -> Array:
     return xp.cumprod(xp.concatenate([ones, rows[:, :-1]], axis=1), axis=1)
 
 
+@device_in_float32
 def cumsum(a: Array, *, axis: int) -> Result:
     """The sums of the elements up to each place along `axis`."""
     xp = xp_of(a)
@@ -132,7 +134,7 @@ def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
 
     def share(g: Array, a: Array, y: Array) -> Array:
         hit = (a == y.reshape(kept)).astype(a.dtype)
-        return hit * (g.reshape(kept) / hit.sum(axis=axis, keepdims=True))
+        return hit * (g.reshape(kept) / summed(hit, axis, keepdims=True))
 
     return Result(y, (lambda g, out: by_float32(share, g, a, y),))
 

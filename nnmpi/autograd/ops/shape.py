@@ -10,6 +10,7 @@ import numpy as np
 from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
+from nnmpi.kernels.layouts import concatenated
 from nnmpi.kernels.rows import add_rows
 
 Shape = tuple[int, ...]
@@ -97,10 +98,30 @@ def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
     if axes is not None:
         order = tuple(axis_within(k, a.ndim) for k in axes)
     if sorted(order) != list(range(a.ndim)):
-        swap = f"; nnmpi.swapaxes(t, *{axes}) exchanges two" if len(order) == 2 else ""
+        swap = f"; t.transpose{axes} exchanges two" if len(order) == 2 else ""
         raise ValueError(f"transpose: axes {axes} are not the {a.ndim} axes in some order{swap}")
     back = tuple(sorted(range(len(order)), key=order.__getitem__))
     return Result(a.transpose(order), (lambda g, out: g.transpose(back),), is_view=True)
+
+
+def swapped(ndim: int, a: int, b: int) -> Shape:
+    """The order of axes that exchanges two."""
+    order = list(range(ndim))
+    i, j = axis_within(a, max(ndim, 1)), axis_within(b, max(ndim, 1))
+    if ndim:
+        order[i], order[j] = j, i
+    return tuple(order)
+
+
+def expanded(shape: Shape, sizes: Shape) -> Shape:
+    """The sizes with the length of the axis, counted from the last one, in place of each -1."""
+    lead = len(sizes) - len(shape)
+    if lead < 0 or -1 in sizes[:lead]:
+        raise ValueError(
+            f"expand: {sizes} for a tensor of shape {shape}: give a length, or -1, for each of its "
+            "axes, and lengths in front of these for new ones"
+        )
+    return tuple(shape[k - lead] if n == -1 else n for k, n in enumerate(sizes))
 
 
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
@@ -177,10 +198,9 @@ def copy(a: Array) -> Result:
 
 def concatenate(*arrays: Array, axis: int = 0) -> Result:
     """The arrays joined along `axis`."""
-    xp = xp_of(arrays[0])
     try:
-        y = xp.concatenate(arrays, axis=axis)
-    except ValueError:
+        y = concatenated(arrays, axis)
+    except (ValueError, IndexError):
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise ValueError(f"concatenate: shapes {shapes} do not fit along axis {axis}") from None
 

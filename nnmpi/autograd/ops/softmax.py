@@ -8,10 +8,12 @@ reductions mean changes in all of them.
 """
 
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
+from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import wide
+from nnmpi.kernels import Result, float_type
 from nnmpi.kernels import softmax as kernels
 from nnmpi.kernels.activations import of_value
+from nnmpi.kernels.halves import cast
 from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -34,12 +36,19 @@ def _along(a: Array, axis: int, loop: Kernel, gradient_loop: Kernel) -> Result:
     return of_value(a, loop, gradient_loop, axis)
 
 
-def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result:
-    """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...)."""
+def cross_entropy(
+    z: Array, labels: Array, *, reduction: str = "mean", widens: bool = False
+) -> Result:
+    """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...).
+
+    On a device the loss of 16 bits may be float32: it `widens`.
+    """
     if z.ndim > 2:
-        return _of_positions(z, labels, reduction)
+        return _of_positions(z, labels, reduction, widens)
     n, xp = len(labels), xp_of(z)
     scale = 1.0 / max(n, 1) if reduction == "mean" else 1.0
+    if not of(z).is_host:
+        return _on_device(z, labels, scale, reduction == "none", widens)
     p, at = kernels.like_scores(z), xp.empty(n, "int64")
     loss = xp.empty((n,) if reduction == "none" else (), p.dtype)
     kernels.cross_entropy_loop(z, labels, scale, loss, p, at)
@@ -52,9 +61,26 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
     return Result(loss, (vjp,))
 
 
-def _of_positions(z: Array, labels: Array, reduction: str) -> Result:
-    shape = z.shape
-    loss, (vjp_rows,), *_ = cross_entropy(rows_of(z), labels.reshape(-1), reduction=reduction)
+def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: bool) -> Result:
+    """`scale` times the loss of scores z (n, C), or the losses `of_each`: the scores are kept, and
+    no probabilities."""
+    n, xp, dtype = len(labels), xp_of(z), float_type(z)
+    kind = wide(dtype)
+    loss, sums = xp.empty((n,) if of_each else (), kind), xp.empty((2, n), kind)
+    at = xp.empty(n, "int64")
+    kernels.class_losses_loop(z, labels, scale, loss, sums, at)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        dz = xp.empty_like(z)
+        kernels.class_gradient_loop(z, at, sums, cast(g, kind), scale, dz)
+        return dz
+
+    return Result(loss if widens else cast(loss, dtype), (vjp,))
+
+
+def _of_positions(z: Array, labels: Array, reduction: str, widens: bool) -> Result:
+    shape, rows = z.shape, (rows_of(z), labels.reshape(-1))
+    loss, (vjp_rows,), *_ = cross_entropy(*rows, reduction=reduction, widens=widens)
 
     def vjp(g: Array, out: Array | None) -> Array:
         return like_rows(vjp_rows(g.reshape(-1) if g.ndim else g, None), shape)

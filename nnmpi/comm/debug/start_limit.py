@@ -1,8 +1,8 @@
-"""A limit on the time in which MPI starts: no thread of Python runs in MPI_Init, so a process does.
+"""Limits on the times in which MPI starts and ends: no thread of Python runs then, a process does.
 
-It is a fork of the rank, which ends with the start, or ends the job where that lasts too long, or
-where a rank beside it has ended meanwhile: in a job that outlives its ranks MPI_Init would wait for
-that one for ever.
+At the start it is a fork of the rank, which ends with the start, or ends the job where that lasts
+too long, or where a rank beside it has ended meanwhile: in a job that outlives its ranks MPI_Init
+would wait for that one for ever.
 """
 
 import os
@@ -47,10 +47,7 @@ def limited_start(timeout: float) -> Iterator[None]:
         try:
             os.close(started)
             if problem := _problem(ends, timeout, parent):
-                print_error(f"rank {rank_of(os.environ)} {problem}")
-                time.sleep(TIME_TO_READ)
-                launcher.end(parent)
-                os.kill(process, signal.SIGKILL)
+                end_rank(process, parent, problem)
         finally:
             os._exit(0)
     os.close(ends)
@@ -83,6 +80,45 @@ def _problem(ends: int, timeout: float, parent: int) -> str:
         f"has waited for longer than NNMPI_TIMEOUT={timeout:g} s in MPI_Init, for all ranks to "
         f"start{stopped_ranks(parent)}"
     )
+
+
+LOOKS_ON = """
+import select, sys
+limit, process, parent = map(float, sys.argv[1:4])
+if not select.select([0], [], [], limit)[0]:
+    sys.path[:] = sys.argv[4:]
+    from nnmpi.comm.debug import start_limit
+    start_limit.end_late(limit, int(process), int(parent))
+"""
+
+
+def limit_end(timeout: float) -> None:
+    """Start a process that ends this one, with a line, if it lasts for longer: no thread of Python
+    runs in MPI_Finalize, and a process that ends cannot fork.
+    """
+    if timeout > threading.TIMEOUT_MAX:
+        return
+    ends, _ = os.pipe()  # the other end is closed when this process has ended
+    numbers = map(str, (timeout, os.getpid(), os.getppid()))
+    arguments = [sys.executable, "-S", "-c", LOOKS_ON, *numbers, *sys.path]
+    files = [(os.POSIX_SPAWN_DUP2, ends, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+    with suppress(OSError):  # no memory for a process: the end has no limit
+        os.posix_spawn(sys.executable, arguments, os.environ, file_actions=files)
+
+
+def end_late(limit: float, process: int, parent: int) -> None:
+    """End a rank that has waited at its end for so many seconds."""
+    time.sleep(BETWEEN_RANKS * min(rank_of(os.environ), 5))
+    problem = f"has waited for longer than NNMPI_TIMEOUT={limit:g} s for the end of MPI"
+    end_rank(process, parent, problem + stopped_ranks(parent))
+
+
+def end_rank(process: int, parent: int, problem: str) -> None:
+    """Print what is wrong with a rank, and end it and the others of its launcher."""
+    print_error(f"rank {rank_of(os.environ)} {problem}")
+    time.sleep(TIME_TO_READ)
+    launcher.end(parent)
+    os.kill(process, signal.SIGKILL)
 
 
 def ranks_of(parent: int) -> dict[int, str]:

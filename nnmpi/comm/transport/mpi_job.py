@@ -1,6 +1,5 @@
 """The job as MPI has started it: its ranks, the messages of their watchdogs, and its end."""
 
-import atexit
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +8,7 @@ from typing import Self
 import mpi4py
 
 from nnmpi.comm.transport import launcher
-from nnmpi.comm.transport.start_mpi import MPI
+from nnmpi.comm.transport.start_mpi import MPI, at_exit, finalize
 
 
 class MPIChannel:
@@ -66,20 +65,19 @@ def abort_job(status: int) -> None:
 
 def end_last() -> None:
     """Ends MPI, and returns when the other ranks of this node have ended: see `launcher`."""
-    MPI.Finalize()
+    finalize()
     launcher.wait_for_other_ranks()
 
 
 def before_finalize(f: Callable[[], None]) -> None:
     """Calls f before MPI ends: at the end of the process, or in the user's MPI.Finalize()."""
-    process = os.getpid()
+    waiting = [f]  # until it is called
 
     def once(*_: object) -> None:
-        atexit.unregister(once)
-        if os.getpid() == process:  # a fork is no rank
-            f()
+        while waiting:
+            waiting.pop()()
 
-    atexit.register(once)
+    at_exit(once)
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=once), None)
 
 

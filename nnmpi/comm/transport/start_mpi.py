@@ -1,6 +1,9 @@
 """MPI, whose options are read when it starts: every file that names it takes it from here."""
 
+import atexit
 import os
+import sys
+from collections.abc import Callable
 
 # Without it Open MPI prints an error for each window, from its part for InfiniBand, where there is
 # none.
@@ -24,7 +27,25 @@ import mpi4py
 ULFM = "OMPI_MCA_mpi_ft_enable"  # `mpirun --with-ft ulfm` sets it to 1 for all ranks
 OUTLIVES_RANKS = os.environ.get(ULFM) == "1"
 
-if OUTLIVES_RANKS:
-    mpi4py.rc.finalize = False  # it may wait for ever for a rank that was killed
+# mpi4py ends MPI, if the user has imported it: behind all functions of atexit, which may need MPI
+ENDED_BY_MPI4PY = "mpi4py.MPI" in sys.modules
+
+mpi4py.rc.finalize = False  # it would end MPI in a forked process too, which crashes there
 
 from mpi4py import MPI as MPI  # noqa: E402 - its options are set above
+
+
+def at_exit(act: Callable[[], object]) -> None:
+    """Call a function when this process ends, and not when a fork of it does."""
+    process = os.getpid()
+    atexit.register(lambda: os.getpid() == process and act())
+
+
+def finalize() -> None:
+    """End MPI, unless it has ended."""
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+if not (OUTLIVES_RANKS or ENDED_BY_MPI4PY):  # the first may wait for ever for a killed rank
+    at_exit(finalize)

@@ -3,7 +3,7 @@
 Those with `inplace` take it as in PyTorch, and write nothing in place.
 """
 
-from nnmpi.autograd import Tensor, apply, as_tensor, functional
+from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
 from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.nn.init import constant
@@ -127,7 +127,7 @@ class Softmax(Module):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.softmax(x, self.dim)
+        return method_functions.softmax(x, self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -137,7 +137,7 @@ class LogSoftmax(Softmax):
     """log(softmax(x)) over `dim`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.log_softmax(x, self.dim)
+        return method_functions.log_softmax(x, self.dim)
 
 
 class Identity(Module):

@@ -23,9 +23,11 @@ def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0
     key, samples = dropout_key(layer, layer.path, like)
 
     def keep(queries: Array, keys: Array, tile: Tile) -> Array:
-        h = xp.arange(tile.heads.start, tile.heads.stop)
-        i, j = queries[tile.queries], keys[tile.keys]
-        index = (((first + h)[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
+        last = first + tile.heads.stop
+        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # kernels take uint32
+        h = xp.arange(first + tile.heads.start, last, dtype=kind)
+        i, j = (a.astype(kind, copy=False) for a in (queries[tile.queries], keys[tile.keys]))
+        index = ((h[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
         mask = dropout_mask(key, samples[tile.samples], index, p, like)
         return mask.reshape(len(mask), len(h), 1, len(i), len(j))
 
@@ -35,7 +37,7 @@ def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0
 def everywhere(like: Array, T: int, S: int) -> tuple[Array, Array]:
     """The positions of T queries and of S keys, where these are all that there are."""
     xp = backend.xp_of(like)
-    return xp.arange(T), xp.arange(S)
+    return xp.arange(T, dtype="uint32"), xp.arange(S, dtype="uint32")
 
 
 class SelfAttention(Module):

@@ -182,8 +182,8 @@ class Dropout(Module):
         Several elements in a row may be of one channel, as they are behind Flatten.
         """
         shape = shape or (1,)
-        index = xp.zeros(1, "uint32")
-        for axis in range(len(shape)):
+        index, _ = self.along(0, shape, xp)
+        for axis in range(1, len(shape)):
             here, total = self.along(axis, shape, xp)
             index = (index[:, None] * total + here).reshape(-1)
         return index

@@ -5,7 +5,8 @@ from typing import Any
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.functional import softmax, swapaxes, where
+from nnmpi.autograd.functional import where
+from nnmpi.autograd.method_functions import softmax, swapaxes
 from nnmpi.autograd.ops import attention, linear
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float

@@ -100,4 +100,4 @@ class ChannelsFirst(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        return x.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))
+        return x.transpose((0, x.ndim - 1, *range(1, x.ndim - 1)))

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nnmpi.autograd import Tensor, as_tensor
-from nnmpi.autograd.functional import gelu, relu, swapaxes
+from nnmpi.autograd.functional import gelu
+from nnmpi.autograd.method_functions import relu, swapaxes
 from nnmpi.nn.containers import ModuleList
 from nnmpi.nn.layers.basic import Dropout, Linear
 from nnmpi.nn.layers.multihead import MultiheadAttention

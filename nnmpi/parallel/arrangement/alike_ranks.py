@@ -1,23 +1,40 @@
 """Ranks that hold and send as much as each other, with the figures of one of them."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.data.loader import part_of
 from nnmpi.mesh import BATCH, REPLICAS
 from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.memory import Memory, memory
+from nnmpi.parallel.arrangement.exchanges import PLANS
+from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.sole import sole_bytes
-from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, parameters_sent, traffic
+from nnmpi.parallel.arrangement.traffic import (
+    TRAFFIC,
+    Traffic,
+    exchanges,
+    parameters_sent,
+    traffic,
+)
 
 Row = TypeVar("Row", bound=tuple[object, ...])
+FEW = 64
+"""Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks
+apart."""
+
+MANY = 1 << 16
+"""Ranks of more than which each kind sends in sums over replicas what its first one sends."""
+
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
 """The number of a block in the name of one of its layers."""
 
@@ -29,7 +46,8 @@ class AlikeRanks(NamedTuple):
     sole             the bytes that no other rank has
     backup           what backups of such bytes take
 
-    Figures of others may differ in the fourth digit, where lengths are not divisible.
+    Figures of others may differ in the fourth digit; of more than FEW ranks also by a number a
+    chunk of a sum, and of more than MANY by their place in one.
     """
 
     ranks: tuple[int, ...]
@@ -45,7 +63,7 @@ class AlikeRanks(NamedTuple):
 def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
     """All ranks in such groups, with what they do in steps over batches of so many samples."""
     found: dict[tuple[object, ...], AlikeRanks] = {}
-    for ranks in _alike(a):
+    for ranks in _alike(a, batch):
         one = _figures(a, ranks, batch)
         sent = (n for there in (*one.traffic.values(), one.backup.sent) for n in there)
         numbers = *one.memory, one.activations, one.sole, one.backup.held, *sent
@@ -72,10 +90,10 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     return AlikeRanks(ranks, stages, held, kept, sent, parameters, own, copies)
 
 
-def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
-    """Ranks that differ in their samples only. The first ones on a node are apart, since they have
-    the memory that it shares, and so are those that measure the model, and those that keep larger
-    backups for others."""
+def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
+    """Ranks with as many samples as each other, which send as much in sums over replicas. The first
+    ones on a node are apart, since they have the memory that it shares, and so are those that
+    measure the model, and those that keep larger backups for others. A few ranks are all apart."""
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
     own = {axis: i for axis, i in at.items() if axis not in BATCH}
     keys = [*own.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
@@ -84,8 +102,10 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
-    if a.config.reproducible:  # each has another place in the tree
+    if a.config.reproducible or a.mesh.size <= FEW:  # the first: places in a tree over slices
         keys.append(ranks)
+    else:
+        keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
     if needs_backups(a):
         keys.append(np.array([backup(a, r).held for r in ranks.tolist()]))
     kinds = _numbered(keys)
@@ -94,6 +114,37 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     yield from sorted(tuple(group.tolist()) for group in groups)
     if a.servers:
         yield tuple(range(a.mesh.size, a.ranks))
+
+
+def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
+    """How many samples each rank has of micro-batches of each length."""
+    place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
+    parts = min(a.config.micro_batches, batch)
+    for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
+        yield n * (place + 1) // d - n * place // d
+
+
+def _sent_by_place(
+    a: Arrangement, at: Mapping[str, np.ndarray], batch: int
+) -> Iterator[np.ndarray]:
+    """How many messages and chunks each rank sends in the first and the last rounds of sums over
+    replicas; where there are others, ranks of a kind do the same in these."""
+    place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
+    told = exchanges(a, 0, batch)["dp"] if 1 < p <= MANY else ()
+    for operation, name in {(one.operation, one.algorithm): None for one in told}:
+        found = (ALGORITHMS | PLANS.get(operation, {})).get(name)
+        if found is not None:
+            rounds = range(found.rounds(p))
+            steps = [found.at(t, np.arange(p), p) for t in {*rounds[:FEW], *rounds[-FEW:]}]
+            yield np.sum([step.to >= 0 for step in steps], axis=0)[place]
+            chunks = (np.where(step.to >= 0, np.subtract(*step.send[::-1]), 0) for step in steps)
+            yield sum(chunks, np.zeros(p, int))[place]
+
+
+def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:
+    """The place of each rank in its group along these axes."""
+    own = [axis for axis in at if axis in axes]
+    return np.ravel_multi_index([at[axis] for axis in own], [a.mesh.count(axis) for axis in own])
 
 
 def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -24,19 +24,25 @@ from typing import Any
 from nnmpi.config import Config
 from nnmpi.mesh import AXES, REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.arrangement import MEASURED, Arrangement, StrategyKind, users_of
+from nnmpi.parallel.arrangement.arrangement import (
+    MEASURED,
+    Arrangement,
+    StoreKind,
+    StrategyKind,
+    users_of,
+)
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
-from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, StoreKind, asked_kind
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
-from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules import proof
 
 MB = 1e6
 DEFAULT_MB = 1.0
@@ -99,7 +105,7 @@ STRATEGY_KINDS = (
     StrategyKind("reproducible", lambda c: c.reproducible),
     StrategyKind(
         "pipedream",
-        lambda c: SCHEDULES[c.schedule].update_each,
+        lambda c: proof.find(c.schedule).update_each,
         steps_together=False,
         is_pipeline=True,
     ),

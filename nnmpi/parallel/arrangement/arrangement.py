@@ -8,11 +8,11 @@
 Ranks that differ along dp and cp only have the same part of the model.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,14 +23,13 @@ from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, Memory, RankModel
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
-
-if TYPE_CHECKING:
-    from nnmpi.parallel.arrangement.store_kinds import StoreKind
 
 MEASURED = "auto"
 """The algorithm where the fastest has to be measured first."""
@@ -78,6 +77,56 @@ class StrategyKind(NamedTuple):
     is_pipeline: bool = False
 
 
+Messages: TypeAlias = Callable[["Arrangement", int, int], Iterable[Exchange]]
+"""The exchanges of a rank in a step of so many micro-batches."""
+
+
+def _nothing(a: "Arrangement", rank: int, micro: int) -> Iterable[Exchange]:
+    return ()
+
+
+def _all(a: "Arrangement", rank: int) -> Iterator[Stretch]:
+    yield 0, a.model_on(rank).length
+
+
+class StoreKind(NamedTuple):
+    """A row of `STORE_KINDS`.
+
+    holds       memory of a rank for the parameters that are trained
+    sends       gradients, and what is summed beside them
+    gathers     parameters, for their use in layers
+    updaters    the ranks that share the update of a bucket, each a part of it
+    own         the stretches of the flat buffer whose running sums can be read as long as the rank,
+                or with a shared memory its node, is there; and with them values that are up to date
+    divides     whether each replica has others of them; else all have the same
+    copies      whether each replica has the values of all of them
+    strategy    the strategy whose store it is, where there is one kind for it
+    zero        the --zero that asks for it
+    buckets     whether gradients are summed bucket by bucket
+    scalars     whether scalars travel in front of the gradients
+    scatters    whether each backward pass scatters gradients among the replicas
+    is_whole    whether a rank alone can read the parameters between steps
+    has_pages   whether values and running sums can be on disk but for those in use: all are in
+                memory of the rank alone
+    """
+
+    name: str
+    holds: Callable[["Arrangement", int], Memory]
+    sends: Messages = _nothing
+    gathers: Messages = _nothing
+    updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
+    own: Callable[["Arrangement", int], Iterable[Stretch]] = _all
+    divides: bool = False
+    copies: bool = False
+    strategy: str = ""
+    zero: int = 0
+    buckets: bool = True
+    scalars: bool = True
+    scatters: bool = False
+    is_whole: bool = True
+    has_pages: bool = False
+
+
 @dataclass(frozen=True)
 class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
@@ -102,7 +151,7 @@ class Arrangement:
     servers: int
     strategy: StrategyKind
     rank_models: Mapping[tuple[int, int], RankModel]
-    store: "StoreKind"
+    store: StoreKind
     algorithm: str
     progress: tuple[str, ...]
     measured: Mapping[str, Any]

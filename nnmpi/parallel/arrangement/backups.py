@@ -17,9 +17,9 @@ from itertools import chain, cycle
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import agreed, sent
+from nnmpi.parallel.arrangement.exchanges import agreed
 from nnmpi.parallel.arrangement.memory import running_sums
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.sent import Sent, sent
 from nnmpi.parallel.arrangement.sole import (
     Sole,
     bytes_of_others,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
-from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules import proof
 
 
 class StagePart(NamedTuple):
@@ -87,7 +87,7 @@ def divide(graph: Graph, units: Sequence[Unit], cut: SplitPoints, pp: int) -> Di
 
 def stages_of(config: Config) -> int:
     """The stages of all ranks along pp."""
-    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
+    return config.pp * (config.virtual_stages if proof.find(config.schedule).virtual else 1)
 
 
 def work(graph: Graph, node: Node) -> int:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nnmpi.drawing.svg import INK, PAPER, QUIET, box, page, text
+from nnmpi.drawing.svg import INK, PAPER, QUIET, between, box, page, text
+from nnmpi.mesh import REPLICAS
 from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 
@@ -86,39 +87,119 @@ def _bar(start: float, stop: float) -> str:
 
 # ---- as a picture
 
-ROW, GAP, TOP, HEAD, LEFT, CELL = 22, 4, 64, 48, 250, 110  # pixels
+ROW, GAP, TOP, LINE, LEFT, RIGHT = 22, 4, 72, 15, 250, 190  # pixels
+WIDE, BETWEEN = 900, (10, 24)  # all columns; between two, and between two replicas
+COLUMNS = 16  # ranks of a stage that are drawn
+SHARDED = {"parameters": 3, "gradients": 2, "optimizer state": 1}
+"""The least --zero that divides each of them among replicas."""
+
+
+class Column(NamedTuple):
+    """A rank of a picture, with its coordinates, and from where to where its column is."""
+
+    rank: int
+    at: Mapping[str, int]
+    left: float
+    width: float
 
 
 def as_svg(layouts: Mapping[str, Arrangement]) -> str:
-    """The drawings as an SVG document, one below the other under their titles: a column a rank of
-    one copy, in the colour of its stage."""
-    parts, top = list[str](), 0
+    """The drawings as an SVG document, one below the other under their titles: for each stage a
+    column a rank, in the colour of the stage."""
+    parts, top, right = list[str](), 0, 0.0
     for title, a in layouts.items():
-        found, tp = blocks(a), min(a.mesh.axes["tp"], MOST)
         parts.append(text(16, top + 26, title, 18, weight="bold"))
+        parts.append(text(16, top + 48, _axes(a), 13, QUIET))
         top += TOP
-        for stage, (ranks, rows) in enumerate(found):
-            parts += _stage(f"stage {stage}: {ranks}", rows, top, tp, STAGES[stage % len(STAGES)])
-            top += HEAD + len(rows) * (ROW + GAP)
-    most = min(max(a.mesh.axes["tp"] for a in layouts.values()), MOST)
-    return page(LEFT + most * (CELL + 14) + 140, top + 8, parts)
+        for stage, (ranks, rows) in enumerate(blocks(a)):
+            columns = _columns(a, stage)
+            tp = [column.at["tp"] for column in columns]
+            cells = [row._replace(parts=tuple(row.parts[t] for t in tp)) for row in rows]
+            cells += _states(a, columns) if stage < a.mesh.axes["pp"] else []
+            name = f"stage {stage}: {ranks}"
+            if a.mesh.size > a.mesh.axes["pp"] * len(columns):
+                name += f", of which {len(columns)} are drawn"
+            head = LINE * (2 + len(_captions(a, columns[0])))
+            height = head + len(cells) * (ROW + GAP)
+            colour = STAGES[stage % len(STAGES)]
+            parts.append(box(12, top, 5, height, colour))
+            parts.append(text(26, top + LINE / 2, name, 14, weight="bold"))
+            parts += _heads(a, columns, top + 1.7 * LINE)
+            for i, row in enumerate(cells):
+                shade = colour if row.kind else between(colour, PAPER, 0.4)
+                parts += _drawn(row, top + head + i * (ROW + GAP), columns, shade)
+            top += height + 14
+            right = max(right, columns[-1].left + columns[-1].width)
+    return page(right + RIGHT, top + 8, parts)
 
 
-def _stage(
-    title: str, rows: Sequence[DrawnLayer], top: float, tp: int, colour: str
-) -> Iterator[str]:
-    yield box(12, top, 5, HEAD - 14 + len(rows) * (ROW + GAP), colour)
-    yield text(26, top + 10, title, 14, weight="bold")
-    for t in range(tp if tp > 1 else 0):
-        yield text(LEFT + t * (CELL + 14), top + 10, f"tp {t}", 12, QUIET)
-    for i, row in enumerate(rows):
-        yield from _drawn(row, top + 26 + i * (ROW + GAP), tp, colour)
+def _axes(a: Arrangement) -> str:
+    """The lengths of the axes with several ranks, ZeRO, and the servers in words."""
+    words = [" x ".join(f"{axis} {n}" for axis, n in a.mesh.axes.items() if n > 1) or "one rank"]
+    words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
+    servers = tuple(range(a.mesh.size, a.ranks))
+    words += [f"servers: {numbers_of(servers)}"] * bool(servers)
+    return ", ".join(words)
 
 
-def _drawn(row: DrawnLayer, y: float, tp: int, colour: str) -> Iterator[str]:
+def _columns(a: Arrangement, stage: int) -> list[Column]:
+    """The ranks of a stage, one replica after the other; the first ones of many."""
+    first, tp = a.mesh.group(0, "pp")[stage % a.mesh.axes["pp"]], a.mesh.axes["tp"]
+    replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
+    ranks = [rank for one in replicas for rank in a.mesh.group(one, "tp")[:COLUMNS]]
+    width = min(110, WIDE / len(ranks) - BETWEEN[0])
+    x, columns = float(LEFT), list[Column]()
+    for k, rank in enumerate(ranks):
+        columns.append(Column(rank, a.mesh.coordinates(rank), x, width))
+        x += width + BETWEEN[(k + 1) % min(tp, COLUMNS) == 0]
+    return columns
+
+
+def _states(a: Arrangement, columns: Sequence[Column]) -> Iterator[DrawnLayer]:
+    """The parts that replicas have of samples, and of what is held for parameters."""
+    dp = a.mesh.axes["dp"]
+    if a.mesh.count(*REPLICAS) == 1:
+        return
+    if dp > 1 and not a.servers:
+        samples = tuple((c.at["dp"] / dp, (c.at["dp"] + 1) / dp) for c in columns)
+        yield DrawnLayer("samples of a batch", "", f"1/{dp} along dp", samples)
+    shares = [_share(a, column.rank) for column in columns]
+    for name, zero in SHARDED.items():
+        parts = shares if zero == 1 or a.store.zero >= zero else [(0, 1)] * len(columns)
+        count, bars = parts[0][1], tuple((i / n, (i + 1) / n) for i, n in parts)
+        how = "copy" if a.store.zero or shares[0][1] == 1 else "one copy for a node"
+        if count > 1:
+            how = f"1/{count} on each rank" + f", ZeRO {a.store.zero}" * bool(a.store.zero)
+        if a.servers and zero == 1:
+            how, bars = "on the servers", tuple((0.0, 0.0) for _ in columns)
+        yield DrawnLayer(name, "", how, bars)
+
+
+def _share(a: Arrangement, rank: int) -> tuple[int, int]:
+    """(index, number) of the part of each bucket that a rank updates."""
+    buckets = a.model_on(rank).buckets
+    ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
+    return ranks.index(rank), len(ranks)
+
+
+def _captions(a: Arrangement, column: Column) -> list[str]:
+    at = (f"{axis} {i}" for axis, i in column.at.items() if a.mesh.axes[axis] > 1)
+    return [f"rank {column.rank}", *at]
+
+
+def _heads(a: Arrangement, columns: Sequence[Column], y: float) -> Iterator[str]:
+    """The number of each rank above its coordinates."""
+    for column in columns:
+        for i, words in enumerate(_captions(a, column)):
+            colour, weight = (QUIET, "normal") if i else (INK, "bold")
+            size = min(12, (column.width + BETWEEN[0]) / (0.6 * len(words)))
+            yield text(column.left, y + i * LINE, words, size, colour, weight=weight)
+
+
+def _drawn(row: DrawnLayer, y: float, columns: Sequence[Column], colour: str) -> Iterator[str]:
     yield text(26, y + ROW / 2, f"{row.name}  {row.kind}"[:32], 13, INK)
-    for t, (start, stop) in enumerate(row.parts[:tp]):
-        x = LEFT + t * (CELL + 14)
-        yield box(x, y, CELL, ROW, PAPER, f' stroke="{QUIET}" stroke-width="0.7"')
-        yield box(x + start * CELL, y, (stop - start) * CELL, ROW, colour)
-    yield text(LEFT + tp * (CELL + 14), y + ROW / 2, row.how, 12, QUIET)
+    for column, (start, stop) in zip(columns, row.parts, strict=True):
+        x, width = column.left, column.width
+        yield box(x, y, width, ROW, PAPER, f' stroke="{QUIET}" stroke-width="0.7"')
+        yield box(x + start * width, y, (stop - start) * width, ROW, colour)
+    yield text(columns[-1].left + columns[-1].width + 14, y + ROW / 2, row.how, 12, QUIET)

@@ -8,18 +8,22 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
 from nnmpi.collectives.collective import Collective
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.sent import Sent, added, algorithm_of_sum, carried_out
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)
+
+PLANS = {
+    Collective.REDUCE_SCATTER: REDUCE_SCATTERS,
+    Collective.ALL_GATHER: ALL_GATHERS,
+    Collective.BROADCAST: BROADCASTS,
+}
+"""The algorithms of the collectives, but all-reduces, by name."""
 
 
 class Exchange(NamedTuple):
@@ -65,54 +69,3 @@ class Exchange(NamedTuple):
 def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
     """A sum of a short row of float64, before the update."""
     return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.UPDATE)
-
-
-# ---- bytes and messages
-
-
-def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    """What a rank sends in an exchange that it takes part in, in a step."""
-    if len(one.group) == 1:
-        return Sent()
-    return SENT[one.operation](a, one, rank).times(one.times)
-
-
-def received(a: Arrangement, one: Exchange, rank: int) -> int:
-    """The bytes into which a rank receives what it adds, beside the buffer."""
-    if one.operation is Collective.ALL_REDUCE:
-        found = algorithm_of_sum(a, one.algorithm, one.group, rank)
-    elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
-        found = PLANS[one.operation][one.algorithm], one.group
-    else:
-        found = None
-    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
-    return numbers * (one.sums or one.dtype).itemsize
-
-
-def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    found = algorithm_of_sum(a, one.algorithm, one.group, rank)
-    return carried_out(*found, rank, one.numbers, one.dtype, sums=one.sums) if found else Sent()
-
-
-def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    algorithm = PLANS[one.operation][one.algorithm]
-    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges, one.sums)
-
-
-def _to_each(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    return Sent(one.nbytes, len(one.group) - 1)
-
-
-PLANS = {
-    Collective.REDUCE_SCATTER: REDUCE_SCATTERS,
-    Collective.ALL_GATHER: ALL_GATHERS,
-    Collective.BROADCAST: BROADCASTS,
-}
-"""The algorithms of the collectives, but all-reduces, by name."""
-
-SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Sent]] = {
-    Collective.ALL_REDUCE: _all_reduced,
-    **dict.fromkeys(PLANS, _in_chunks),
-    Collective.ALL_TO_ALL: _to_each,
-    Collective.MESSAGE: _to_each,
-}

@@ -26,7 +26,7 @@ checkpoints; with --reproducible it does so once a slice, of which it has fewer 
 """
 
 Stretch = tuple[int, int]
-"""(start, stop) in a flat buffer."""
+"""(start, stop) in a flat buffer, across parameters: a `Range` is of one tensor."""
 
 
 def scalar_count(parameters: Sequence[object]) -> int:

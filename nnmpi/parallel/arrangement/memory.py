@@ -5,7 +5,7 @@ What it holds of parameters that are trained is in `store_kinds.py`, by kinds of
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from nnmpi.parallel.arrangement.flat_buffer import (
     undo_length,
 )
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.rank_model import HeldVariable
+from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
@@ -45,30 +45,6 @@ from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
 At = Mapping[str, int]
 """The coordinates of a rank."""
-
-
-class Memory(NamedTuple):
-    """Bytes on one rank; what a node shares counts on the first of its ranks.
-
-    parameters   values, frozen ones included
-    gradients    of trained parameters
-    optimizer    running sums
-    buffers      such as running statistics
-    slots        memory in which values or gradients are for a while only
-    windows      shared memory of a node, without the parameters and gradients in it
-    """
-
-    parameters: int
-    gradients: int
-    optimizer: int
-    buffers: int = 0
-    slots: int = 0
-    windows: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return sum(self)
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:

@@ -12,9 +12,9 @@ from nnmpi.mesh import BATCH
 from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residence
+from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op, slice_by_slice, stage_by_stage
-from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.reduction_tree import owners_of
 
 
@@ -33,7 +33,7 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 @remembered
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
     """Those of all ranks along pp."""
-    pp, schedule = a.mesh.axes["pp"], SCHEDULES[a.config.schedule]
+    pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)
     return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)
 
 

@@ -1,4 +1,4 @@
-"""RankModel: what ranks have of a model, and where in the flat buffer it is."""
+"""RankModel: what ranks have of a model, and where in the flat buffer it is; Memory: its bytes."""
 
 from bisect import bisect
 from collections.abc import Collection
@@ -11,7 +11,9 @@ NOT_TIED = -1
 
 
 class HeldVariable(NamedTuple):
-    """What a rank has of a parameter or a buffer.
+    """What a rank has of a parameter or a buffer, and its room in the flat buffer.
+
+    It holds for all ranks whose parts have this shape; the `Range` of one of them says which part.
 
     variable   its number in the graph
     shape      of what is here
@@ -34,7 +36,7 @@ class HeldVariable(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """A stretch of gradients that is summed in one operation.
+    """A stretch of gradients that is summed in one operation: of several parameters, so no `Range`.
 
     tied   the place in the buffer of the only parameter in it, if stages of other ranks have that
            too: it is summed over the ranks of all of them, in ZeRO 2 and 3 first over the replicas
@@ -85,3 +87,27 @@ class RankModel(NamedTuple):
         for held, (start, _) in zip(self.trained, self.spans, strict=True):
             found[in_order[bisect(starts, start) - 1]].append(held)
         return found
+
+
+class Memory(NamedTuple):
+    """Bytes on one rank; what a node shares counts on the first of its ranks.
+
+    parameters   values, frozen ones included
+    gradients    of trained parameters
+    optimizer    running sums
+    buffers      such as running statistics
+    slots        memory in which values or gradients are for a while only
+    windows      shared memory of a node, without the parameters and gradients in it
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    buffers: int = 0
+    slots: int = 0
+    windows: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.config import Config
-from nnmpi.dtypes import HALVES, is_half, wide
+from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -35,8 +35,7 @@ def algorithm(
     `auto` follows a rule, so that the same layout gives the same bits:
 
         a parameter is in several stages                      ring
-        every rank has a GPU of its own, and finds NCCL       nccl, unless 16 bits are to be summed
-                                                              in float32, or ranks may be lost
+        every rank has a GPU of its own, and finds NCCL       nccl, unless ranks may be lost
         ZeRO 2 or 3                                           ring
         ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
@@ -97,9 +96,8 @@ def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
     """Whether ranks that step together sum, and NCCL can: no refusal names it."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = not (server_count(config) or config.reproducible or config.schedule == "pipedream")
-    rounds = config.dtype in HALVES and config.reduce_dtype not in HALVES
     can = cluster.has_nccl and not cluster.survives and cluster.shared_gpu is None
-    return can and sums and together and not rounds
+    return can and sums and together
 
 
 def _refuse_shared_gpus(cluster: Cluster) -> None:

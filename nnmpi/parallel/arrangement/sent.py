@@ -1,7 +1,7 @@
-"""What a rank sends in a collective, and the memory into which it receives what it adds."""
+"""What a rank sends in an exchange, and the memory into which it receives what it adds."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,8 +10,11 @@ import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
+from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
+from nnmpi.parallel.arrangement.remembered import remembered
 
 
 class Sent(NamedTuple):
@@ -49,7 +52,7 @@ def carried_out(
     """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks, `sums` is
     the type in which partial sums travel, if it is another one.
 
-    Of a ring by formula: all chunks but one, its own of partial sums, that of the rank to its left
+    Of a ring by formula: all chunks but one, its own of partial sums, that of the rank to its right
     of complete ones.
     """
     p, r = len(group), group.index(rank)
@@ -57,7 +60,7 @@ def carried_out(
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
     itemsize = {True: (sums or dtype).itemsize, False: dtype.itemsize}
     if passes is not None:
-        left_out = [(r if adds else r - 1) % p for adds in passes]
+        left_out = [(r if adds else r + 1) % p for adds in passes]
         pairs = zip(passes, left_out, strict=True)
         lengths = _lengths(n, chunks, at)
         return sum(
@@ -119,5 +122,55 @@ def algorithm_of_sum(
     elif name == "shared":
         return None
     else:
-        algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
+        algorithm = ALGORITHMS.get(name) or _proven(a, name, len(group))
     return (algorithm, group) if rank in group else None
+
+
+@remembered
+def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
+    """A user's algorithm, proved once for p ranks, however many of them ask."""
+    return verify.proven(name, [p])
+
+
+# ---- exchanges of an arrangement
+
+
+def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    """What a rank sends in an exchange that it takes part in, in a step."""
+    if len(one.group) == 1:
+        return Sent()
+    return SENT[one.operation](a, one, rank).times(one.times)
+
+
+def received(a: Arrangement, one: Exchange, rank: int) -> int:
+    """The bytes into which a rank receives what it adds, beside the buffer."""
+    if one.operation is Collective.ALL_REDUCE:
+        found = algorithm_of_sum(a, one.algorithm, one.group, rank)
+    elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
+        found = PLANS[one.operation][one.algorithm], one.group
+    else:
+        found = None
+    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
+    return numbers * (one.sums or one.dtype).itemsize
+
+
+def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    found = algorithm_of_sum(a, one.algorithm, one.group, rank)
+    return carried_out(*found, rank, one.numbers, one.dtype, sums=one.sums) if found else Sent()
+
+
+def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    algorithm = PLANS[one.operation][one.algorithm]
+    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges, one.sums)
+
+
+def _to_each(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    return Sent(one.nbytes, len(one.group) - 1)
+
+
+SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Sent]] = {
+    Collective.ALL_REDUCE: _all_reduced,
+    **dict.fromkeys(PLANS, _in_chunks),
+    Collective.ALL_TO_ALL: _to_each,
+    Collective.MESSAGE: _to_each,
+}

@@ -65,12 +65,13 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
 def clipped(
     a: Arrangement, rank: int, stretches: Iterable[Stretch]
 ) -> Iterator[tuple[HeldVariable, Stretch]]:
-    """Stretches of the flat buffer of a rank parameter by parameter, without padding."""
+    """The numbers lo to hi - 1 of each parameter of a rank that are in stretches of its flat
+    buffer, as (lo, hi)."""
     held, several = a.model_on(rank), [*stretches]
     for one, (start, _) in zip(held.trained, held.spans, strict=True):
-        for lo, hi in several:
-            if max(start, lo) < min(start + one.size, hi):
-                yield one, (max(start, lo), min(start + one.size, hi))
+        for lo, hi in ((max(a - start, 0), min(b - start, one.size)) for a, b in several):
+            if lo < hi:
+                yield one, (lo, hi)
 
 
 def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:

@@ -1,4 +1,4 @@
-"""StoreKind: what each kind of store holds of the trained parameters, and sends for them.
+"""STORE_KINDS: what each kind of store holds of the trained parameters, and sends for them.
 
 P   numbers of the trained parameters that are here       s   bytes of a number
 L   length of the flat buffer, with scalars and padding    k   running sums of the optimizer
@@ -25,78 +25,22 @@ The stores themselves are in `parallel/`: whoever changes what one of them holds
 its row, and `tests/parallel/arrangement/test_arranged.py` compares the two.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, TypeAlias
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds, chunk_start
 from nnmpi.config import Config
-from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, users_of
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed
 from nnmpi.parallel.arrangement.flat_buffer import Stretch, scalar_count
-from nnmpi.parallel.arrangement.memory import (
-    Memory,
-    noted,
-    running_sums,
-    sum_windows,
-    window,
-)
+from nnmpi.parallel.arrangement.memory import noted, running_sums, sum_windows, window
 from nnmpi.parallel.arrangement.program import SLOTS, gathered
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Memory
 from nnmpi.parallel.arrangement.traffic import moments
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import Action, highest, moves, owners_of
-
-Messages: TypeAlias = Callable[[Arrangement, int, int], Iterable[Exchange]]
-"""The exchanges of a rank in a step of so many micro-batches."""
-
-
-def _nothing(a: Arrangement, rank: int, micro: int) -> Iterable[Exchange]:
-    return ()
-
-
-def _all(a: Arrangement, rank: int) -> Iterator[Stretch]:
-    yield 0, a.model_on(rank).length
-
-
-class StoreKind(NamedTuple):
-    """A row of `STORE_KINDS`.
-
-    holds       memory of a rank for the parameters that are trained
-    sends       gradients, and what is summed beside them
-    gathers     parameters, for their use in layers
-    updaters    the ranks that share the update of a bucket, each a part of it
-    own         the stretches of the flat buffer whose running sums can be read as long as the rank,
-                or with a shared memory its node, is there; and with them values that are up to date
-    divides     whether each replica has others of them; else all have the same
-    copies      whether each replica has the values of all of them
-    strategy    the strategy whose store it is, where there is one kind for it
-    zero        the --zero that asks for it
-    buckets     whether gradients are summed bucket by bucket
-    scalars     whether scalars travel in front of the gradients
-    scatters    whether each backward pass scatters gradients among the replicas
-    is_whole    whether a rank alone can read the parameters between steps
-    has_pages   whether values and running sums can be on disk but for those in use: all are in
-                memory of the rank alone
-    """
-
-    name: str
-    holds: Callable[[Arrangement, int], Memory]
-    sends: Messages = _nothing
-    gathers: Messages = _nothing
-    updaters: Callable[[Arrangement, int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
-    own: Callable[[Arrangement, int], Iterable[Stretch]] = _all
-    divides: bool = False
-    copies: bool = False
-    strategy: str = ""
-    zero: int = 0
-    buckets: bool = True
-    scalars: bool = True
-    scatters: bool = False
-    is_whole: bool = True
-    has_pages: bool = False
 
 
 def asked_kind(config: Config) -> StoreKind:
@@ -118,7 +62,13 @@ def _copy(a: Arrangement, rank: int) -> Memory:
     n = _numbers(a, rank)
     whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
     sums, windows = running_sums(a, n), _windows(a, rank)
-    return Memory(whole, whole, sums, windows=windows)
+    return Memory(whole, whole, sums, slots=_terms_of_nccl(a, rank), windows=windows)
+
+
+def _terms_of_nccl(a: Arrangement, rank: int) -> int:
+    """The copy of the longest bucket of 16 bits in the type of its sum; others take its memory."""
+    is_copied = a.algorithm == "nccl" and a.is_mixed and a.sums_dtype is not None
+    return max(_lengths(a, rank), default=0) * a.updated_dtype.itemsize * is_copied
 
 
 def _windows(a: Arrangement, rank: int) -> int:
@@ -148,7 +98,7 @@ def _sharded_state(a: Arrangement, rank: int) -> Memory:
     """Running sums of this rank's shards."""
     flat, own = a.model_on(rank).length * a.dtype.itemsize, _shards(a, rank)
     sums, windows = running_sums(a, own), _windows(a, rank)
-    return Memory(flat, flat, sums, windows=windows)
+    return Memory(flat, flat, sums, slots=_terms_of_nccl(a, rank), windows=windows)
 
 
 def _sharded_gradients(a: Arrangement, rank: int) -> Memory:

@@ -20,10 +20,10 @@ from nnmpi.collectives.collective import Collective
 from nnmpi.mesh import MODEL
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed, received, sent
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, agreed
 from nnmpi.parallel.arrangement.program import SLOTS, forward, micro_batches, passes_of
 from nnmpi.parallel.arrangement.remembered import remembered
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.sent import Sent, received, sent
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
 from nnmpi.schedules.op import Kind
 

@@ -3,16 +3,17 @@
 Every rank also trains on the whole batch alone, so that each checks the part that it owns.
 
 absolute   max |a - b|
-relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model.
-           In float32 loss and gradients are set against their largest in the run so far
+relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model,
+           for a running mean at least its deviation. Loss and gradients are set against their
+           largest in the run so far, in float64 against a ten-thousandth of it if that is larger
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 
-In float64 the two are trained side by side, and must stay equal. In float32 rounding separates
-them: a ReLU that is just on in one is just off in the other, and Adam makes a step of full size of
-a gradient that is nothing but rounding. So there each half of a step is compared by itself: loss
-and gradients, from parameters and buffers that the one rank copies from the layout; and the update,
-which an optimizer on one rank makes of the layout's own gradients (`ReferenceUpdate`). In 16 bits
-it is that of the masters.
+Rounding separates two equal trainings: a ReLU that is just on in one is just off in the other, and
+Adam makes a step of full size of a gradient that is nothing but rounding. So each half of a step is
+compared by itself: loss and gradients, from parameters and buffers that the one rank copies from
+the layout after each step, in place of those that it has updated; and the update, which an
+optimizer on one rank makes of the layout's own gradients (`ReferenceUpdate`). In 16 bits it is that
+of the masters.
 """
 
 import math
@@ -29,11 +30,10 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
-from nnmpi.nn.store import values_of
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
 from nnmpi.parallel.checks.reference_update import BOUND, ReferenceUpdate, summed_gradient
-from nnmpi.parallel.model.entries import Entries, first_difference, load_state
+from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
@@ -98,11 +98,11 @@ class Verified:
         layout: Strategy,
         single: Strategy,
         models: tuple[Module, Module],
-        update: ReferenceUpdate | None,
+        update: ReferenceUpdate,
         control: StepControl,
     ) -> None:
         self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
-        self.torn = layout.torn
+        self.torn, self.traffic = layout.torn, layout.traffic
         self._both, self._models, self._update = (layout, single), models, update
         self._comm, self._on_event, self._started = layout.layout.all, control.event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype
@@ -135,32 +135,25 @@ class Verified:
         reason = found.reason(BOUNDS[self._dtype.name])
         if reason is not None:
             raise VerifyError(f"step {step}: {reason}")
-        if self._update is not None:
-            self._take_over()
+        self._take_over()
 
     def _take_over(self) -> None:
         """Copies the layout's parameters and buffers to the single rank's model."""
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for entry in self.entries.on_all_ranks():
             assign(targets[entry.place.path], entry.value)
-            if self._update is not None:
-                self._update.take_over(entry)
+            self._update.take_over(entry)
 
     def _take_over_optimizer(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded too."""
-        ours, theirs = self._models
-        entries = Entries.of_optimizer(self.optimizer, ours, self._comm)
-        state = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
-        load_state(self._both[1].optimizer, theirs, state, self._comm)
-        if self._update is not None:
-            self._update.take(state)
+        entries = Entries.of_optimizer(self.optimizer, self._models[0], self._comm)
+        self._update.take({entry.place.path: entry.value for entry in entries.on_all_ranks()})
 
     def _take_over_settings(self) -> None:
         """Copies what callbacks may have changed: options of groups, and which parameters train."""
-        own = () if self._update is None else (self._update.optimizer,)
-        for other in (self._both[1].optimizer, *own):
-            for group, mine in zip(other.param_groups, self.optimizer.param_groups, strict=True):
-                group |= {**mine, "params": group["params"]}
+        groups = self._update.optimizer.param_groups, self.optimizer.param_groups
+        for group, mine in zip(*groups, strict=True):
+            group |= {**mine, "params": group["params"]}
         both = zip(*(model.parameters() for model in self._models), strict=True)
         for mine, single in both:
             single.requires_grad = mine.requires_grad
@@ -195,10 +188,15 @@ class Verified:
 
     def _buffers(self) -> Difference:
         """The largest difference of the running statistics."""
+        whole = {
+            place.path: to_host(b).astype(float)
+            for place, b in self._models[1].tensors()
+            if not isinstance(b, Parameter)
+        }
         return largest(
-            difference(to_host(a).astype(float), to_host(b).astype(float)[place.slices])
-            for place, a, b in self._pairs()
-            if not isinstance(a, Parameter)
+            difference(to_host(a).astype(float), b[place.slices], _scale(place.path, whole))
+            for place, a, _ in self._pairs()
+            if (b := whole.get(place.path)) is not None
         )
 
     def _scaled(
@@ -209,24 +207,18 @@ class Verified:
     ) -> Difference:
         """The difference relative to the largest number that the single rank has, of all its model.
 
-        That of this step; in float32 of the run so far: near the minimum loss and gradients come
-        close to 0, and float32's rounding does not.
+        Near the minimum loss and gradients come close to 0, and rounding does not: so it is at
+        least relative to the largest of the run so far, in float64 to a ten-thousandth of that.
         """
-        before = 0.0 if self._update is None else self._scales[subject]
-        self._scales[subject] = scale = max([before, *map(scale_of, whole)])
-        return largest(difference(a, b, scale) for a, b in pairs)
+        scale = max(map(scale_of, whole), default=0.0)
+        self._scales[subject] = of_run = max(self._scales[subject], scale)
+        least = of_run * (1e-4 if self._dtype == "float64" else 1.0)
+        return largest(difference(a, b, max(scale, least)) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
         """The difference between the parameters and what they should be after the step."""
-        if self._update is not None:
-            pairs = self._update.follow(done.state.step - 1, done.updated)
-        else:
-            pairs = (
-                (values_of(p), q.data[place.slices])
-                for place, p, q in self._pairs()
-                if isinstance(p, Parameter)
-            )
-        return largest(difference(to_host(a), to_host(b)) for a, b in pairs)
+        pairs = self._update.follow(done.state.step - 1, done.updated)
+        return largest(difference(a, b) for a, b in pairs)
 
     def _gather(
         self, found: dict[str, Difference], done: StepResult, expected: StepResult
@@ -249,8 +241,7 @@ class Verified:
         return {**self._both[0].describe(), "verify": True}
 
     def finish(self) -> dict[str, Any]:
-        found = {"largest_differences": _flat(self._largest)}
-        return {**self._both[0].finish(), **found, "equal_gradients": self._update is not None}
+        return {**self._both[0].finish(), "largest_differences": _flat(self._largest)}
 
     def leave(self) -> None:
         for strategy in self._both:
@@ -264,6 +255,13 @@ class Verified:
 def _gradient(p: Parameter) -> np.ndarray:
     """The gradient; NaN, which differs from any number, where there is none."""
     return to_host(summed_gradient(p)) if p.has_grad else np.full(p.shape, np.nan)
+
+
+def _scale(path: str, buffers: Mapping[str, np.ndarray]) -> float:
+    """The largest number of a buffer; of a mean, which may be rounding alone, or its deviation."""
+    mean, name, _ = path.rpartition("running_mean")
+    deviation = scale_of(buffers.get(f"{mean}running_var", np.zeros(1))) ** 0.5 if name else 0.0
+    return max(scale_of(buffers[path]), deviation)
 
 
 def _flat(differences: dict[str, Difference]) -> dict[str, float]:

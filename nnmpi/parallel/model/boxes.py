@@ -1,8 +1,8 @@
-"""Boxes of tensors: which numbers two parts of a tensor have in common, and where in each.
+"""Boxes of tensors: which numbers two ranges of a tensor have in common, and where in each.
 
 A part is a box of the whole tensor. The numbers of a box that is in two parts follow each other in
-both in one order, that of memory, if not without gaps. So what a stretch of the one part has for a
-stretch of the other is a stretch of the box, and its numbers are listed only when they are copied:
+both in one order, that of memory, if not without gaps. So what a range of the one part has for a
+range of the other is a range of the box, and its numbers are listed only when they are copied:
 
     had  1 2 | 3 4    needed  1 | 2 3 | 4    in both  | 3 |    the rows of the box
          5 6 | 7 8            5 | 6 7 | 8             | 7 |    are the runs
@@ -14,20 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.nn.place import Part
-
-
-class BoxRange(NamedTuple):
-    """Numbers lo to hi - 1 of a box of a tensor, in the order of memory."""
-
-    box: Part
-    lo: int
-    hi: int
+from nnmpi.nn.place import Part, Range
 
 
 class Runs(NamedTuple):
-    """Stretches of numbers: where they start in the part that is had and in the part that is
-    needed, and their lengths; in the order of the first."""
+    """Arrays of where runs of numbers start in the part that is had and in the part that is needed,
+    and of their lengths; in the order of the first.
+
+    A row of a matrix may be many runs, so they are arrays, not a `Range` each.
+    """
 
     source: np.ndarray
     target: np.ndarray
@@ -54,6 +49,12 @@ def common(a: Part, b: Part) -> Part:
     return tuple((lo := max(i, k), max(lo, min(j, m))) for (i, j), (k, m) in sides)
 
 
+def overlap(one: Range, box: Part, axes: Sequence[int]) -> Range:
+    """The numbers of a range that are in a box within its box."""
+    lo, hi = (before(n, one.box, box, axes) for n in (one.lo, one.hi))
+    return Range(one.tensor, box, lo, hi)
+
+
 def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     """How many numbers of a box are among the first n of a part that it is in.
 
@@ -74,8 +75,8 @@ def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     return found
 
 
-def runs_of(one: BoxRange, source: Part, target: Part, axes: Sequence[int]) -> Runs:
-    """Where a stretch of a box is in two parts that it is in.
+def runs_of(one: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
+    """Where a range of a box is in two parts that it is in.
 
     A run is a row of the box along the last axes, all but the first of which are whole in both.
     """

@@ -22,12 +22,11 @@ from nnmpi.comm import Comm
 from nnmpi.dtypes import is_float, wide
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter, memory_order
-from nnmpi.nn.place import Place
+from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.moves import TensorRange
 from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, everything
 
 
@@ -42,14 +41,14 @@ class Entry(NamedTuple):
 class Item(NamedTuple):
     """An entry before it is read.
 
-    i      the tensor of the table whose holdings it has
-    read   reads a holding of this rank; None for a number of steps, which all ranks know
+    i      the tensor of the table whose ranges it has
+    read   reads a range of this rank; or a number of steps, which all ranks know
     """
 
     place: Place
     i: int
     dtype: np.dtype[Any]
-    read: Read | None
+    read: Read | int
     in_digest: bool = False
 
 
@@ -74,7 +73,7 @@ class Entries:
             dtype = np.dtype(str(typed.dtype))
             dtype = np.dtype(wide(dtype)) if is_parameter else dtype
             first = is_parameter and id(tensor) not in seen
-            items.append(Item(place, i, dtype, partial(_numbers, table.tensors), first))
+            items.append(Item(place, i, dtype, partial(_numbers, table.tensors, i), first))
             seen.add(id(tensor))
         return cls(table, items)
 
@@ -84,14 +83,12 @@ class Entries:
         parameters = trained(model, optimizer, comm)
         states.check_paths([p.place for p in parameters])
         local = {p: j for j, p in enumerate(optimizer.parameters)}
-        own = [
-            TensorRange(i, comm.rank, optimizer.steps[local[p]], lo, hi, p.place.part)
-            for i, p in enumerate(parameters)
-            if p in local
-            for lo, hi in optimizer.own_stretches(local[p])
-        ]
+        here = [p for p in parameters if p in local]
+        own = [one for p in here for one in optimizer.owned(local[p])]
+        updates = {p.place.path: optimizer.steps[local[p]] for p in here}
+        told = gather_objects(comm, {one.tensor: updates[one.tensor] for one in own})
 
-        def read(name: str, p: Parameter, one: TensorRange) -> np.ndarray:
+        def read(name: str, p: Parameter, one: Range) -> np.ndarray:
             return backend.to_host(optimizer.numbers(name, local[p], one.lo, one.hi))
 
         items = list[Item]()
@@ -100,7 +97,8 @@ class Entries:
             for name, place in zip(optimizer.sums, sums, strict=True):
                 dtype = np.dtype(str(optimizer.state[name].dtype))
                 items.append(Item(place, i, dtype, partial(read, name, p)))
-            items.append(Item(count, i, np.dtype(int), None))
+            steps = max((of_rank.get(p.place.path, 0) for of_rank in told), default=0)
+            items.append(Item(count, i, np.dtype(int), steps))
         return cls(PartTable(comm, [(p.place, p) for p in parameters], own), items)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -129,13 +127,13 @@ class Entries:
         """Each entry, as `whole` puts it together."""
         self.table.refresh()
         for place, i, dtype, read, in_digest in self._items:
-            value = np.array(self.table.steps[i]) if read is None else whole(i, dtype, read)
+            value = np.array(read) if isinstance(read, int) else whole(i, dtype, read)
             yield Entry(place, value, in_digest)
 
 
-def _numbers(tensors: Placed, one: TensorRange) -> np.ndarray:
-    """The numbers of a holding of this rank, on the host."""
-    _, tensor = tensors[one.i]
+def _numbers(tensors: Placed, i: int, one: Range) -> np.ndarray:
+    """The numbers of a range of tensor i, which this rank has, on the host."""
+    _, tensor = tensors[i]
     if not isinstance(tensor, Parameter):
         row = tensor.reshape(-1)[one.lo : one.hi]
     elif isinstance(tensor.store, FlatStore):

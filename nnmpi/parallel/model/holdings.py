@@ -1,10 +1,8 @@
 """What each rank of an arrangement has of a model in training, and what it needs of it, on paper.
 
-    held      all of its part of each tensor that a rank has: what it needs before it trains
-    updated   the stretches of trained parameters that a rank updates, and has running sums of
-    owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
-
-Tensors are numbered as in the graph.
+held      all of its part of each tensor that a rank has: what it needs before it trains
+updated   the stretches of trained parameters that a rank updates, and has running sums of
+owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,48 +12,46 @@ import numpy as np
 
 from nnmpi.dtypes import is_float
 from nnmpi.nn import Module
-from nnmpi.nn.place import Part, whole
+from nnmpi.nn.place import Place, Range, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import sums_of_optimizer
 from nnmpi.parallel.arrangement.sole import updated_stretches
-from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import plan_moves
 
 
-def held(a: Arrangement) -> Iterator[TensorRange]:
-    """All parts that ranks have."""
+def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
+    """All parts that ranks have, each with its rank."""
     for rank in range(a.ranks):
         model = a.model_on(rank)
         for one in (*model.trained, *model.others):
-            part = _part(a, one.variable, rank)
-            yield TensorRange(one.variable, rank, 0, 0, one.size, part)
+            yield rank, _place(a, one.variable, rank).range()
 
 
-def updated(a: Arrangement) -> Iterator[TensorRange]:
-    """What ranks update of trained parameters, in the order of memory."""
+def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
+    """What ranks update of trained parameters, in the order of memory, each with its rank."""
     for rank in range(a.ranks):
-        model = a.model_on(rank)
-        begins = {one: at for one, (at, _) in zip(model.trained, model.spans, strict=True)}
         for one, (lo, hi) in updated_stretches(a, rank):
-            at, part = begins[one], _part(a, one.variable, rank)
-            yield TensorRange(one.variable, rank, 0, lo - at, hi - at, part)
+            yield rank, _place(a, one.variable, rank).range(lo, hi)
 
 
-def owned(a: Arrangement) -> Iterator[TensorRange]:
-    """What snapshots of ranks have."""
+def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
+    """What snapshots of ranks have, each with its rank."""
     yield from updated(a)
     trained = {one.variable for model in a.rank_models.values() for one in model.trained}
-    yield from (one for one in held(a) if one.i not in trained and one.rank < a.mesh.size)
+    paths = {a.graph.variables[v].path for v in trained}
+    yield from ((r, one) for r, one in held(a) if one.tensor not in paths and r < a.mesh.size)
 
 
-def _part(a: Arrangement, v: int, rank: int) -> Part:
-    """The part of a variable that a rank has."""
-    part, cut = whole(a.graph.variables[v].shape), a.sharding.variables.get(v)
-    if cut is None:
-        return part
-    tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
-    side = cut.bounds[tp], cut.bounds[tp + 1]
-    return (*part[: cut.axis], side, *part[cut.axis + 1 :])
+def _place(a: Arrangement, v: int, rank: int) -> Place:
+    """The place of the part of a variable that a rank has."""
+    path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
+    part, cut = whole(shape), a.sharding.variables.get(v)
+    if cut is not None:
+        tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
+        side = cut.bounds[tp], cut.bounds[tp + 1]
+        part = (*part[: cut.axis], side, *part[cut.axis + 1 :])
+    return Place(path, shape, part)
 
 
 def axes_of(model: Module) -> dict[str, tuple[int, ...]]:

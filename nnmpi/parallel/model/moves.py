@@ -1,4 +1,4 @@
-"""Moves: which stretches of tensors are copied from who has them to who needs them, as a value.
+"""Moves: which ranges of tensors are copied from who has them to who needs them, as a value.
 
     have    rank 0  w 0..5    rank 1  w 5..9
     need    rank 0  w 0..9    rank 1  w 0..9    rank 2  w 0..9
@@ -12,15 +12,15 @@ here communicates: `nearest.py` finds a plan, and `moving.py` carries it out.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.nn.place import Part
+from nnmpi.nn.place import Range
 from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.model.boxes import BoxRange, Runs, runs_of
+from nnmpi.parallel.model.boxes import Runs, runs_of
 
 Holder: TypeAlias = int | str
 """A rank, by its number; or a file, by its name, which each rank that needs it reads itself."""
@@ -37,26 +37,6 @@ TOGETHER = 1 << 25
 MESSAGE = 1 << 22
 UNDER_WAY = 1 << 27
 """Bytes of all messages that a rank may send at a time, and of those that it may receive."""
-
-
-class TensorRange(NamedTuple):
-    """Numbers lo to hi - 1 of a part of tensor i, in the order of its memory, had or needed.
-
-    steps   how often the tensor was updated there
-    """
-
-    i: int
-    holder: Holder
-    steps: int
-    lo: int
-    hi: int
-    part: Part
-
-    @property
-    def rank(self) -> int:
-        """The holder, which is no file."""
-        assert isinstance(self.holder, int)
-        return self.holder
 
 
 class MovedTensor(NamedTuple):
@@ -84,20 +64,26 @@ class MovedTensor(NamedTuple):
 
 
 class TensorMove(NamedTuple):
-    """What a need gets of a holding."""
+    """Numbers that are copied from a holder to a rank.
 
-    have: TensorRange
-    need: TensorRange
-    ranges: tuple[BoxRange, ...]
+    have, need   the ranges of the two
+    ranges       of boxes that are in both
+    """
+
+    holder: Holder
+    have: Range
+    rank: int
+    need: Range
+    ranges: tuple[Range, ...]
 
     @property
     def size(self) -> int:
         """How many numbers."""
-        return sum(one.hi - one.lo for one in self.ranges)
+        return sum(one.size for one in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """Where its numbers are in both parts, in the order in which they are had."""
-        found = [runs_of(one, self.have.part, self.need.part, axes) for one in self.ranges]
+        found = [runs_of(one, self.have.box, self.need.box, axes) for one in self.ranges]
         if len(found) == 1:
             return found[0]
         joined = [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
@@ -111,7 +97,10 @@ def longest_message(ranks: int) -> int:
 
 
 class MovePiece(NamedTuple):
-    """Numbers lo to hi - 1 of a move, in the order of its runs, of one array."""
+    """Numbers lo to hi - 1 of a move, of one array: part of a message.
+
+    They are counted along all runs of the move, which may be of several boxes.
+    """
 
     move: TensorMove
     name: str
@@ -141,22 +130,26 @@ class MovedBytes(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """The moves of some tensors, in the order of these; the same on all ranks."""
+    """The moves of some tensors, in the order of these; the same on all ranks.
 
-    tensors: tuple[MovedTensor, ...]
-    needs: tuple[TensorRange, ...]
+    tensors   by their paths
+    needs     each with the rank that needs it
+    """
+
+    tensors: Mapping[str, MovedTensor]
+    needs: tuple[tuple[int, Range], ...]
     moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
         """Plans of tensors that are moved together, one plan behind the other."""
-        found, number, room = dict[int, int](), 0, 0  # the number of the plan of each tensor
-        for i in dict.fromkeys(need.i for need in self.needs):
-            room -= self.tensors[i].nbytes
+        numbers, number, room = dict[str, int](), 0, 0  # the number of the plan of each tensor
+        for path in dict.fromkeys(need.tensor for _, need in self.needs):
+            room -= self.tensors[path].nbytes
             if room < 0:
-                number, room = number + 1, TOGETHER - self.tensors[i].nbytes
-            found[i] = number
-        needs = groupby(self.needs, lambda need: found[need.i])
-        moves = {k: (*g,) for k, g in groupby(self.moves, lambda move: found[move.need.i])}
+                number, room = number + 1, TOGETHER - self.tensors[path].nbytes
+            numbers[path] = number
+        needs = groupby(self.needs, lambda row: numbers[row[1].tensor])
+        moves = {k: (*g,) for k, g in groupby(self.moves, lambda move: numbers[move.need.tensor])}
         for k, some in needs:
             yield MovePlan(self.tensors, (*some,), moves.get(k, ()))
 
@@ -164,14 +157,14 @@ class MovePlan(NamedTuple):
         """The moves from each holder to each rank."""
         found = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
-            found[move.have.holder, move.need.rank].append(move)
+            found[move.holder, move.rank].append(move)
         return found
 
     def messages(self, moves: Iterable[TensorMove], most: int) -> Iterator[list[MovePiece]]:
         """The numbers of some moves, in messages of at most so many bytes."""
         message, room = list[MovePiece](), most
         for move in moves:
-            for name, dtype in self.tensors[move.need.i].arrays:
+            for name, dtype in self.tensors[move.need.tensor].arrays:
                 at, size = 0, move.size
                 while at < size:
                     stop = min(size, at + room // dtype.itemsize)

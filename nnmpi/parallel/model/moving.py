@@ -17,14 +17,15 @@ import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
+from nnmpi.nn.place import Range
 from nnmpi.parallel.model.boxes import Runs
-from nnmpi.parallel.model.moves import MovePiece, MovePlan, TensorMove, TensorRange, longest_message
+from nnmpi.parallel.model.moves import Holder, MovePiece, MovePlan, TensorMove, longest_message
 
-Read: TypeAlias = Callable[[TensorRange, str, int, int], np.ndarray]
-"""read(have, name, lo, hi): numbers lo to hi - 1 of its part, of which the holding has some, of the
-array of this name. Of a holding they are read in order, those of a file none twice."""
+Read: TypeAlias = Callable[[Holder, Range, str, int, int], np.ndarray]
+"""read(holder, have, name, lo, hi): numbers lo to hi - 1 of the box of a range that the holder has,
+of the array of this name. They are read in order, those of a file none twice."""
 
-Write: TypeAlias = Callable[[TensorRange, str, np.ndarray], None]
+Write: TypeAlias = Callable[[Range, str, np.ndarray], None]
 """write(need, name, numbers): all numbers of a need, of the array of this name."""
 
 SHORT = 64  # numbers: shorter runs are copied by their indices, all at once
@@ -45,7 +46,7 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
                 moving.write(write)
         except Exception as caught:
             error = caught
-    if any(isinstance(move.have.holder, str) for move in plan.moves):
+    if any(isinstance(move.holder, str) for move in plan.moves):
         comm.agree(error)
     elif error is not None:
         raise error
@@ -69,10 +70,10 @@ class _Moving:
             elif holder == me:
                 self._sent[to] = moves
         self._arrived = {
-            (need, name): np.empty(need.hi - need.lo, dtype)
-            for need in plan.needs
-            if need.rank == me
-            for name, dtype in plan.tensors[need.i].arrays
+            (need, name): np.empty(need.size, dtype)
+            for rank, need in plan.needs
+            if rank == me
+            for name, dtype in plan.tensors[need.tensor].arrays
         }
 
     def exchange(self) -> None:
@@ -121,16 +122,17 @@ class _Moving:
             write(need, name, numbers)
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-        """A row of the holding that has the runs of a piece, and where they start in it."""
+        """A row of the holder that has the runs of a piece, and where they start in it."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
-        return self._read(piece.move.have, piece.name, first, stop), runs.source - first
+        move = piece.move
+        return self._read(move.holder, move.have, piece.name, first, stop), runs.source - first
 
     def _array(self, piece: MovePiece) -> np.ndarray:
         return self._arrived[piece.move.need, piece.name]
 
     def _runs(self, piece: MovePiece) -> Runs:
         """Those of the numbers of a piece."""
-        axes = self._plan.tensors[piece.move.need.i].axes
+        axes = self._plan.tensors[piece.move.need.tensor].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
 

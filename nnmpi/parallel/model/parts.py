@@ -9,7 +9,7 @@ the order of its memory, a rank has some stretches:
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -19,10 +19,9 @@ from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter, in_shape
-from nnmpi.nn.place import Part, Place, whole
+from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.model.moves import TensorRange
 
 WRITER = 0
 """The rank on which tensors are put together."""
@@ -31,8 +30,8 @@ Placed: TypeAlias = Sequence[tuple[Place, Any]]
 """Parameters and buffers with their places."""
 
 
-Read: TypeAlias = Callable[[TensorRange], np.ndarray]
-"""What has the numbers of a holding of this rank."""
+Read: TypeAlias = Callable[[Range], np.ndarray]
+"""What has the numbers of a range of this rank."""
 
 
 def everything(path: str) -> bool:
@@ -85,21 +84,18 @@ class ModelPart(NamedTuple):
 
 
 class PartTable:
-    """What the ranks of `comm` have of these tensors. Every rank makes it, from its own holdings.
+    """What the ranks of `comm` have of these tensors. Every rank makes it, from its own ranges."""
 
-    steps   how often each tensor was updated
-    """
-
-    def __init__(self, comm: Comm, tensors: Placed, own: Iterable[TensorRange]) -> None:
+    def __init__(self, comm: Comm, tensors: Placed, own: Iterable[Range]) -> None:
         self.comm, self.tensors = comm, [*tensors]
         self._model: Module | None = None
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
-        found: dict[int, list[TensorRange]] = defaultdict(list)
-        for one in chain.from_iterable(gather_objects(comm, list(own))):
-            found[one.i].append(one)
-        self._found = [found[i] for i in range(len(tensors))]
-        self._sources: list[list[TensorRange]] = []
-        self.steps = [max((one.steps for one in there), default=0) for there in self._found]
+        found = defaultdict[str, list[tuple[int, Range]]](list)
+        for rank, ranges in enumerate(gather_objects(comm, list(own))):
+            for one in ranges:
+                found[one.tensor].append((rank, one))
+        self._found = [found[place.path] for place, _ in tensors]
+        self._sources: list[list[tuple[int, Range]]] = []
 
     @classmethod
     def of_model(
@@ -112,7 +108,7 @@ class PartTable:
         """
         tensors = list(model.tensors())
         own = [
-            TensorRange(i, comm.rank, 0, lo, hi, place.part)
+            place.range(lo, hi)
             for i, is_held in enumerate(which_held(tensors, held))
             for place, tensor in tensors[i : i + is_held]
             for lo, hi in _readable(place, tensor)
@@ -135,7 +131,7 @@ class PartTable:
     @property
     def writer_has_all(self) -> bool:
         """Whether the writer has every tensor without a message."""
-        return all(one.rank == WRITER for sources in self._sources for one in sources)
+        return all(rank == WRITER for sources in self._sources for rank, _ in sources)
 
     @property
     def held(self) -> list[bool]:
@@ -149,7 +145,7 @@ class PartTable:
     def first_copy(self, i: int) -> int:
         """The lowest rank that has the same part of tensor i as this rank, which has one."""
         own = self._part(i)
-        return next(one.rank for one in self._found[i] if one.part == own)
+        return next(rank for rank, one in self._found[i] if one.box == own)
 
     def counts(self, p: Parameter) -> bool:
         """Whether this rank counts p in a sum over the ranks: the first rank with a copy does."""
@@ -159,19 +155,19 @@ class PartTable:
         """Tensor i on the writer, in C order; None on other ranks. Every rank calls it."""
         comm, sources, (place, tensor) = self.comm, self._sources[i], self.tensors[i]
         if comm.rank != WRITER:
-            for one in sources:
-                if one.rank == comm.rank:
+            for rank, one in sources:
+                if rank == comm.rank:
                     comm.isend(np.ascontiguousarray(read(one)), WRITER).wait()
             return None
         value = np.empty(place.shape, dtype)
         rows = dict[Part, np.ndarray]()
-        for one in sources:
-            there = place._replace(part=one.part)
-            row = rows.setdefault(one.part, np.empty(there.size, dtype))
-            if one.rank == WRITER:
+        for rank, one in sources:
+            size = place._replace(part=one.box).size
+            row = rows.setdefault(one.box, np.empty(size, dtype))
+            if rank == WRITER:
                 row[one.lo : one.hi] = read(one)
             else:
-                comm.irecv(row[one.lo : one.hi], one.rank).wait()
+                comm.irecv(row[one.lo : one.hi], rank).wait()
         for part, row in rows.items():
             there = place._replace(part=part)
             value[there.slices] = in_shape(row, there.local_shape, memory_axes(tensor))
@@ -180,9 +176,8 @@ class PartTable:
     def on_all_ranks(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
         """Tensor i on every rank: its own where all ranks have it whole, else the writer's."""
         place, tensor = self.tensors[i]
-        entire = place._replace(part=whole(place.shape))
-        copies = [one for one in self._found[i] if one.part == entire.part]
-        wholes = {one.rank: one for one in copies if one.hi - one.lo == entire.size}
+        entire = place._replace(part=whole(place.shape)).range()
+        wholes = {rank: one for rank, one in self._found[i] if one == entire}
         if len(wholes) == self.comm.size:
             row = np.asarray(read(wholes[self.comm.rank]), dtype)
             return np.array(in_shape(row, place.shape, memory_axes(tensor)), order="C")
@@ -193,7 +188,7 @@ class PartTable:
 
     def _part(self, i: int) -> Part | None:
         """The part of tensor i that this rank has, if any."""
-        own = (one.part for one in self._found[i] if one.rank == self.comm.rank)
+        own = (one.box for rank, one in self._found[i] if rank == self.comm.rank)
         return next(own, None)
 
 
@@ -209,21 +204,22 @@ def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:
     return [(0, place.size)]
 
 
-def _cover(place: Place, found: Sequence[TensorRange]) -> list[TensorRange]:
-    """Holdings that make up the tensor, each number once; from the first rank that has it."""
-    parts = list(dict.fromkeys(one.part for one in found))
+def _cover(place: Place, found: Sequence[tuple[int, Range]]) -> list[tuple[int, Range]]:
+    """Ranges that make up the tensor, each number once, each with the first rank that has it."""
+    parts = list(dict.fromkeys(one.box for _, one in found))
     if whole(place.shape) in parts:
         parts = [whole(place.shape)]
     _check_parts(place, parts)
     sources = []
     for part in parts:
-        there = [one for one in found if one.part == part]
+        ranges = [(rank, one) for rank, one in found if one.box == part]
         at, size = 0, place._replace(part=part).size
         while at < size:
-            one = next((one for one in there if one.lo <= at < one.hi), None)
-            if one is None:
+            row = next((row for row in ranges if row[1].lo <= at < row[1].hi), None)
+            if row is None:
                 raise ValueError(f"{place.path}: no rank has number {at} of the {size} of {part}")
-            sources.append(one._replace(lo=at))
+            rank, one = row
+            sources.append((rank, one._replace(lo=at)))
             at = one.hi
     return sources
 

@@ -7,73 +7,113 @@
 Who gives what to whom is in `nearest.py`, messages in `moving.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import named, wide
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
-from nnmpi.nn.place import Place
+from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.moves import (
-    VALUES,
-    Arrays,
-    MovedTensor,
-    MovePlan,
-    TensorRange,
-)
+from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import carry_out
-from nnmpi.parallel.model.nearest import plan_moves
+from nnmpi.parallel.model.nearest import Had, plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
-
-class NumberRow(Protocol):
-    """A row of numbers, in memory or in a file: a slice of it is an array on the host."""
-
-    def __getitem__(self, where: slice, /) -> np.ndarray:
-        """The numbers of a slice, which has a start and a stop."""
+T = TypeVar("T")
+U = TypeVar("U")
 
 
-class SavedRange(NamedTuple):
-    """Numbers lo to hi - 1 of the part of a tensor that a rank has, in the order of its memory.
+@dataclass(frozen=True)
+class NumbersInFile:
+    """A row of numbers in a file, read when it is sliced.
 
-    place    the part; its path is the first name of the tensor
-    axes     in the order of memory
-    values   on the host, like all arrays here, or what reads a file
-    steps    how often it was updated
-    sums     the running sums of the optimizer, by name; none of what is not trained
-    file     the name of the file that it is in, for all ranks alike; None: this rank's memory
+    file   its name, for all ranks alike
+    read   reads numbers lo to hi - 1 of the row
     """
 
-    place: Place
+    file: str
+    read: Callable[[int, int], np.ndarray]
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        return self.read(where.start, where.stop)
+
+
+NumberRow: TypeAlias = np.ndarray | NumbersInFile
+"""A row of numbers, in memory of the host or in a file: a slice of it is an array on the host."""
+
+
+class RangeOf(NamedTuple, Generic[T]):
+    """A range of a tensor with a T for its values, and one for each running sum of the optimizer.
+
+    A T is a row of numbers (`SavedRange`), the name of their type, or where they are in a file.
+
+    path, part, lo, hi   the `range`; the path is the first name of the tensor
+    shape, axes          of the whole tensor; the axes are in the order of memory
+    steps                how often it was updated
+    sums                 by name; none of a tensor that is not trained
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    part: Part
     axes: tuple[int, ...]
     lo: int
     hi: int
-    values: NumberRow
     steps: int
-    sums: Mapping[str, NumberRow]
-    file: str | None = None
+    values: T
+    sums: Mapping[str, T]
 
-    def array(self, name: str) -> NumberRow:
+    @property
+    def place(self) -> Place:
+        """The place of the part in the whole tensor."""
+        return Place(self.path, self.shape, self.part)
+
+    @property
+    def range(self) -> Range:
+        """The numbers that it has."""
+        return self.place.range(self.lo, self.hi)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether an optimizer updates it."""
+        return self.steps > 0 or bool(self.sums)
+
+    def array(self, name: str) -> T:
         """The values, or a running sum."""
         return self.values if name == VALUES else self.sums[name]
+
+    def map(self, f: Callable[[T], U]) -> "RangeOf[U]":
+        """The range with f of its values and f of each sum."""
+        return RangeOf(*self[:7], f(self.values), {k: f(row) for k, row in self.sums.items()})
+
+
+SavedRange: TypeAlias = RangeOf[NumberRow]
+"""A range with its numbers."""
+
+
+def typed(one: SavedRange) -> RangeOf[str]:
+    """The range with names of types in place of numbers."""
+    return one.map(lambda row: row[0:0].dtype.name)
+
+
+def bytes_of(one: RangeOf[str]) -> int:
+    """The bytes of the numbers of a range, with those of its sums."""
+    types = (one.values, *one.sums.values())
+    return (one.hi - one.lo) * sum(int(named(name).itemsize) for name in types)
 
 
 def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
     """Copies of what this rank owns, between two steps; no message is sent."""
-    found = list[SavedRange]()
-    for one in owned(part, optimizer, whole):
-        here = slice(0, one.hi - one.lo)
-        sums = {name: np.array(numbers[here]) for name, numbers in one.sums.items()}
-        found.append(one._replace(values=np.array(one.values[here]), sums=sums))
-    return tuple(found)
+    return tuple(one.map(np.array) for one in owned(part, optimizer, whole))
 
 
 def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator[SavedRange]:
@@ -104,18 +144,18 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
     """What this rank updates of parameter j."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
-    for lo, hi in optimizer.own_stretches(j):
+    for _, _, lo, hi in optimizer.owned(j):
         own = backend.to_host(p.store.numbers(p.index, lo, hi))
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
         sums = {name: backend.to_host(row) for name, row in rows.items()}
-        yield SavedRange(place, p.memory_axes, lo, hi, own, optimizer.steps[j], sums)
+        yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], own, sums)
 
 
 def _not_trained(place: Place, tensor: Any) -> SavedRange:
     is_parameter = isinstance(tensor, Parameter)
     row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
     values = backend.to_host(row)
-    return SavedRange(place, memory_axes(tensor), 0, place.size, values, 0, {})
+    return SavedRange(*place, memory_axes(tensor), 0, place.size, 0, values, {})
 
 
 class Restored:
@@ -130,32 +170,28 @@ class Restored:
         self, owned: Sequence[SavedRange], part: ModelPart, dtype: str, comm: Comm
     ) -> None:
         self._comm, self._wide = comm, np.dtype(wide(np.dtype(dtype)))
-        self._tensors = tensors = [*_tensors(part)]
+        self._tensors = {row[0].path: row for row in _tensors(part)}
         self._owned = all_or_none(comm, lambda: self._sorted(owned))
-        own = [(key, bool(one.sums)) for key, one in self._owned.items() if one.file is None]
-        in_files = [(key, bool(one.sums)) for key, one in self._owned.items() if one.file]
-        self._have = [*chain.from_iterable(gather_objects(comm, own)), *in_files]
+        told = [(key, one.steps, bool(one.sums)) for key, one in self._owned.items()]
+        here, in_files = ([row for row in told if isinstance(row[0][0], t)] for t in (int, str))
+        self._have = [*chain.from_iterable(gather_objects(comm, here)), *in_files]
         self._nodes = [ranks[0] for ranks in gather_objects(comm, comm.node())]
+        rows = self._tensors.values()
         dtypes = (
-            self._wide if isinstance(t, Parameter) else np.dtype(str(t.dtype))
-            for _, t, _ in tensors
+            self._wide if isinstance(t, Parameter) else np.dtype(str(t.dtype)) for _, t, _ in rows
         )
         self._values = self._plan(
             [((VALUES, dtype),) for dtype in dtypes],
-            [one for one, _ in self._have],
-            [
-                TensorRange(i, comm.rank, 0, 0, place.size, place.part)
-                for i, (place, _, is_held) in enumerate(tensors)
-                if is_held
-            ],
+            [key for key, *_ in self._have],
+            [place.range() for place, _, is_held in rows if is_held],
         )
 
     def values_to_model(self) -> None:
         """Copies parameters and buffers. Every rank calls it, before parameters are in a store that
         ranks share."""
 
-        def write(need: TensorRange, name: str, numbers: np.ndarray) -> None:
-            place, tensor, _ = self._tensors[need.i]
+        def write(need: Range, name: str, numbers: np.ndarray) -> None:
+            place, tensor, _ = self._tensors[need.tensor]
             assign(tensor, in_shape(numbers, place.local_shape, memory_axes(tensor)))
 
         carry_out(self._values, self._comm, self._read, write)
@@ -163,21 +199,17 @@ class Restored:
     def sums_to_optimizer(self, optimizer: Optimizer) -> None:
         """Copies running sums, and how often each parameter was updated. Every rank calls it."""
         numbers = {id(p): j for j, p in enumerate(optimizer.parameters)}
-        here = {i: numbers[id(t)] for i, (_, t, _) in enumerate(self._tensors) if id(t) in numbers}
-        steps = dict[int, int]()
-        for one, _ in self._have:
-            steps[one.i] = max(one.steps, steps.get(one.i, 0))
-        for i, j in here.items():
-            optimizer.steps[j] = steps.get(i, 0)
-        have = [one for one, has_sums in self._have if has_sums]
-        need = [
-            TensorRange(i, self._comm.rank, 0, lo, hi, optimizer.parameters[j].place.part)
-            for i, j in here.items()
-            for lo, hi in optimizer.own_stretches(j)
-        ]
+        here = {k: numbers[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in numbers}
+        steps = dict[str, int]()
+        for (_, one), n, _ in self._have:
+            steps[one.tensor] = max(n, steps.get(one.tensor, 0))
+        for path, j in here.items():
+            optimizer.steps[j] = steps.get(path, 0)
+        have = [key for key, _, has_sums in self._have if has_sums]
+        need = [one._replace(tensor=path) for path, j in here.items() for one in optimizer.owned(j)]
 
-        def write(need: TensorRange, name: str, values: np.ndarray) -> None:
-            sums = optimizer.memory(name, here[need.i], need.lo, need.hi)
+        def write(need: Range, name: str, values: np.ndarray) -> None:
+            sums = optimizer.memory(name, here[need.tensor], need.lo, need.hi)
             sums[...] = backend.of(sums).asarray(values, sums.dtype)
 
         if optimizer.sums:
@@ -185,41 +217,38 @@ class Restored:
             plan = self._plan([arrays] * len(self._tensors), have, need)
             carry_out(plan, self._comm, self._read, write)
 
-    def _read(self, have: TensorRange, name: str, lo: int, hi: int) -> np.ndarray:
-        one = self._owned[have]
-        return one.array(name)[lo - one.lo : hi - one.lo]
+    def _read(self, holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
+        return self._owned[holder, have].array(name)[lo - have.lo : hi - have.lo]
 
     def _plan(
         self,
         arrays: Sequence[Arrays],
-        have: Sequence[TensorRange],
-        own_need: Sequence[TensorRange],
+        have: Sequence[Had],
+        own_need: Sequence[Range],
     ) -> MovePlan:
         """What is moved of these arrays of each tensor. Every rank calls it."""
         tensors = [
             MovedTensor(p.path, p.shape, memory_axes(t), own, not isinstance(t, Parameter))
-            for (p, t, _), own in zip(self._tensors, arrays, strict=True)
+            for (p, t, _), own in zip(self._tensors.values(), arrays, strict=True)
         ]
-        need = chain.from_iterable(gather_objects(self._comm, own_need))
+        ranges = enumerate(gather_objects(self._comm, own_need))
+        need = ((rank, one) for rank, of_rank in ranges for one in of_rank)
         return plan_moves(tensors, have, need, self._nodes)
 
-    def _sorted(self, owned: Sequence[SavedRange]) -> dict[TensorRange, SavedRange]:
-        """What this rank has, and what is in files, by tensor; raises ValueError for what does not
-        fit the model."""
-        numbers = {place.path: i for i, (place, *_) in enumerate(self._tensors)}
-        found = dict[TensorRange, SavedRange]()
+    def _sorted(self, owned: Sequence[SavedRange]) -> dict[Had, SavedRange]:
+        """What this rank has, and what is in files; raises ValueError for what does not fit the
+        model."""
+        found = dict[Had, SavedRange]()
         for one in owned:
-            i = numbers.get(one.place.path)
-            if i is None:
-                raise ValueError(f"{one.place.path} of the snapshot is not part of this model")
-            place, tensor, _ = self._tensors[i]
-            if one.place.shape != place.shape or one.axes != memory_axes(tensor):
+            if one.path not in self._tensors:
+                raise ValueError(f"{one.path} of the snapshot is not part of this model")
+            place, tensor, _ = self._tensors[one.path]
+            if one.shape != place.shape or one.axes != memory_axes(tensor):
                 raise ValueError(
-                    f"{one.place.path} has shape {one.place.shape} and order of memory "
-                    f"{one.axes} in the snapshot, the model needs {place.shape} and "
-                    f"{memory_axes(tensor)}"
+                    f"{one.path} has shape {one.shape} and order of memory {one.axes} in the "
+                    f"snapshot, the model needs {place.shape} and {memory_axes(tensor)}"
                 )
-            holder = self._comm.rank if one.file is None else one.file
-            key = TensorRange(i, holder, one.steps, one.lo, one.hi, one.place.part)
-            found.setdefault(key, one)
+            rows = one.values
+            holder = rows.file if isinstance(rows, NumbersInFile) else self._comm.rank
+            found.setdefault((holder, one.range), one)
         return found

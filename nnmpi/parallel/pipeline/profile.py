@@ -9,11 +9,11 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend, device
+from nnmpi import backend, devices
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Array, Backend
@@ -76,12 +76,6 @@ class UnitCosts(NamedTuple):
     samples: int
     begins: tuple[int, ...]
     costs: tuple[UnitCost, ...]
-
-    @classmethod
-    def of(cls, rows: Sequence[Any]) -> Self:
-        """The costs from tuples, as a checkpoint has them."""
-        samples, begins, costs = rows
-        return cls(samples, begins, tuple(UnitCost(*cost) for cost in costs))
 
     def scaled(self, samples: int) -> "UnitCosts":
         """About what they cost with so many samples."""
@@ -231,9 +225,9 @@ def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Com
     tracemalloc.start()
     added = list[int]()
     for _ in range(3):  # threads of other ranks may allocate meanwhile, or free
-        before = device.used_memory(on)
+        before = devices.used_memory(on)
         y = forward(module, x, _PASS)
-        added.append(device.used_memory(on) - before)
+        added.append(devices.used_memory(on) - before)
         del y
     for comm in together:
         comm.barrier()

@@ -18,14 +18,10 @@ from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
-from nnmpi.parallel.arrangement.memory import (
-    Memory,
-    entering,
-    memory,
-    sums_of_optimizer,
-)
+from nnmpi.parallel.arrangement.memory import entering, memory, sums_of_optimizer
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.residence import (
     PIECE,
     PIECES_AT_A_TIME,

@@ -21,8 +21,8 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.stage_cut import border_seconds, copies, live
+from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import programs
-from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim import pipeline as sim
 
 CUT, UNIT_COSTS = "cut", "unit_costs"
@@ -75,7 +75,7 @@ def measured_stages(
         layout.axis["tp"].free_sums()  # of the layers of other stages, too
         return UnitCosts(samples, begins, (*costs,))
 
-    units = UnitCosts.of(known[UNIT_COSTS]).scaled(samples) if UNIT_COSTS in known else None
+    units = known[UNIT_COSTS].scaled(samples) if UNIT_COSTS in known else None
     if units is None or units.begins != begins:  # layers that a cut parts were others
         units = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
     costs = units.costs
@@ -156,7 +156,7 @@ def _facts(
     batches: int,
 ) -> dict[str, Any]:
     """What the start event says of the cut, and what the simulator predicts for it."""
-    stages, schedule = stage_costs(costs, cut), SCHEDULES[config.schedule]
+    stages, schedule = stage_costs(costs, cut), proof.find(config.schedule)
     seconds = sum(cost.seconds for cost in stages)
     # from an empty pipeline to an empty one: a step, or an epoch of steps that follow each other
     steps = min(batches, LONG) if schedule.update_each else 1

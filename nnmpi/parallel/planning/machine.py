@@ -3,8 +3,9 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from math import inf
+from math import inf, sqrt
 from os import PathLike
+from statistics import geometric_mean
 from typing import Any, NamedTuple, Self
 
 from nnmpi.collectives.price import Link
@@ -13,6 +14,8 @@ from nnmpi.user_files import content, parsed
 
 FORMAT = 2
 LONGEST = 100_000_000  # bytes of a file
+ONCE = "adding", "step", "micro_batch", "spread", "load"
+"""Fields that are a number from 0 on."""
 
 
 class Curve(NamedTuple):
@@ -70,6 +73,8 @@ class Machine(NamedTuple):
     micro_batch  seconds that each micro-batch takes besides these
     speed        multiplications and additions a second in large layers
     models       of which units were measured
+    spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
+    load         average number of processes that wanted a core, just before
     """
 
     cpu: str
@@ -83,6 +88,25 @@ class Machine(NamedTuple):
     micro_batch: float
     speed: float
     models: tuple[MeasuredModel, ...] = ()
+    spread: float = 0.0
+    load: float = 0.0
+
+    @property
+    def doubt(self) -> str:
+        """The spread and the load in words."""
+        return (
+            f"measured twice: times differ by {self.spread:.0%} on average; the load was "
+            f"{self.load:.1f} before"
+        )
+
+    def averaged(self, again: "Machine") -> "Machine":
+        """The geometric mean of each figure of two measurements, and their spread."""
+        fields, spread = list[Any](), {}
+        for name, a, b in zip(self._fields, self, again, strict=True):
+            ratios = list[float]()
+            fields.append(_mean(a, b, ratios))
+            spread[name] = geometric_mean(ratios or [1.0]) - 1
+        return Machine(*fields)._replace(spread=max(spread["sums"], spread["models"]))
 
     def joined(self, known: "Machine") -> "Machine":
         """With the models and optimizers that were measured of it before, and the links between
@@ -109,7 +133,8 @@ class Machine(NamedTuple):
 
     @classmethod
     def from_fields(cls, f: Mapping[str, Any]) -> Self:
-        """From the fields of its file."""
+        """From the fields of its file; those of earlier versions have no spread."""
+        f = {**cls._field_defaults, **f}
         models = tuple(
             MeasuredModel(
                 *(m["graph"], m["tp"], m["dtype"]),
@@ -138,7 +163,7 @@ class Machine(NamedTuple):
     def _numbers(self) -> Iterator[tuple[str, int, Iterable[Any]]]:
         """The name of a field, the least that it may be, and its numbers."""
         yield from (("near", 0, self.near), ("far", 0, self.far))
-        yield from ((name, 0, [getattr(self, name)]) for name in ("adding", "step", "micro_batch"))
+        yield from ((name, 0, [getattr(self, name)]) for name in ONCE)
         yield from ((name, 1, [getattr(self, name)]) for name in ("ranks", "speed"))
         yield "updates", 0, self.updates.values()
         for curve in self.sums.values():
@@ -146,6 +171,21 @@ class Machine(NamedTuple):
         for model in self.models:
             for units in model.units.values():
                 yield "models", 0, chain.from_iterable(units)
+
+
+def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
+    """The geometric mean of numbers at any depth, as far as both have them, whose ratios are noted;
+    all else is the same in both."""
+    if isinstance(a, Mapping):
+        return {key: _mean(a[key], b[key], ratios) for key in a if key in b}
+    if isinstance(a, tuple | list):
+        rows = (_mean(x, y, ratios) for x, y in zip(a, b, strict=False))
+        return type(a)(*rows) if hasattr(a, "_fields") else type(a)(rows)
+    if a == b:
+        return a
+    if min(a, b):
+        ratios.append(max(a, b) / min(a, b))
+    return sqrt(a * b)
 
 
 def read_machine(path: str | PathLike[str]) -> Machine:

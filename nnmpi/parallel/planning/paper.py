@@ -22,7 +22,7 @@ from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules import proof
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Paper:
 
     def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
         """What layouts have in common that are cut into the same stages."""
-        of = one.shape, SCHEDULES[one.schedule].virtual
+        of = one.shape, proof.find(one.schedule).virtual
         if of not in self._cut_keys:
             config = self.config(one)
             self._cut_keys[of] = stages_of(config), one.pp, self._is_near(config)

@@ -18,8 +18,8 @@ from nnmpi.parallel.arrangement.partition import (
 )
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.schedules import proof
 from nnmpi.schedules.op import Kind
-from nnmpi.schedules.pipeline import SCHEDULES
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.near) -> Division:
@@ -65,7 +65,7 @@ def live(config: Config) -> list[int]:
     found, now = [0] * stages_of(config), [0] * stages_of(config)
     virtual = len(found) // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # with more, 1F1B has no more at once
-    schedule = SCHEDULES[config.schedule]
+    schedule = proof.find(config.schedule)
     for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
         now[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
         found[op.stage] = max(found[op.stage], now[op.stage])

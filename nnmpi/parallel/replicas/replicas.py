@@ -11,6 +11,7 @@ from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.nccl import NCCL, wire_beside
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.replicas.scattered_sync import ScatteredSync
@@ -21,7 +22,7 @@ from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.masters import freeze
 from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
-from nnmpi.parallel.wire import wire_of
+from nnmpi.parallel.wire import wire_for, wire_of
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
@@ -35,6 +36,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(replicas)] if p > 1 else []
+    wire = wire_beside if arrangement.algorithm == NCCL else wire_for
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
@@ -47,7 +49,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         ),
         describe=facts if p > 1 else {},
         sync=sync,
-        batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
+        batch_stats=Synced(stats[0], spec.recorder, wire) if stats else LOCAL,
         comms=[*stats, *tied.values()],
         progress=replicas.progress_thread if progress == "thread" else nullcontext,
     )

@@ -18,6 +18,7 @@ from nnmpi.parallel.replicas.batch_size_check import check_micro_batches, check_
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.stores.local import StoreSpec
 from nnmpi.parallel.stores.served import ServedStore
@@ -48,6 +49,7 @@ class ServerStrategy:
         self._store = ServedStore(StoreSpec(trained, dtype, on, layout.axis["dp"]), own)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)
+        self.traffic = StepTraffic(layout, config)
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
 
     def describe(self) -> dict[str, Any]:

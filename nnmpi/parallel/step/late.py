@@ -7,25 +7,31 @@ The device decides itself how a step is clipped, and whether it is made. The hos
 for the loss scale and the number of the next update: behind F of the next step, which the device
 computes while the host waits. A step behind which something else is read is made as on the host.
 
-This is for a rank without others: where there are some, UPDATE waits for what they have, too.
+Ranks that have whole copies and sum gradients by NCCL do so too. NCCL sums their losses; their
+hosts agree on what they request and which parameters have a gradient, without a wait for devices.
 """
 
 import math
 from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import numpy as np
 
 from nnmpi.data import Load
-from nnmpi.device import CopyStream, Fetched
+from nnmpi.devices import CopyStream, Fetched
 from nnmpi.kernels.steps import decide_loop
+from nnmpi.mesh import REPLICAS
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
+from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import Around, Executor, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.wire import wire_of
 from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
@@ -58,7 +64,7 @@ class LateSteps:
     def apply(self, step: int) -> Outcome:
         """An update, which waits if it is the last one of its epoch, or something reads it."""
         self._read()
-        if step + 1 == self._end or self._control.reads(step + 1):
+        if self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1):
             return self._now(step)
         self._launch(step)
         self._control.launched()
@@ -76,12 +82,30 @@ class LateSteps:
             if not last:
                 yield result
 
+    def _agreed_request(self) -> float:
+        """What the ranks request; marks parameters with a gradient on any of them."""
+        store = self._store
+        row = np.array([0.0, store.request, *(p.has_grad for p in store.parameters)])
+        store.dp.all_reduce(row, "doubling")
+        for p, times in zip(store.parameters, row[USED:].tolist(), strict=True):
+            p.has_grad = times > 0
+        return float(row[REQUEST])
+
+    def _summed_loss(self) -> Any:
+        """The loss of all ranks, after the sums, where it was computed."""
+        store, is_apart = self._store, isinstance(self._store.scalars, np.ndarray)
+        if not is_apart or store.dp.size == 1:  # or summed with the gradients
+            return store.loss if is_apart else store.scalars[LOSS]
+        loss = store.on.xp.array(store.loss, np.float64)
+        wire_of(store.dp, store.on).all_reduce(loss)
+        return loss
+
     def _launch(self, step: int) -> None:
         """One optimizer step, if the device finds all sums finite."""
         store, masters, xp = self._store, self._store.masters, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
         squares = store.squares([(store.spans[0][0], store.spans[-1][1])])
-        decide_loop(store.loss, squares, masters.factor, self._most, by, shown)
+        decide_loop(self._summed_loss(), squares, masters.factor, self._most, by, shown)
         masters.factor, self._counts = by, [*self._optimizer.steps]
         self._optimizer.step(self._control.lr_factor(step))
         self._unread = Fetched(self._copies, shown)
@@ -106,15 +130,8 @@ class LateSteps:
             self._store.masters.begin()
 
 
-def late_steps(
-    a: Arrangement,
-    store: LocalStore,
-    optimizer: Optimizer,
-    scaler: Scaler | None,
-    now: Callable[[int], Outcome],
-    control: StepControl,
-) -> LateSteps | None:
-    """The steps of a rank that has a device, and no others beside it; else None."""
-    if store.on.is_host or a.ranks > 1 or a.store.name != "local" or not optimizer.takes_mixed:
-        return None
-    return LateSteps(store, optimizer, a.config.clip_norm, scaler, now, control)
+def can_be_late(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
+    """Whether this rank has a device and all parameters, whose copies NCCL sums, if any."""
+    has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
+    copies = a.store.name in ("local", "replica")
+    return not store.on.is_host and has_all and copies and optimizer.takes_mixed

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_half
+from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink
@@ -25,6 +26,8 @@ class ScaledLossSink(LossSink):
         self._scaler = scaler
 
     def root(self, micro: int, y: Tensor) -> Tensor:
+        if type(self._loss_of) is CrossEntropyLoss and is_half(y.dtype):
+            return self._loss_of.of_halves(y, self._load.micro[micro].y)
         return super().root(micro, widened(y))
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:

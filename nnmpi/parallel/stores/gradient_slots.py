@@ -62,10 +62,9 @@ class WholeGradients:
         """Who started sums waits for them."""
 
     def whole(self, i: int) -> Array:
-        """The sum of parameter i; every rank of dp calls it."""
+        """The sum of parameter i; every rank that sums it calls it, of other stages too."""
         start, stop, comm = self._buckets.all[self._buckets.of[i]]
-        if comm is self._wire:
-            comm.all_gather(self.flat[start:stop], GATHER)
+        comm.all_gather(self.flat[start:stop], GATHER)  # a rank clips its own shards only
         return self._memories[i]
 
 

@@ -25,9 +25,6 @@ from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
 from nnmpi.parallel.stores.pages import IN_MEMORY, InMemory
 from nnmpi.parallel.wire import Transfer
 
-NOTHING = Shard(0, 0, 0)
-"""A shard without numbers."""
-
 
 class StoreSpec(NamedTuple):
     """What any store is made from.
@@ -64,7 +61,7 @@ class LocalStore(FlatStore):
         # apart they are on the host, but for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))
-        self.loss, self._request = 0.0, 0.0  # of this rank, the loss where it was computed
+        self.loss, self.request = 0.0, 0.0  # of this rank, the loss where it was computed
         super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
 
     def allocate(self) -> None:
@@ -117,7 +114,7 @@ class LocalStore(FlatStore):
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
         """Numbers lo to hi - 1 of parameter i, in the order of its memory, if they are readable."""
         start = self.spans[i][0]
-        return next(within(self.shards, start + lo, start + hi), NOTHING)
+        return next(within(self.shards, start + lo, start + hi), Shard(0, 0, 0))
 
     # ---- scalars
 
@@ -128,7 +125,7 @@ class LocalStore(FlatStore):
 
     def note_loss(self, loss: Any, request: float) -> None:
         """Notes the loss of this rank and what it requests, each in one write to a device."""
-        self.loss, self._request = loss, request
+        self.loss, self.request = loss, request
         where, what = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[where] = what
 
@@ -136,7 +133,7 @@ class LocalStore(FlatStore):
         """Writes into the scalars what this rank requests, and which parameters have a gradient."""
         scalars = self.scalars
         flags = [p.has_grad for p in self.parameters]
-        row = np.array([self._request, *flags], scalars.dtype)
+        row = np.array([self.request, *flags], scalars.dtype)
         scalars[REQUEST : USED + len(flags)] = backend.of(scalars).asarray(row)
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
@@ -185,6 +182,9 @@ class LocalStore(FlatStore):
 
     def poll(self) -> None:
         """Messages that this store has started progress."""
+
+    def wait(self) -> None:
+        """No message that this store has started is under way."""
 
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""

@@ -140,9 +140,10 @@ class ZeroStore(LocalStore):
 
     def grad_memory(self, i: int) -> Array:
         if self._has_sums:
+            sums = self.buckets.all[self.buckets.of[i]].comm
             raise ValueError(
                 f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
-                f"{self.dp.size} ranks; all of them get it by store.whole_gradient({i})"
+                f"{sums.size} ranks; all of them get it by store.whole_gradient({i})"
             )
         return self._gradients.grad_memory(i)
 
@@ -180,7 +181,6 @@ class ZeroStore(LocalStore):
         self._gradients.poll()
 
     def wait(self) -> None:
-        """No message of this store is under way."""
         self._gradients.wait()
         self._values.wait()
 

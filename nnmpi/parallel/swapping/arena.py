@@ -16,6 +16,7 @@ import numpy as np
 from nnmpi import native
 from nnmpi.drawing.tables import amount
 from nnmpi.parallel.arrangement.residence import Disk
+from nnmpi.quoting import shown
 
 MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""
@@ -39,7 +40,12 @@ def check() -> None:
     if native.kernel("arena") is None:
         why = native.lack() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
         raise ValueError(f"memory: activations cannot be swapped here: {why}")
-    folder = tempfile.gettempdir()
+    wanted, folder = os.environ.get("TMPDIR"), tempfile.gettempdir()
+    if wanted and not (os.path.isdir(wanted) and os.access(wanted, os.W_OK | os.X_OK)):
+        raise ValueError(
+            f"memory: activations cannot be swapped to {shown(wanted)}, which TMPDIR names: it is "
+            "no folder that can be written; make it, or set TMPDIR to another folder"
+        )
     if _kind_of_files(folder) in IN_MEMORY:
         raise ValueError(
             f"memory: activations would be swapped to {folder}, which is in memory itself: set "

@@ -10,61 +10,34 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nnmpi.dtypes import is_float, named, wide
-from nnmpi.nn import Module
-from nnmpi.nn.gpt2 import Sizes
-from nnmpi.nn.parameter import Parameter, in_shape
+from nnmpi.nn.parameter import in_shape
 from nnmpi.nn.place import Part, Place
 from nnmpi.nn.stored import Form
 from nnmpi.optim.state import STEP, name_of
+from nnmpi.parallel.model.snapshot import RangeOf
 from nnmpi.quoting import shown
-from nnmpi.run.checkpoints.manifest import MALFORMED, NAME, DamagedError, FileRange
+from nnmpi.run.checkpoints.about import TensorFact
+from nnmpi.run.checkpoints.located import DamagedError, InFile
 from nnmpi.run.checkpoints.read import BlockReader, Found
 from nnmpi.run.files import folders, saving
-
-
-class TensorFact(NamedTuple):
-    """A name of a state dict: of a tensor under its first name, and what that is."""
-
-    name: str
-    first: str
-    is_parameter: bool
-    is_trained: bool
-
-
-def model_facts(model: Module, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What `Writer.start` is told of a model, so that it can be exported without its code.
-
-    `metadata` are those of the file of --save.
-    """
-    first: dict[int, str] = {}
-    facts = [
-        [
-            place.path,
-            first.setdefault(id(tensor), place.path),
-            isinstance(tensor, Parameter),
-            isinstance(tensor, Parameter) and tensor.requires_grad,
-        ]
-        for place, tensor in model.tensors()
-    ]
-    return {"tensors": facts, "metadata": dict(metadata), "sizes": folders.gpt_sizes(model)}
 
 
 class WholeTensors:
     """The tensors of a checkpoint, read from its files; blocks are checked."""
 
     def __init__(self, found: Found) -> None:
-        self._reader = BlockReader(found.folder, found.manifest.files)
-        self._there = defaultdict[str, list[tuple[str, FileRange]]](list)
+        self._reader = BlockReader(found.folder, found.manifest)
+        self._there = defaultdict[str, list[tuple[str, RangeOf[InFile]]]](list)
         for file in found.manifest.files:
             for one in file.ranges:
-                self._there[one.place.path].append((file.name, one))
+                self._there[one.path].append((file.name, one))
 
-    def one(self, path: str) -> FileRange:
+    def one(self, path: str) -> RangeOf[InFile]:
         """Some range of a tensor: place, types and steps of the others are the same."""
         if not self._there[path]:
             raise DamagedError(f"no file has numbers of {shown(path)}")
@@ -73,10 +46,10 @@ class WholeTensors:
     def whole(self, path: str, name: str | None = None) -> np.ndarray:
         """The values of a tensor, or its sum of this name, in C order."""
         first = self.one(path)
-        value = np.empty(first.place.shape, named((first.sums[name] if name else first.values)[0]))
+        value = np.empty(first.shape, named((first.sums[name] if name else first.values)[0]))
         rows, left = dict[Part, np.ndarray](), value.size
         for file, one in self._there[path]:
-            row = rows.setdefault(one.place.part, np.empty(one.place.size, value.dtype))
+            row = rows.setdefault(one.part, np.empty(one.place.size, value.dtype))
             there = one.sums[name] if name else one.values
             row[one.lo : one.hi] = self._reader.numbers(file, there, 0, one.hi - one.lo)
             left -= one.hi - one.lo
@@ -91,24 +64,14 @@ class WholeTensors:
 def export(found: Found, out: str, optimizer: bool) -> list[str]:
     """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
     names of the files."""
-    about = found.about()
-    if "tensors" not in about:
-        raise ValueError(
-            f"{shown(found.folder)} does not say what its tensors are: it is not of a Trainer"
-        )
-    whole = WholeTensors(found)
-    try:
-        facts = [TensorFact(*one) for one in about["tensors"]]
-        sizes = None if about["sizes"] is None else Sizes(*about["sizes"])
-    except MALFORMED as error:
-        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
-    folders.check_kind(out, sizes, found.manifest.snapshot.config.model)
-    with folders.prepared(out, sizes, about["metadata"]) as (file, form, metadata):
-        _write_model(file, form, metadata, facts, whole)
+    about, whole = found.manifest.about(), WholeTensors(found)
+    folders.check_kind(out, about.sizes, found.manifest.snapshot.config.model)
+    with folders.prepared(out, about.sizes, about.metadata) as (file, form, metadata):
+        _write_model(file, form, metadata, about.tensors, whole)
     if not optimizer:
         return [file]
     state = str(Path(file).with_suffix(".optimizer.safetensors"))
-    _write_optimizer(state, facts, whole)
+    _write_optimizer(state, about.tensors, whole)
     return [file, state]
 
 
@@ -145,7 +108,7 @@ def _type(fact: TensorFact, whole: WholeTensors) -> np.dtype[Any]:
 
 
 def _place(fact: TensorFact, whole: WholeTensors) -> tuple[int, ...]:
-    return whole.one(fact.first).place.shape
+    return whole.one(fact.first).shape
 
 
 def _write_optimizer(file: str, facts: Sequence[TensorFact], whole: WholeTensors) -> None:
@@ -157,7 +120,7 @@ def _write_optimizer(file: str, facts: Sequence[TensorFact], whole: WholeTensors
         one, place = whole.one(path), Place.of_whole(path, ())
         if name == STEP:
             return saving.Info(name_of(place, name), np.dtype(int), ())
-        return saving.Info(name_of(place, name), named(one.sums[name].dtype), one.place.shape)
+        return saving.Info(name_of(place, name), named(one.sums[name].dtype), one.shape)
 
     def value(path: str, name: str) -> np.ndarray:
         return np.array(whole.one(path).steps) if name == STEP else whole.whole(path, name)

@@ -21,7 +21,8 @@ from uuid import uuid4
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
-from nnmpi.run.checkpoints.manifest import DamagedError, Manifest, read_manifest
+from nnmpi.run.checkpoints.located import DamagedError
+from nnmpi.run.checkpoints.manifest import read_manifest, read_metrics
 from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing, sync
 
 STEP = re.compile(r"step-(\d{8,})")
@@ -69,13 +70,13 @@ def _is_whole(folder: Path) -> bool:
 # ---- what is kept
 
 
-def whole_ones(directory: Path, step: int) -> dict[int, Manifest]:
-    """The checkpoints up to a step whose manifests verify, the newest first."""
-    found: dict[int, Manifest] = {}
+def whole_ones(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
+    """The metrics of each checkpoint up to a step that is whole, the newest first."""
+    found: dict[int, Mapping[str, float]] = {}
     for there, folder in folders(directory).items():
         if there <= step:
             with suppress(DamagedError):
-                found[there] = read_manifest(folder)
+                found[there] = read_metrics(folder)
     return found
 
 
@@ -87,23 +88,17 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
     """
     whole = whole_ones(directory, step)
     kept = {*[*whole][:keep]}
-    if (value := best_of(whole, best)) is not None:
-        kept.add(min(k for k, one in whole.items() if measure(one, best) == value))
+    if best and (value := best_of(whole, best)) is not None:
+        kept.add(min(k for k, metrics in whole.items() if metrics.get(best) == value))
     for there, folder in folders(directory).items():
         if there not in kept and there < step:
             remove(folder)
 
 
-def best_of(whole: Mapping[int, Manifest], name: str | None) -> float | None:
-    """The best of a measure; None where no checkpoint has it."""
-    found = [m for one in whole.values() if (m := measure(one, name)) is not None]
-    return BETTER[name](found) if name and found else None
-
-
-def measure(manifest: Manifest, name: str | None) -> float | None:
-    """A measure of the epoch at whose end a checkpoint was written; None within an epoch."""
-    measures: Mapping[str, float] = manifest.about.get("metrics") or {}
-    return measures.get(name or "")
+def best_of(whole: Mapping[int, Mapping[str, float]], name: str) -> float | None:
+    """The best value of a metric; None where no checkpoint has it."""
+    values = [metrics[name] for metrics in whole.values() if name in metrics]
+    return BETTER[name](values) if values else None
 
 
 def remove(folder: Path) -> None:

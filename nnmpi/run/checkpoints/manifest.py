@@ -7,83 +7,41 @@ Any byte of it that is another one is found: there is one way to write it.
 
 import hashlib
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.config import Config
-from nnmpi.dtypes import named
 from nnmpi.metrics import Share, Sums
-from nnmpi.nn.place import Place
-from nnmpi.nn.tensor_files import TYPES
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.quoting import shown
+from nnmpi.quoting import quoted, shown
+from nnmpi.run.checkpoints.about import RunAbout
+from nnmpi.run.checkpoints.forms import ManifestForm, RunForm
+from nnmpi.run.checkpoints.located import NAME, ArrayInFile, DamagedError, SavedFile
+from nnmpi.run.checkpoints.rank_file import RankFile, laid_out
+from nnmpi.run.checkpoints.schema import checked, refused
 from nnmpi.run.checkpoints.values import as_json, from_json
 from nnmpi.run.files.atomic import sync
-from nnmpi.run.settings import Changes
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.user_files import parsed
+from nnmpi.user_files import check_regular, parsed
 
-T = TypeVar("T")
-NAME = "manifest.json"
 FORMAT = 1
-"""The version of the format; another one is not read."""
+"""The version of the format, of the headers of files too; another one is not read."""
 
 MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
 DIGEST = 64  # characters
-FILE_NAME = re.compile(r"rank-\d{5,}\.safetensors")
-
-MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What JSON of another form raises where it is read."""
-
-
-class DamagedError(ValueError):
-    """A checkpoint, or a part of one, is not what was written."""
-
-
-class InFile(NamedTuple):
-    """Numbers in a file: the name of their type, and the byte at which they begin."""
-
-    dtype: str
-    at: int
-
-
-class ArrayInFile(NamedTuple):
-    """An array in the file of the first rank, in C order."""
-
-    dtype: str
-    at: int
-    shape: tuple[int, ...]
-
-
-class FileRange(NamedTuple):
-    """A `SavedRange` whose numbers, `hi - lo` of values and of each sum, are in a file."""
-
-    place: Place
-    axes: tuple[int, ...]
-    lo: int
-    hi: int
-    steps: int
-    values: InFile
-    sums: Mapping[str, InFile]
-
-
-class SavedFile(NamedTuple):
-    """A file of a rank: its size, the SHA-256 of each block of 1 MB, and what is in it."""
-
-    name: str
-    size: int
-    blocks: tuple[str, ...]
-    ranges: tuple[FileRange, ...]
+RUN, ABOUT = "manifest.run", "manifest.about"
+LARGEST_SCALE = 2.0**127  # of a loss in float32
 
 
 class Manifest(NamedTuple):
@@ -92,7 +50,7 @@ class Manifest(NamedTuple):
     snapshot   of all ranks; what they had is in the files
     files      of the ranks, in their order
     arrays     in the first file, of what the run has told
-    about      what the run has told, as `from_json` takes it: see `Found.about`
+    told       what the run tells of itself, by `as_json`
     versions   of what has computed
     time       when it was written, in seconds of the epoch
     """
@@ -100,7 +58,7 @@ class Manifest(NamedTuple):
     snapshot: Snapshot
     files: tuple[SavedFile, ...]
     arrays: tuple[ArrayInFile, ...]
-    about: Any
+    told: Any
     versions: Mapping[str, str]
     time: float
 
@@ -112,7 +70,18 @@ class Manifest(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes of the files."""
-        return sum(file.size for file in self.files)
+        return sum(file.bytes for file in self.files)
+
+    def about(self, arrays: Sequence[Any] | None = None) -> RunAbout:
+        """What the run tells of itself; without the numbers of its arrays unless they are given."""
+        told = from_json(self.told, arrays or self.arrays, ABOUT)
+        about: RunAbout = checked(told, RunAbout, ABOUT)
+        return about
+
+    def rank_file(self, rank: int) -> RankFile:
+        """The file of a rank as such ranges, and arrays, are laid out."""
+        ranges = [one.map(attrgetter("dtype")) for one in self.files[rank].ranges]
+        return laid_out(rank, ranges, [(one.dtype, one.shape) for one in self.arrays] * (not rank))
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -122,57 +91,57 @@ def to_bytes(manifest: Manifest) -> bytes:
         "time": manifest.time,
         "versions": dict(manifest.versions),
         "run": _run_to_json(manifest.snapshot),
-        "about": manifest.about,
-        "arrays": [list(one) for one in manifest.arrays],
-        "files": [_file_to_json(file) for file in manifest.files],
+        "about": manifest.told,
+        "arrays": manifest.arrays,
+        "files": [vars(file) for file in manifest.files],
     }
     body = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
     return HEAD + hashlib.sha256(body).hexdigest().encode() + MIDDLE + body + TAIL
 
 
-def from_bytes(content: bytes) -> Manifest:
-    """The manifest; raises DamagedError for what `to_bytes` has not written."""
+def verified(content: bytes) -> Any:
+    """The JSON of a manifest whose SHA-256 is right; raises DamagedError for any other content."""
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
     frame = HEAD + digest + MIDDLE + body + TAIL
     if frame != content or hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedError(f"{NAME} is damaged: it is not what its SHA-256 says")
-    found: Manifest = parsed(_from_json, body)
-    return found
+    try:
+        return parsed(json.loads, body)
+    except ValueError as error:
+        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
 
 
-def _from_json(body: str | bytes) -> Manifest:
-    """See `from_bytes`; its digest is compared."""
-    whole = json.loads(body)
-    if whole["format"] != FORMAT:
-        raise DamagedError(
-            f"{NAME} has version {shown(whole['format'])} of the format, and nnmpi reads {FORMAT}"
-        )
-    found = Manifest(
-        _run_from_json(whole["run"]),
-        tuple(map(_file_from_json, whole["files"])),
-        tuple(ArrayInFile(*_in_file(row[:2]), _ints(row[2])) for row in whole["arrays"]),
-        _is(dict, whole["about"]),
-        _is(dict, whole["versions"]),
-        _is(float, whole["time"]),
-    )
-    for one in found.arrays:
-        end = one.at + math.prod(one.shape) * named(one.dtype).itemsize
-        if min(one.shape, default=0) < 0 or end > found.files[0].size:
-            raise DamagedError(f"{NAME} says that an array of shape {one.shape} is where it is not")
-    return found
+def from_bytes(content: bytes) -> Manifest:
+    """The manifest; raises DamagedError for what `to_bytes` has not written."""
+    value = verified(content)
+    try:
+        manifest: Manifest = parsed(_from_json, value)
+    except DamagedError:
+        raise
+    except ValueError as error:  # nested too deeply
+        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
+    return manifest
 
 
-def _is(kind: type[T], value: Any) -> T:
-    """The value; raises TypeError for one of another type."""
-    if type(value) is not kind:
-        raise TypeError(f"{shown(value)} is not of type {kind.__name__}")
-    return value
-
-
-def _ints(values: Iterable[Any]) -> tuple[int, ...]:
-    """Whole numbers, as of a shape."""
-    return tuple(_is(int, value) for value in values)
+def _from_json(value: Any) -> Manifest:
+    _check_format(value)
+    whole: ManifestForm = checked(value, ManifestForm, "manifest")
+    files = whole.files
+    snapshot = _run_from_json(checked(from_json(whole.run, (), RUN), RunForm, RUN))
+    manifest = Manifest(snapshot, files, whole.arrays, whole.about, whole.versions, whole.time)
+    if snapshot.ranks != len(files):
+        raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, and there are {len(files):,} files")
+    for rank, file in enumerate(files):
+        made = manifest.rank_file(rank)
+        _check_file(f"manifest.files[{rank}]", file, made)
+        if rank == 0 and made.arrays != whole.arrays:
+            raise refused("manifest.arrays", "not where such arrays are")
+    tensors, paths = manifest.about().tensors, {one.path for f in files for one in f.ranges}
+    names, first = {one.name for one in tensors}, {one.first for one in tensors}
+    if len(names) < len(tensors) or not paths <= first:
+        raise refused(f"{ABOUT}.tensors", "not the tensors that are in files")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -189,23 +158,64 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises DamagedError where that is not so. No file but the manifest is read.
     """
+    manifest = from_bytes(_content(folder))
+    _check_sizes(folder, [(file.name, file.bytes) for file in manifest.files])
+    _check_step(folder, manifest.step)
+    return manifest
+
+
+def read_metrics(folder: Path) -> Mapping[str, float]:
+    """The metrics of the epoch at whose end a checkpoint was written, none within an epoch.
+
+    Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
+    Other fields are not compared with their types, which takes ten times as long.
+    """
+    value = verified(_content(folder))
+    _check_format(value)
     try:
-        size = (folder / NAME).stat().st_size
-        if size > MOST:
-            raise DamagedError(f"{NAME} has {size:,} bytes, more than {MOST:,}")
-        manifest = from_bytes((folder / NAME).read_bytes())
-        for file in manifest.files:
-            found = (folder / file.name).stat().st_size
-            if found != file.size:
-                raise DamagedError(f"{file.name} has {found:,} bytes, not {file.size:,}")
+        _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
+        _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
+        metrics: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
+    except (LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"{NAME} cannot be read here: {shown(repr(error))}") from None
+    return metrics
+
+
+def _check_format(value: Any) -> None:
+    version = value.get("format") if isinstance(value, dict) else None
+    if version != FORMAT:
+        raise DamagedError(
+            f"{NAME} has version {shown(version)} of the format, and nnmpi reads {FORMAT}"
+        )
+
+
+def _check_step(folder: Path, step: int) -> None:
+    number = re.search(r"step-(\d+)", folder.name)
+    if number and int(number[1]) != step:
+        raise refused(f"{RUN}.state.step", f"{step:,}, and the folder {folder.name}")
+
+
+def _content(folder: Path) -> bytes:
+    with _readable():
+        check_regular(folder / NAME, MOST)
+        return (folder / NAME).read_bytes()
+
+
+def _check_sizes(folder: Path, files: Iterable[tuple[str, int]]) -> None:
+    for name, nbytes in files:
+        with _readable():
+            size = (folder / name).stat().st_size
+        if size != nbytes:
+            raise DamagedError(f"{name} has {size:,} bytes, not {nbytes:,}")
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         name = Path(error.filename or NAME).name
         raise DamagedError(f"{shown(name)}: {error.strerror or error}") from None
-    except MALFORMED as error:
-        if isinstance(error, DamagedError):
-            raise
-        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
-    return manifest
 
 
 # ---- the run
@@ -231,76 +241,55 @@ def _run_to_json(snapshot: Snapshot) -> dict[str, Any]:
     return texts
 
 
-def _run_from_json(texts: Any) -> Snapshot:
-    run = from_json(texts, ())
-    loss, divisor, samples, metrics = run["epoch"]
-    shares = {name: Share(*share) for name, share in metrics.items()}
-    positions = (
-        WorkerPosition(worker, workers, StepState(*_ints(state)))
-        for worker, workers, *state in run["positions"]
-    )
+def _run_from_json(run: RunForm) -> Snapshot:
+    try:
+        config = Config(**run.options)
+    except (TypeError, ValueError) as error:
+        raise refused(f"{RUN}.options", f"not of a run: {shown(error)}") from None
+    first, scale = LossScale.of(config.dtype), run.loss_scale
+    is_dynamic = None if first is None else first.is_dynamic
+    fits = is_dynamic == (None if scale is None else scale.is_dynamic)
+    if not fits or (scale is not None and not 0 < scale.scale <= LARGEST_SCALE):
+        raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
+    costs = run.measured.unit_costs
+    if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
+        raise refused(f"{RUN}.measured.unit_costs", "not of some samples, a row for each unit")
+    loss, divisor, samples, metrics = run.epoch
     return Snapshot(
-        Config(**run["options"]),
-        _is(int, run["ranks"]),
-        run["measured"],
-        run["span"],
-        StepState(*_ints(run["state"])),
-        run["skipped"],
-        Sums(loss, divisor, samples, shares),
-        tuple(positions),
-        Changes(*run["changes"]),
+        config,
+        run.ranks,
+        {name: value for name, value in vars(run.measured).items() if value is not None},
+        run.span,
+        run.state,
+        run.skipped,
+        Sums(loss, divisor, samples, {name: Share(*share) for name, share in metrics.items()}),
+        tuple(WorkerPosition(*row[:2], StepState(*row[2:])) for row in run.positions),
+        run.changes,
         (),
-        None if run["loss_scale"] is None else LossScale(*run["loss_scale"]),
+        scale,
     )
 
 
 # ---- the files
 
 
-def _file_to_json(file: SavedFile) -> dict[str, Any]:
-    ranges = [
-        [
-            *(one.place.path, one.place.shape, one.place.part, one.axes),
-            *(one.lo, one.hi, one.steps, one.values, one.sums),
-        ]
-        for one in file.ranges
-    ]
-    return {"name": file.name, "bytes": file.size, "sha256": file.blocks, "ranges": ranges}
-
-
-def _file_from_json(texts: Any) -> SavedFile:
-    ranges = (
-        FileRange(
-            Place(_is(str, path), _ints(shape), tuple((lo, hi) for lo, hi in map(_ints, part))),
-            _ints(axes),
-            *(_is(int, lo), _is(int, hi), _is(int, steps)),
-            _in_file(values),
-            {name: _in_file(there) for name, there in sums.items()},
-        )
-        for path, shape, part, axes, lo, hi, steps, values, sums in texts["ranges"]
-    )
-    name, size = texts["name"], _is(int, texts["bytes"])
-    if not FILE_NAME.fullmatch(name):
-        raise DamagedError(f"{NAME} names the file {shown(name)}, which is not that of a rank")
-    found = SavedFile(name, size, tuple(texts["sha256"]), tuple(ranges))
-    for one in found.ranges:
-        _check(one, found.size)
-    return found
-
-
-def _in_file(row: Any) -> InFile:
-    """Where numbers are; raises DamagedError for what no file has."""
-    dtype, at = row
-    if dtype not in TYPES or _is(int, at) < 0:
-        raise DamagedError(f"{NAME} has numbers of type {shown(dtype)} at byte {shown(at)}")
-    return InFile(dtype, at)
-
-
-def _check(one: FileRange, size: int) -> None:
-    """Raises DamagedError for numbers that are not in a file of so many bytes."""
-    n = one.hi - one.lo
-    ends = [
-        there.at + n * named(there.dtype).itemsize for there in (one.values, *one.sums.values())
-    ]
-    if not 0 <= one.lo <= one.hi <= one.place.size or max(ends) > size:
-        raise DamagedError(f"{NAME} says that {shown(one.place.path)} is where it is not")
+def _check_file(field: str, file: SavedFile, made: RankFile) -> None:
+    """Raises DamagedError for a file that nnmpi does not write; `made` has its ranges."""
+    for i, one in enumerate(file.ranges):
+        try:
+            one.place.check()
+        except ValueError as error:
+            raise refused(f"{field}.ranges[{i}].part", f"not one: {shown(error)}") from None
+        if sorted(one.axes) != [*range(len(one.shape))]:
+            raise refused(f"{field}.ranges[{i}].axes", f"{one.axes}, not axes of {one.shape}")
+        if not one.lo <= one.hi <= one.place.size:
+            numbers = f"{one.lo:,} to {one.hi:,}, not within the {one.place.size:,} of the part"
+            raise refused(f"{field}.ranges[{i}]", numbers)
+    for i, (one, other) in enumerate(zip(file.ranges, made.ranges, strict=True)):
+        if one != other:
+            there = f"{one.values.dtype} at byte {one.values.at:,}, or its sums are not, where"
+            raise refused(f"{field}.ranges[{i}]", f"not {there} such ranges and arrays have it")
+    if file.name != made.name:
+        raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
+    if file.bytes != made.size:
+        raise refused(f"{field}.bytes", f"{file.bytes:,}, and its ranges take {made.size:,}")

@@ -6,6 +6,7 @@ Widest types come first; within a type that is the order, in which ranks read th
 1 MB has a digest of its own, the header's block too.
 """
 
+import math
 import os
 import platform
 import threading
@@ -22,9 +23,9 @@ import numpy as np
 
 from nnmpi.dtypes import named
 from nnmpi.nn.place import Place, whole
-from nnmpi.parallel.model.snapshot import SavedRange
-from nnmpi.run.checkpoints.divide import RangeType, divided
-from nnmpi.run.checkpoints.manifest import ArrayInFile, FileRange, InFile
+from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
+from nnmpi.run.checkpoints.divide import divided
+from nnmpi.run.checkpoints.located import ArrayInFile, InFile
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.files.saving import Info, header_of
 
@@ -41,7 +42,7 @@ class RankFile(NamedTuple):
 
     name: str
     header: bytes
-    ranges: tuple[FileRange, ...]
+    ranges: tuple[RangeOf[InFile], ...]
     arrays: tuple[ArrayInFile, ...]
     size: int
 
@@ -59,28 +60,30 @@ def name_of(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def laid_out(rank: int, ranges: Sequence[RangeType], arrays: Sequence[np.ndarray]) -> RankFile:
-    """The file of a rank that writes these ranges, and arrays that the run has told."""
+def laid_out(
+    rank: int, ranges: Sequence[RangeOf[str]], arrays: Sequence[tuple[str, tuple[int, ...]]]
+) -> RankFile:
+    """The file of a rank that writes these ranges, and arrays of such types and shapes, which the
+    run has told."""
     index = [Info(_name(one), named(one.values), (one.hi - one.lo,)) for one in ranges]
     index += [
         Info(f"{_name(one)}.{name}", named(dtype), (one.hi - one.lo,))
         for one in ranges
         for name, dtype in one.sums.items()
     ]
-    index += [Info(f"about.{i}", a.dtype, a.shape) for i, a in enumerate(arrays)]
+    index += [Info(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     at = iter(starts)
     values = [InFile(one.values, next(at)) for one in ranges]
     found = [
-        FileRange(
-            *(one.place, one.axes, one.lo, one.hi, one.steps, there),
-            {name: InFile(dtype, next(at)) for name, dtype in one.sums.items()},
+        RangeOf(
+            *one[:7], there, {name: InFile(dtype, next(at)) for name, dtype in one.sums.items()}
         )
         for one, there in zip(ranges, values, strict=True)
     ]
-    others = [ArrayInFile(a.dtype.name, next(at), a.shape) for a in arrays]
+    others = [ArrayInFile(name, next(at), shape) for name, shape in arrays]
     ends = (
-        start + info.dtype.itemsize * int(np.prod(info.shape, dtype=np.int64))
+        start + info.dtype.itemsize * math.prod(info.shape)
         for info, start in zip(index, starts, strict=True)
     )
     return RankFile(
@@ -88,20 +91,20 @@ def laid_out(rank: int, ranges: Sequence[RangeType], arrays: Sequence[np.ndarray
     )
 
 
-def _name(one: RangeType) -> str:
+def _name(one: RangeOf[str]) -> str:
     """The name of a range in the header, for who looks at it; the manifest says what it is."""
-    place = one.place
-    cut = "" if place.part == whole(place.shape) else f"{[list(side) for side in place.part]}"
-    return f"{place.path}{cut}[{one.lo}:{one.hi}]"
+    cut = "" if one.part == whole(one.shape) else f"{[list(side) for side in one.part]}"
+    return f"{one.path}{cut}[{one.lo}:{one.hi}]"
 
 
 def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
 ) -> memoryview:
     """A copy of the bytes of the file."""
-    found, own = np.empty(file.size, np.uint8), defaultdict[Place, list[SavedRange]](list)
-    for range_ in owned:
-        own[range_.place].append(range_)
+    found = np.empty(file.size, np.uint8)
+    own = defaultdict[Place, list[SavedRange]](list)
+    for row in owned:
+        own[row.place].append(row)
 
     def put(at: int, row: np.ndarray) -> None:
         target = found[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
@@ -123,13 +126,13 @@ def prepared(
     folder: Path,
     rank: int,
     owned: Sequence[SavedRange],
-    has: Sequence[Sequence[RangeType]],
+    has: Sequence[Sequence[RangeOf[str]]],
     arrays: Sequence[np.ndarray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
     """What writes the file of a rank: a copy of its part of what the ranks have."""
     try:
-        file = laid_out(rank, divided(has)[rank], arrays)
+        file = laid_out(rank, divided(has)[rank], [(a.dtype.name, a.shape) for a in arrays])
         return partial(_written, folder, file, content_of(file, owned, arrays), stop)
     except MemoryError as error:
         return partial(FileWritten, reason_of(error))

@@ -7,32 +7,25 @@ step-00001200   whole so far: digests are those of blocks  ◄── newest
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.dtypes import named
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.model.snapshot import NumberRow, NumbersInFile
 from nnmpi.quoting import shown
+from nnmpi.run.checkpoints.about import RunAbout
 from nnmpi.run.checkpoints.keep import folders
-from nnmpi.run.checkpoints.manifest import (
-    MALFORMED,
-    NAME,
-    DamagedError,
-    InFile,
-    Manifest,
-    SavedFile,
-    read_manifest,
-)
+from nnmpi.run.checkpoints.located import NAME, DamagedError, InFile
+from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.rank_file import BLOCK
-from nnmpi.run.checkpoints.values import from_json
 from nnmpi.run.snapshot import Snapshot
 
 KEPT = 64
@@ -47,8 +40,9 @@ class BlockReader:
     size   the bytes that were read
     """
 
-    def __init__(self, folder: Path, files: Sequence[SavedFile]) -> None:
-        self._folder, self._files = folder, {file.name: file for file in files}
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder, self._manifest = folder, manifest
+        self._ranks = {file.name: rank for rank, file in enumerate(manifest.files)}
         self._kept: dict[tuple[str, int], bytes] = {}  # the last one that was used last
         self.size = 0
 
@@ -66,8 +60,8 @@ class BlockReader:
 
     def check(self) -> None:
         """Raises DamagedError unless all blocks are those that were written."""
-        for file in self._files.values():
-            for number in range(len(file.blocks)):
+        for file in self._manifest.files:
+            for number in range(len(file.sha256)):
                 self._block(file.name, number)
 
     def _block(self, file: str, number: int) -> bytes:
@@ -88,24 +82,18 @@ class BlockReader:
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from None
         self.size += len(block)
-        digests = self._files[name].blocks
+        rank = self._ranks[name]
+        digests = self._manifest.files[rank].sha256
         if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
             raise DamagedError(
                 f"{name} is damaged: block {number} of 1 MB is not what its SHA-256 says"
             )
+        if number == 0:
+            header = self._manifest.rank_file(rank).header[:BLOCK]
+            if block[: len(header)] != header:
+                ranges = f"manifest.files[{rank}].ranges"
+                raise DamagedError(f"{NAME}: {ranges} are not those of the header of {name}")
         return block
-
-
-@dataclass(frozen=True)
-class NumbersInFile:
-    """A row of numbers, which is read when it is sliced."""
-
-    reader: BlockReader
-    file: str
-    there: InFile
-
-    def __getitem__(self, where: slice) -> np.ndarray:
-        return self.reader.numbers(self.file, self.there, where.start, where.stop)
 
 
 class Found(NamedTuple):
@@ -123,38 +111,27 @@ class Found(NamedTuple):
         """The steps that were made."""
         return self.manifest.step
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> RunAbout:
         """What the run has told, with its arrays, which are read."""
-        arrays = []
-        if self.manifest.arrays:
-            first = self.manifest.files[0]
-            reader = BlockReader(self.folder, [first])
-            for one in self.manifest.arrays:
-                row = reader.numbers(first.name, InFile(*one[:2]), 0, math.prod(one.shape))
-                arrays.append(row.reshape(one.shape))
-        try:
-            found: dict[str, Any] = from_json(self.manifest.about, arrays)
-        except MALFORMED as error:
-            raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
-        return found
+        arrays, reader = [], BlockReader(self.folder, self.manifest)
+        for one in self.manifest.arrays:
+            first, size = self.manifest.files[0].name, math.prod(one.shape)
+            row = reader.numbers(first, InFile(one.dtype, one.at), 0, size)
+            arrays.append(row.reshape(one.shape))
+        return self.manifest.about(arrays)
 
     def snapshot(self) -> Snapshot:
         """The snapshot, alike on all ranks, of which nothing is read yet: what the ranks had is in
         files, and `Restored` reads of it what a rank needs. That raises DamagedError on a rank that
         reads what was not written.
         """
-        reader = BlockReader(self.folder, self.manifest.files)
-        owned = (
-            SavedRange(
-                *(one.place, one.axes, one.lo, one.hi),
-                NumbersInFile(reader, file.name, one.values),
-                one.steps,
-                {name: NumbersInFile(reader, file.name, at) for name, at in one.sums.items()},
-                file.name,
-            )
-            for file in self.manifest.files
-            for one in file.ranges
-        )
+        reader = BlockReader(self.folder, self.manifest)
+
+        def row(file: str, there: InFile) -> NumberRow:
+            return NumbersInFile(file, partial(reader.numbers, file, there))
+
+        files = self.manifest.files
+        owned = (one.map(partial(row, file.name)) for file in files for one in file.ranges)
         return self.manifest.snapshot._replace(owned=tuple(owned))
 
 
@@ -174,7 +151,10 @@ def use_newest(
             return found
         except (ValueError, OtherRankError) as error:  # on all ranks, one kind or the other
             own = str(error) if isinstance(error, DamagedError) else ""
-            problems = [text for text in gather_objects(comm, own) if text]
+            try:
+                problems = [text for text in gather_objects(comm, own) if text]
+            except AbortedError:  # of ranks as threads, others have all texts, and have raised
+                raise error from None
             if not problems:
                 raise
             without[found.step] = problems[0]

@@ -13,9 +13,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,8 +24,9 @@ import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.run.checkpoints.divide import RangeType, divided
+from nnmpi.parallel.model.snapshot import RangeOf, typed
+from nnmpi.run.checkpoints.about import RunAbout
+from nnmpi.run.checkpoints.divide import divided
 from nnmpi.run.checkpoints.keep import (
     DirectoryLock,
     check_shared,
@@ -37,7 +39,8 @@ from nnmpi.run.checkpoints.keep import (
     remove_old,
     replace,
 )
-from nnmpi.run.checkpoints.manifest import Manifest, SavedFile, write_manifest
+from nnmpi.run.checkpoints.located import SavedFile
+from nnmpi.run.checkpoints.manifest import Manifest, write_manifest
 from nnmpi.run.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
@@ -67,17 +70,6 @@ class WriteResult(NamedTuple):
     size: int
     seconds: float
     problem: str = ""
-
-
-class RangesHere(NamedTuple):
-    """What a rank has to write, as it tells the others at the start.
-
-    problem   why it cannot, if so
-    """
-
-    ranges: list[RangeType]
-    positions: tuple[WorkerPosition, ...]
-    problem: str
 
 
 class AboutRun(NamedTuple):
@@ -120,7 +112,7 @@ class Writer:
             clean(self._directory, self._lock.is_locked)
 
     def start(
-        self, snapshot: Snapshot, about: Mapping[str, Any], log: str | None = None
+        self, snapshot: Snapshot, about: RunAbout, log: str | None = None
     ) -> WriteResult | None:
         """Begins to write what the ranks have; returns the result of the one before, if that was
         under way.
@@ -132,10 +124,11 @@ class Writer:
         """
         before, began = self.finish(), time.perf_counter()
         told = all_or_none(self._comm, lambda: self._told(about, log))
-        ranges = [RangeType.of(one) for one in snapshot.owned]
-        problem = self._made_folder(snapshot.state.step)
-        own = RangesHere(ranges, snapshot.positions, problem)
-        self._writing = self._steps(snapshot, told, gather_objects(self._comm, own), began)
+        ranges, problem = [*map(typed, snapshot.owned)], self._made_folder(snapshot.state.step)
+        of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
+        has, positions, problems = zip(*of_ranks, strict=True)
+        of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
+        self._writing = self._steps(of_all, told, has, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began
         return before
@@ -181,11 +174,11 @@ class Writer:
 
     # ---- how it is written
 
-    def _told(self, about: Mapping[str, Any], log: str | None) -> AboutRun:
+    def _told(self, about: RunAbout, log: str | None) -> AboutRun:
         if self._comm.rank:
             return AboutRun(None, [], None)
         arrays: list[np.ndarray] = []
-        text = as_json(dict(about), arrays)
+        text = as_json(vars(about), arrays)
         return AboutRun(text, [np.array(a, order="C") for a in arrays], log)
 
     def _made_folder(self, step: int) -> str:
@@ -198,13 +191,15 @@ class Writer:
         return ""
 
     def _steps(
-        self, snapshot: Snapshot, told: AboutRun, ranks: Sequence[RangesHere], began: float
+        self,
+        snapshot: Snapshot,
+        told: AboutRun,
+        has: Sequence[Sequence[RangeOf[str]]],
+        problem: str,
+        began: float,
     ) -> Generator[None, None, WriteResult]:
         """Yields when it has copied what it writes, and while it waits for threads or messages."""
-        step, has = snapshot.state.step, [one.ranges for one in ranks]
-        positions = tuple(position for one in ranks for position in one.positions)
-        whole = snapshot._replace(owned=(), positions=positions)
-        problem, files = next(filter(None, (one.problem for one in ranks)), ""), list[FileWritten]()
+        step, whole, files = snapshot.state.step, snapshot._replace(owned=()), list[FileWritten]()
         if problem:
             yield
         else:
@@ -244,7 +239,7 @@ class Writer:
         self,
         snapshot: Snapshot,
         told: AboutRun,
-        has: Sequence[Sequence[RangeType]],
+        has: Sequence[Sequence[RangeOf[str]]],
         files: Sequence[FileWritten],
         problem: str,
     ) -> FileWritten:
@@ -281,13 +276,13 @@ class Writer:
 def _manifest(
     snapshot: Snapshot,
     told: AboutRun,
-    has: Sequence[Sequence[RangeType]],
+    has: Sequence[Sequence[RangeOf[str]]],
     files: Sequence[FileWritten],
 ) -> Manifest:
     """That of a checkpoint whose files are written."""
+    arrays = [(a.dtype.name, a.shape) for a in told.arrays]
     layouts = [
-        laid_out(rank, ranges, told.arrays * (rank == 0))
-        for rank, ranges in enumerate(divided(has))
+        laid_out(rank, ranges, arrays * (rank == 0)) for rank, ranges in enumerate(divided(has))
     ]
     saved = tuple(
         SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)

@@ -1,6 +1,7 @@
 """Where a model is on disk: in a file of ours, or in a folder of GPT-2 (config.json beside
 model.safetensors, or beside shards), whose tensors have other names and orders."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,13 +11,14 @@ from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import (
     CONFIG,
+    GENERATION,
     METADATA,
     WEIGHTS,
     Published,
     Sizes,
-    config_of,
     read_sizes,
     sizes_of,
+    texts_of,
     weights_in,
 )
 from nnmpi.nn.stored import PLAIN, Form
@@ -25,6 +27,9 @@ from nnmpi.run.files.atomic import NotSavedError, check_target, refusing, replac
 
 TOKENIZER = "tokenizer"
 """The key of the metadata that describes the tokens of a text."""
+
+PUBLISHED = "published"
+"""The key of the metadata that has the files of JSON of the folder that a GPT is from."""
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -72,7 +77,7 @@ def check_folder(path: str) -> None:
                 "out the slash at its end for a file, or name another place"
             ) from None
         return
-    for name in (CONFIG, WEIGHTS, TOKENIZER_FILE):
+    for name in (CONFIG, GENERATION, WEIGHTS, TOKENIZER_FILE):
         check_target(Path(path, name))
 
 
@@ -108,12 +113,13 @@ def prepared(
     try:
         with refusing(path), ExitStack() as files:
             os.makedirs(path, exist_ok=True)
-            config = files.enter_context(replaced(Path(path, CONFIG), "xb"))
-            config.write(config_of(sizes).encode())
+            texts = texts_of(sizes, json.loads(about.get(PUBLISHED, "{}")))
+            about = {key: text for key, text in about.items() if key != PUBLISHED}
             if tokenizer := _tokenizer(about):
-                copy = files.enter_context(replaced(Path(path, TOKENIZER_FILE), "xb"))
-                copy.write(tokenizer.to_json().encode())
-                about = {**about, TOKENIZER: tokenizer.describe(TOKENIZER_FILE)}
+                texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
+                about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
+            for name, text in reversed(texts.items()):  # an ExitStack ends with the first
+                files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
             yield weights_of(path), Published(sizes.heads), {**METADATA, **about}
     finally:
         if not is_there:

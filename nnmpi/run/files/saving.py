@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -134,6 +135,10 @@ def write(
     """
     path = Path(path)
     check_target(path)
+    if path.suffix in (".pt", ".pth"):
+        better = shown(path.with_suffix(".safetensors").name)
+        text = f"{shown(path)} is written as safetensors, which torch.load does not read: name it "
+        warnings.warn(text + better, stacklevel=3)
     blank = dict.fromkeys((*digests, FILE), BLANK)
     header, starts = header_of(path, index, {**metadata, **blank})
     with refusing(path), replaced(path, "x+b") as file:
@@ -179,14 +184,15 @@ def header_of(
     header: dict[str, dict[str, Any]] = {}
     end = 0
     for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):
-        if dtype.name not in TYPES:
+        kind = TYPES.get(dtype.name)  # NumPy makes the name anew each time
+        if kind is None:
             raise NotSavedError(
                 f"cannot save {shown(path)}: {name} has type {dtype}; convert it to one of "
                 f"{', '.join(TYPES)}"
             )
         start, end = end, end + math.prod(shape) * dtype.itemsize
         offsets = [start, end]
-        header[name] = {"dtype": TYPES[dtype.name], "shape": shape, "data_offsets": offsets}
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": offsets}
     whole = {"__metadata__": metadata, **header}
     text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -341,9 +341,13 @@ function lower(numbers, x, lo = 0, hi = numbers.length) {
 const COMPARED = `What a rank sends in a step: bytes, and in how many messages. Predicted is by formula, without a run;
   the memory that is measured is what a process has grown by since before its model was made, Python's own included.`;
 
+const STALENESS = `The gradients of each worker, by the number of updates that were made since it had got the parameters that
+  a gradient was computed from.`;
+
 const SECTIONS = {
   head, figures, facts, curves, timelines,
   seconds: () => cards("Where the time went", "Of the steps that were traced.", (run) => bars(run.seconds)),
+  staleness: () => cards("How stale gradients were", STALENESS, (run) => bars(run.staleness)),
   compared: () => cards("Predicted, and measured", COMPARED, compared),
   held: () => cards("What a rank holds", "Bytes, as predicted.", (run) => bars(run.held)),
   holds: () => cards("Who holds what", "A row a layer, the parts of its parameters that ranks along tp have; blocks that are alike are one row.", blocks),

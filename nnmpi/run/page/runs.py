@@ -33,6 +33,7 @@ FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 MOST_SAID = 200  # events as text
 MOST_PARTS = 32  # ranks along tp that are drawn
+STALEST = 6  # gradients that are more stale are one part of a bar: there are seven colours
 SMALL = 20_000_000
 """Bytes by which a process grows that are mostly Python's own."""
 
@@ -54,6 +55,7 @@ def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
         "held": held(first.get("kinds", ())),
         "compared": sorted(compared(first, last), key=itemgetter("what")),
         "seconds": seconds(last.get("trace", {}).get("ranks", {})),
+        "staleness": staleness(last.get("staleness", {})),
         "said": [as_text(e) for e in events if e["event"] not in QUIET][-MOST_SAID:],
     }
 
@@ -136,12 +138,13 @@ def progress(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of these runs: a title, and the series by their keys."""
+    """What is drawn of these runs: a title, and the series by their keys; zeros alone are not."""
     known = dict.fromkeys(key for run in runs for key in run["epochs"])
     metrics = (key for key in known if key.startswith("metric "))
     order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
     titles = {key: key.removeprefix("metric ").replace("_", " ") for key in order} | BESIDES
-    others = [key for key in order if key in known and key not in UNDRAWN]
+    counts = (key for key in order if key in known and key not in UNDRAWN)
+    others = [key for key in counts if any(any(run["epochs"].get(key, ())) for run in runs)]
     losses = {"title": "loss", "series": LOSSES, "log": True}
     return [losses, *({"title": titles[key], "series": {key: ""}} for key in others)]
 
@@ -172,6 +175,19 @@ def seconds(ranks: dict[str, Event]) -> Event:
     names = list(next(iter(ranks.values()), {}))
     rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
     return _bars(names, rows, duration)
+
+
+def staleness(workers: dict[str, dict[str, int]]) -> Event:
+    """How many gradients of each worker were how stale; nothing where none was."""
+    most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
+    rows = list[tuple[str, list[float]]]()
+    for rank, counts in workers.items():
+        sizes = [0.0] * (most + 1)
+        for stale, times in counts.items():
+            sizes[min(int(stale), most)] += times
+        rows.append((rank, sizes))
+    names = [*map(str, range(most)), f"{most} or more" if most == STALEST else str(most)]
+    return _bars(names, rows if most else (), "{:,.0f}".format)
 
 
 def _bars(

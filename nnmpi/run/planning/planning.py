@@ -95,7 +95,27 @@ def search(asked: Asked, by: Basis) -> FoundLayouts:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
     found = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
     _refuse_none(by.paper.plain, asked, found)
-    return FoundLayouts(by.paper.plain, asked, found, by.notes, by.costs.model.is_measured)
+    found, notes = _certain(found, asked.memory or float("inf"), by.costs.machine.spread)
+    notes = [*by.notes, *notes]
+    return FoundLayouts(by.paper.plain, asked, found, notes, by.costs.model.is_measured)
+
+
+def _certain(found: Search, most: float, spread: float) -> tuple[Search, list[str]]:
+    """What was found with plain data parallelism first, where the fastest layout leads by less than
+    the spread of measurements; and a note of that."""
+    best, plain = found.best[0], found.pure.get("dp")
+    if plain is None or plain == best or plain.nbytes > most:
+        return found, []
+    lead = plain.time.seconds / best.time.seconds - 1
+    if lead >= spread:
+        return found, []
+    best_ones = [plain, *(one for one in found.best if one != plain)][: len(found.best)]
+    note = (
+        f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, which is within "
+        f"the {spread:.0%} by which two measurements differ: {plain.flags} is taken; measure while "
+        "no other program computes"
+    )
+    return found._replace(best=best_ones), [note]
 
 
 def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
@@ -129,6 +149,8 @@ def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) ->
         )
         return
     file = shown(asked.machine)
+    if machine.spread:
+        yield machine.doubt
     if machine.cpu != processor():
         yield f"{file} is of {machine.cpu}, and here is {processor()}: times are those of the first"
     if not times.is_measured:

@@ -49,9 +49,12 @@ def _row(found: FoundLayouts, one: Planned, best: Planned) -> Event:
 
 
 def why(one: Planned, best: Planned, memory: float | None) -> str:
-    """Why a layout loses: its memory, or the term by which it is slower most."""
+    """Why a layout loses: its memory, or the term by which it is slower most; it may be faster, by
+    less than the spread of measurements."""
     if memory and one.nbytes > memory:
         return f"memory: {amount(one.nbytes - memory)} too much"
+    if one.time.seconds < best.time.seconds:
+        return "within the spread"
     slower = [(b - a, name) for name, a, b in zip(TERMS, best.time, one.time, strict=True)]
     more, name = max(slower)
     return f"{name} +{_number(1e3 * more)} ms" if one.layout != best.layout and more > 0 else ""

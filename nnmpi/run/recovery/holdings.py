@@ -1,30 +1,14 @@
 """Holding: what a rank has of a model after some steps, without the numbers; who lacks what."""
 
 from collections.abc import Iterable, Sequence
-from math import prod
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from nnmpi.nn import Module
-from nnmpi.nn.place import Part, whole
-from nnmpi.parallel.model.moves import MovedTensor, TensorRange
+from nnmpi.nn.place import Place, Range
+from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import memory_axes
-from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.run.run_state import VersionFacts
-
-
-class OwnedRange(NamedTuple):
-    """Numbers lo to hi - 1 of a part of a tensor, in the order of its memory."""
-
-    path: str
-    part: Part
-    lo: int
-    hi: int
-
-    @classmethod
-    def of(cls, one: SavedRange) -> Self:
-        """Where these numbers are."""
-        return cls(one.place.path, one.place.part, one.lo, one.hi)
 
 
 class Holding(NamedTuple):
@@ -40,7 +24,7 @@ class Holding(NamedTuple):
     version: int
     session: int
     tensors: tuple[MovedTensor, ...]
-    ranges: tuple[OwnedRange, ...]
+    ranges: tuple[Range, ...]
     facts: VersionFacts
 
     @property
@@ -75,15 +59,8 @@ def newest(holdings: Iterable[Holding]) -> Holding:
 def _check(holdings: Sequence[Holding]) -> None:
     """Raises ValueError unless they make up the model, each number at least once."""
     tensors = holdings[0].tensors
-    numbers = {tensor.path: i for i, tensor in enumerate(tensors)}
-    have = {
-        TensorRange(numbers[one.path], 0, 0, one.lo, one.hi, one.part)
-        for there in holdings
-        for one in there.ranges
-    }
-    need = [
-        TensorRange(i, 0, 0, 0, prod(one.shape), whole(one.shape)) for i, one in enumerate(tensors)
-    ]
+    have = [(0, one) for there in holdings for one in there.ranges]
+    need = [(0, Place.of_whole(one.path, one.shape).range()) for one in tensors]
     plan_moves(tensors, have, need, [0])
 
 
@@ -92,7 +69,7 @@ class Gift(NamedTuple):
 
     source: int
     to: int
-    ranges: frozenset[OwnedRange]
+    ranges: frozenset[Range]
 
 
 def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working: int) -> list[Gift]:
@@ -102,7 +79,7 @@ def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working:
         frozenset(own for one in there if one.key == source.key for own in one.ranges)
         for there in holdings
     ]
-    known, gifts = frozenset[OwnedRange]().union(*owned[:working]), []
+    known, gifts = frozenset[Range]().union(*owned[:working]), []
     for rank, own in enumerate(owned[working:], working):
         if new := own - known:
             gifts.append(Gift(rank, rank % working, new))

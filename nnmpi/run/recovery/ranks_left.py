@@ -11,7 +11,7 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.recovery.holdings import Gift, OwnedRange
+from nnmpi.run.recovery.holdings import Gift
 from nnmpi.run.report import Event
 
 PAUSE = 0.02  # seconds between two looks of a spare rank
@@ -57,7 +57,7 @@ class RanksLeft:
         got: list[SavedRange] = []
         for gift in gifts:
             if gift.source == self.all.rank:
-                own = [one for one in owned if OwnedRange.of(one) in gift.ranges]
+                own = [one for one in owned if one.range in gift.ranges]
                 send_object(self.all, own, gift.to)
             elif gift.to == self.all.rank:
                 got += receive_object(self.all, gift.source)

@@ -23,7 +23,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.checkpoints.read import newest_path
-from nnmpi.run.recovery.holdings import Holding, OwnedRange, handed_over, tensors_of
+from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of
 from nnmpi.run.recovery.leaving import finished, held, of_lost
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
@@ -143,7 +143,7 @@ class Recovery:
         for key, left in self._torn.items():  # memory of a node has what those now lost have kept
             kept = self._kept[key]
             ranges = [*kept.ranges, *of_lost(left, everyone.members)]
-            once = {OwnedRange.of(one): one for one in ranges}
+            once = {one.range: one for one in ranges}
             self._kept[key] = kept._replace(ranges=[*once.values()])
         if is_open:
             for one in held(session, step, everyone.members):
@@ -228,24 +228,27 @@ class Recovery:
         if not self._training.go_back(config, comm, were_spare=course.counters is None):
             directory = config.checkpoint_dir
             where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-            remedy = "" if why_not("backup", self._training.asked, comm.size) else "--backup or "
+            asked = self._training.asked
+            no_backup = asked.backup is not None or why_not("backup", asked, comm.size)
+            remedy = "" if no_backup else "--backup or "
+            shorter = "a shorter " if asked.save_every else ""
             raise ValueError(
                 f"nothing is left to go on from: {where} ({course.lacks}); "
-                f"{remedy}--save-every keeps it"
+                f"{remedy}{shorter}--save-every keeps it"
             )
 
     def _check_initial(self, comm: Comm) -> None:
         """Raises ValueError if a run that begins again had other values at its start."""
-        now = {OwnedRange.of(one): one.values for one in self._training.session.snapshot().owned}
+        now = {one.range: one.values for one in self._training.session.snapshot().owned}
 
         def check() -> None:
             for kept in (one for one in self._kept.values() if not one.version):
                 for one in kept.ranges:
                     own = slice(0, one.hi - one.lo)
-                    values = now.get(OwnedRange.of(one))
+                    values = now.get(one.range)
                     if values is not None and not np.array_equal(values[own], one.values[own]):
                         raise ValueError(
-                            f"{one.place.path} was changed before the first step, and a rank was "
+                            f"{one.path} was changed before the first step, and a rank was "
                             "lost that had a part of the model"
                         )
 
@@ -284,5 +287,5 @@ class Recovery:
 
     def _holding(self, version: int, session: int) -> Holding:
         own = self._kept[version, session]
-        ranges = tuple(OwnedRange.of(one) for one in own.ranges)
+        ranges = tuple(one.range for one in own.ranges)
         return Holding(version, session, self._tensors, ranges, own.about)

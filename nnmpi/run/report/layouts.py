@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nnmpi.drawing.tables import columns, duration, plural
-from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
+from nnmpi.parallel.arrangement.alike_ranks import MANY, alike_layers, numbers_of
 
 Event = dict[str, Any]
 
@@ -50,7 +50,8 @@ def _parts(e: Event) -> Iterator[str]:
         yield "what workers and servers send depends on who waits for whom, and is not counted"
     elif e["ranks"] > 1:
         sent = columns(list(_sent(e)), str.rjust)
-        yield f"bytes and messages that a rank sends in a step\n{sent}"
+        of_first = f" (of more than {MANY:,}, sums as of the first)" * (e["ranks"] > MANY)
+        yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
     if e["backup"] is not None:
         yield "\n".join(_backups(e))
     if "residences" in e:

@@ -72,7 +72,8 @@ def _waited(e: Event, which: str = "") -> str:
 
 
 def _complete(e: Event) -> str:
-    return f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
+    run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
+    return "\n".join([*e["notes"], run])
 
 
 def _padding(e: Event) -> str:
@@ -193,9 +194,9 @@ def _result(e: Event) -> str:
         _staleness(e.get("staleness", {})),
     ]
     if "largest_differences" in e:
-        found = _differences(e["largest_differences"])
-        how = " (updated by the same gradients)" if e.get("equal_gradients") else ""
-        lines.append(f"verified: largest relative differences: {found}{how}")
+        differences = _differences(e["largest_differences"])
+        of_update = "updated by the same gradients"
+        lines.append(f"verified: largest relative differences: {differences} ({of_update})")
     if "error" in e.get("plan", {}):
         ms = (1e3 * e["plan"][f"{what}_seconds"] for what in ("measured", "predicted"))
         lines.append("{:.4g} ms a step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"]))
@@ -249,9 +250,12 @@ FORMATS: dict[str, Callable[[Event], str]] = {
 """The text of each kind of event; of other kinds, keys and values are shown."""
 
 
-def as_text(event: Event) -> str:
-    """The text of an event, without control characters, which names of files may have."""
+def as_text(event: Event, quiet: bool = False) -> str:
+    """The text of an event, without control characters, which names of files may have; quiet is
+    that of a warning alone."""
     known = FORMATS.get(event["event"])
+    if quiet and "passed_over" in event:
+        return "\n".join(map(printable, event["passed_over"]))
     if known is not None:
         return "\n".join(map(printable, known(event).split("\n")))
     return printable(", ".join(f"{key} {value}" for key, value in event.items() if key != "event"))

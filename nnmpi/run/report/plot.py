@@ -1,6 +1,7 @@
 """Pictures of training: loss and accuracy of one or several runs, from their logs."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
@@ -75,12 +76,13 @@ def plot(
 
 
 def picture(runs: Sequence[RunLog]) -> str | None:
-    """An SVG document of loss and accuracy over epochs; None without matplotlib."""
+    """An SVG document of loss and accuracy over epochs, as wide as the page that shows it; None
+    without matplotlib."""
     if cli.picture_problem("run.svg"):
         return None
     file = StringIO()
     _figure(runs, "epochs", False).savefig(file, format="svg")
-    return file.getvalue()
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', file.getvalue(), count=1)
 
 
 def epochs_figure(start: Event, epochs: Sequence[Event]) -> "Figure | None":

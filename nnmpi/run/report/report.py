@@ -92,7 +92,7 @@ class Report:
         if self._log:
             self._write(line, self._log)
         if self.stdout and self._is_shown(event):
-            text = line if self.as_json else as_text(event)
+            text = line if self.as_json else as_text(event, self.quiet)
             if text:
                 self._write(text, self.stdout)
 
@@ -110,7 +110,7 @@ class Report:
         if event["event"] == "start":
             self._epochs, self._epoch = event.get("epochs", 0), 0
         if event["event"] != "epoch" or self.quiet or self.as_json:
-            return not self.quiet or event["event"] in RESULTS
+            return not self.quiet or event["event"] in RESULTS or "passed_over" in event
         self._epoch += 1
         every, now = max(1, -(-self._epochs // LINES)), time.monotonic()
         is_due = self._epoch % every == 0 or self._epoch in (1, self._epochs)

@@ -100,7 +100,7 @@ def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     try:
         found = shard(
-            *(uncut.graph, config.tp, not takes_parts, config.sequence_parallel),
+            *(uncut.graph, config.tp, not takes_parts, config.cuts_positions),
             constraints=_constraints(config, uncut.price),
         )
     except ValueError as error:
@@ -137,7 +137,7 @@ SET_UPS = {
 def sharding_of(uncut: Uncut) -> Sharding:
     """How the layers and sequences of a model are divided among ranks."""
     config, sharding = uncut.config, UNSHARDED
-    if config.cp > 1 or config.sequence_parallel:
+    if config.cp > 1 or config.cuts_positions:
         _check_lengths(config, uncut.dataset)
     for axis, row in SET_UPS.items():
         if getattr(config, axis) > 1:

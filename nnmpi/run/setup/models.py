@@ -1,5 +1,6 @@
 """What makes the model of --model: a function by name, or a gpt by its sizes."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,13 +12,22 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import EMBEDDING, GPT2, POSITIONS, PREFIX, Sizes, check_sources, sizes_of
+from nnmpi.nn.gpt2 import (
+    EMBEDDING,
+    GPT2,
+    POSITIONS,
+    PREFIX,
+    Sizes,
+    check_sources,
+    published_in,
+    sizes_of,
+)
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.stored import PLAIN
 from nnmpi.nn.tensor_files import sources_in
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
-from nnmpi.run.files.folders import TOKENIZER, is_folder, sizes_in
+from nnmpi.run.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
 
 Build = Callable[[], Module]
 
@@ -33,7 +43,8 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
     if config.load and is_folder(config.load) and not is_own:
         is_named = config.model != Config().model
         sizes = check_named(config, config.load) if is_named else sizes_in(config.load)
-        return replace(config, model=sizes.model), partial(GPT, *sizes, config.dropout)
+        files = published_in(config.load)
+        return replace(config, model=sizes.model), partial(GPT, *sizes, config.dropout, files)
     if config.dropout and (is_own or not config.model.startswith("gpt")):
         raise ValueError(
             f"dropout {config.dropout} with model {shown(config.model)}: it is an option of gpt "
@@ -121,9 +132,12 @@ def _window(dataset: Dataset, model: str) -> int:
     return int(x.shape[1])
 
 
-def name_of(model: Module, config: Config) -> str:
-    """The name of a model in the metadata of its file; that of a gpt tells its heads."""
-    return sizes_of(model).model if isinstance(model, GPT) else config.model
+def metadata_of(model: Module, config: Config) -> dict[str, str]:
+    """What the metadata of its file say of a model: its name, and of a gpt what its folder said."""
+    if not isinstance(model, GPT):
+        return {"model": config.model}
+    files = {PUBLISHED: json.dumps(dict(model.published))} if model.published else {}
+    return {"model": sizes_of(model).model, **files}
 
 
 def language_of(dataset: Dataset) -> dict[str, str]:

@@ -37,7 +37,7 @@ def criterion(loss: Any) -> Criterion:
     if loss is None:
         return CrossEntropyLoss(reduction="sum")
     if isinstance(loss, Loss):
-        if loss.reduction != "mean":
+        if loss.reduction not in ("mean", "batchmean"):
             raise ValueError(
                 f"loss {type(loss).__name__} has reduction {loss.reduction!r}: leave it out, since "
                 "the Trainer divides by the samples of the whole batch"

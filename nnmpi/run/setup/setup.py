@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, device, native, terms
+from nnmpi import backend, devices, native, terms
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
@@ -45,6 +45,7 @@ from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
 from nnmpi.run.setup.vocabulary import check_vocabulary
+from nnmpi.schedules import proof
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""
@@ -159,10 +160,11 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     if comm.rank == 0:  # which writes the files
         check_outputs(config)
     strategies.check(config, ranks)
+    proof.find(config.schedule)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
     if config.allreduce == "nccl":
-        device.nccl(on)  # on every rank, or on none
+        devices.nccl(on)  # on every rank, or on none
     return on
 
 

@@ -21,7 +21,7 @@ from nnmpi.run.setup.models import saved_sizes
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
 from nnmpi.run.text.sampling import OPTIONS, Sampling
-from nnmpi.terms import FROM_1, Range, check_text
+from nnmpi.terms import FROM_1, Allowed, check_text
 
 PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
 
-    def number(kind: Callable[[str], Any], within: Range) -> Callable[[str], Any]:
+    def number(kind: Callable[[str], Any], within: Allowed) -> Callable[[str], Any]:
         def parsed(text: str) -> Any:
             value = kind(text)
             if not within.has(value):

@@ -5,10 +5,10 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from nnmpi import keyed
-from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Range
+from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 
-UP_TO_1 = Range("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
-OPTIONS: dict[str, tuple[Range, str]] = {
+UP_TO_1 = Allowed("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
+OPTIONS: dict[str, tuple[Allowed, str]] = {
     "temperature": (NUMBER_FROM_0, "what scores are divided by; 0: always the best token"),
     "top_k": (FROM_0, "draw from so many; 0: all"),
     "top_p": (UP_TO_1, "draw from the best that together have this probability"),

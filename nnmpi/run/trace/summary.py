@@ -20,9 +20,9 @@ from nnmpi.config import Config
 from nnmpi.drawing.timeline import Span
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.recording import COMPUTE, EVALUATION, KINDS, PASSES, WAITS, which
+from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
-from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
@@ -74,7 +74,7 @@ def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[
     if p == 1:
         return {}, []
     measured, simulated, spans = np.zeros(2), np.zeros(2), list[Span]()  # idle and computing
-    overlap = SCHEDULES[config.schedule].update_each
+    overlap = proof.find(config.schedule).update_each
     for ranks in mesh.groups("pp"):
         rows = table[np.isin(table["rank"], ranks)]
         send = _message(rows)
@@ -130,5 +130,5 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
         | {kind: mean(kind.value, stage=s) for kind in (Kind.B, Kind.I, Kind.W)}
         for s in range(stages)
     ]
-    plan = programs(SCHEDULES[config.schedule], p, m, stages // p, config.recompute)
+    plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute)
     return simulate(plan, Costs(times, send, mean("UPDATE")))

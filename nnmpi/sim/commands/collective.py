@@ -3,14 +3,13 @@
 import argparse
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nnmpi import cli, user_code
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
-from nnmpi.collectives.verify import PlanError
+from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.drawing.rounds_svg import as_svg
 from nnmpi.drawing.rounds_text import LEGEND, draw
 from nnmpi.drawing.tables import amount, columns, duration, plural
@@ -62,7 +61,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
     )
     net.add_options(c)
     output = c.add_argument_group("output")
-    output.add_argument("--draw", action="store_true", help="show the rounds of one algorithm")
+    output.add_argument("--draw", action="store_true", help="show the rounds")
     output.add_argument("--svg", type=Path, metavar="FILE", help="write these rounds as a picture")
     output.add_argument(
         "--sweep",
@@ -79,8 +78,6 @@ def run(options: argparse.Namespace) -> Any:
         raise ValueError("--draw and --json exclude each other; leave out one of them")
     names = collective.names(options.operation, options.algorithm)
     shows = "--draw" if options.draw else "--svg" if options.svg else ""
-    if shows and len(names) > 1:
-        raise ValueError(f"{shows} shows one algorithm; add --algorithm {'|'.join(names)}")
     network = net.network(options)
     if options.plot and not options.sweep:
         raise ValueError("--plot shows a sweep; add --sweep bytes or --sweep ranks")
@@ -89,18 +86,20 @@ def run(options: argparse.Namespace) -> Any:
             raise ValueError(f"{shows} shows one number of ranks; leave out --sweep")
         return _swept(options, names, network)
     several = len(names) > 1 or options.algorithm == "all"
-    drawn = f"\n\n{_drawn(options, network, '--draw', draw)}\n\n{LEGEND}" if options.draw else ""
+    drawn = _drawn(options, names, network, shows) if shows else {}
     if options.svg:
-        title = f"{options.operation} by {options.algorithm} on {plural(options.ranks, 'rank')}"
-        picture = _drawn(options, network, "--svg", partial(as_svg, title=title))
-        options.svg.write_text(picture, encoding="utf-8")
+        plans = {title: plan for title, (plan, _) in drawn.items()}
+        claim = OPERATIONS[options.operation].claim
+        options.svg.write_text(as_svg(plans, options.ranks, claim), encoding="utf-8")
     found = [
         collective.simulate(options.operation, name, options.ranks, options.bytes, network)
         for name in names
     ]
     if options.json:
         return found if several else found[0]
-    return table(found) if several else report(found[0]) + drawn
+    figures = table(found) if several else report(found[0])
+    texts = (f"{title}\n" * (len(drawn) > 1) + text for title, (_, text) in drawn.items())
+    return "\n\n".join([figures, *texts, LEGEND]) if options.draw else figures
 
 
 def _swept(options: argparse.Namespace, names: list[str], network: Network) -> Any:
@@ -116,19 +115,23 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
 
 
 def _drawn(
-    options: argparse.Namespace, network: Network, option: str, draw: Callable[..., str]
-) -> str:
-    """The rounds of the selected algorithm, as `draw` shows them."""
-    plan = collective.plan(options.operation, options.algorithm, network)
-    try:
-        return draw(plan, options.ranks, claim=OPERATIONS[options.operation].claim)
-    except PlanError as error:
-        raise ValueError(
-            f"{options.algorithm} can be priced but not drawn, since it does not work in place "
-            f"({error}); leave out {option}"
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{error}, or leave out {option}") from None
+    options: argparse.Namespace, names: list[str], network: Network, option: str
+) -> dict[str, tuple[Algorithm, str]]:
+    """Plans and their drawings, by title; raises ValueError for one that cannot be drawn."""
+    drawn, claim = {}, OPERATIONS[options.operation].claim
+    for name in names:
+        plan = collective.plan(options.operation, name, network)
+        title = f"{options.operation} by {name} on {plural(options.ranks, 'rank')}"
+        try:
+            drawn[title] = plan, draw(plan, options.ranks, claim)
+        except PlanError as error:
+            raise ValueError(
+                f"{name} can be priced but not drawn, since it does not work in place ({error}); "
+                f"name others with --algorithm, or leave out {option}"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{error}, or leave out {option}") from None
+    return drawn
 
 
 def report(c: Record) -> str:

@@ -8,7 +8,8 @@ from nnmpi.drawing.svg import svg
 from nnmpi.drawing.tables import columns
 from nnmpi.drawing.timeline import draw
 from nnmpi.schedules.lowering import programs
-from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules.pipeline import SCHEDULES, Schedule
+from nnmpi.schedules.proof import find
 from nnmpi.sim.network import add_number
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
@@ -23,6 +24,7 @@ class SimulatedSchedule(NamedTuple):
     """One schedule: what the simulation gives, and the bubble of its formula, if that holds."""
 
     name: str
+    schedule: Schedule
     stages: int  # of a rank
     result: Simulation
     formula: float | None
@@ -36,7 +38,8 @@ class SimulatedSchedule(NamedTuple):
 def add_options(p: argparse.ArgumentParser) -> None:
     """The options of the subcommand."""
     plan = p.add_argument_group("pipeline")
-    plan.add_argument("--schedule", choices=SCHEDULES)
+    names = f"{', '.join(SCHEDULES)} or package.module:NAME"
+    plan.add_argument("--schedule", metavar="SCHEDULE", help=names)
     plan.add_argument("--compare", action="store_true", help="all schedules side by side")
     plan.add_argument(
         "--stages", type=int, required=True, metavar="P", help="ranks of the pipeline"
@@ -69,10 +72,10 @@ def run(options: argparse.Namespace) -> Any:
     return _table(found, options) if options.compare else _report(found[0], options)
 
 
-def _stages_of(name: str, o: argparse.Namespace) -> int:
+def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
     """The stages a rank has under a schedule; a comparison gives several to those that may."""
-    if o.virtual_stages is None or (o.compare and not SCHEDULES[name].virtual):
-        return 2 if SCHEDULES[name].virtual else 1
+    if o.virtual_stages is None or (o.compare and not schedule.virtual):
+        return 2 if schedule.virtual else 1
     return int(o.virtual_stages)
 
 
@@ -95,14 +98,15 @@ def _check(o: argparse.Namespace, v: int) -> None:
 
 def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
     """Simulate one schedule; raises ValueError for numbers out of range."""
-    schedule, v, p, m = SCHEDULES[name], _stages_of(name, o), o.stages, o.micro_batches
+    schedule, p, m = find(name), o.stages, o.micro_batches
+    v = _stages_of(schedule, o)
     schedule.check(p, m, v)
     _check(o, v)
     result = simulate(
         programs(schedule, p, m, v, o.recompute), Costs.uniform(p, v, o.forward, o.backward, o.send)
     )
     bubble = schedule.bubble(p, m, v)
-    return SimulatedSchedule(name, v, result, None if bubble is None else float(bubble))
+    return SimulatedSchedule(name, schedule, v, result, None if bubble is None else float(bubble))
 
 
 def _heading(what: str, o: argparse.Namespace) -> str:
@@ -117,7 +121,7 @@ def _picture(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """All timelines in one SVG document, on one scale."""
     timelines = [
         s.result.timeline._replace(
-            title=f"{s.label}: {SCHEDULES[s.name].about}; bubble {s.result.bubble:.1%}"
+            title=f"{s.label}: {s.schedule.about}; bubble {s.result.bubble:.1%}"
         )
         for s in found
     ]
@@ -128,7 +132,7 @@ def _picture(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
 
 def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
     """One schedule: its figures, its ranks, its timeline."""
-    schedule, result = SCHEDULES[s.name], s.result
+    schedule, result = s.schedule, s.result
     value = f"holds {schedule.holds}" if s.formula is None else f"= {s.formula:.4g}"
     figures = [
         _heading(s.label, o),
@@ -153,7 +157,7 @@ def _table(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
             f"{s.result.makespan:.6g}",
             f"{s.result.bubble:.4g}",
             "-" if s.formula is None else f"{s.formula:.4g}",
-            SCHEDULES[s.name].formula,
+            s.schedule.formula,
             f"{max(s.result.live)}",
             f"{max(s.result.memory):.4g}",
         ])  # fmt: skip
@@ -173,7 +177,7 @@ def _record(s: SimulatedSchedule, o: argparse.Namespace) -> dict[str, Any]:
         "recompute": o.recompute,
         "time": s.result.makespan,
         "bubble": s.result.bubble,
-        "formula": {"formula": SCHEDULES[s.name].formula, "bubble": s.formula},
+        "formula": {"formula": s.schedule.formula, "bubble": s.formula},
         "busy": s.result.busy,
         "micro_batches_held": s.result.live,
         "activations_held": s.result.memory,

@@ -150,15 +150,15 @@ def halves_of_arrays_in_any_layout(comm: Comm) -> None:
 
 
 def halves_on_the_ledger(comm: Comm) -> None:
-    """A ring moves all but one part each way; float16 is summed in 4 bytes, and gathered in 2."""
+    """A ring moves all but one part in each half; float16 is summed in 4 bytes, gathered in 2."""
     p, r = comm.size, comm.rank
     for parts, (dtype, sums, final) in product(parts_of(p), (("float64", 8, 8), ("float16", 4, 2))):
         n = length(parts, p)
         at = bounds(n, p) if parts is None else (0, *np.cumsum(parts).tolist())
         m = [b - a for a, b in pairwise(at)]
-        left, others = m[r - 1], (p - 1) * m[r]
+        left, right, others = m[r - 1], m[(r + 1) % p], (p - 1) * m[r]
         expected = {  # elements sent and received by a reduce-scatter, and by an all-gather
-            "ring": ((n - m[r], n - left), (n - left, n - m[r])),
+            "ring": ((n - m[r], n - left), (n - right, n - m[r])),
             "p2p": ((n - m[r], others), (others, n - m[r])),
         }
         for name, halves in expected.items():

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, numbers, one_of, windows
 
+from nnmpi.dtypes import wide
 from nnmpi.kernels.softmax import like_scores
 
 CLOSE = 2e-6  # relative to the largest number: other orders of sums, other polynomials
@@ -62,6 +63,21 @@ def cross_entropy_gradient(rng: Rng, dtype: Any) -> list[Any]:
     at = labels * n + np.arange(n) if by_class and n > 1 else np.arange(n) * z.shape[1] + labels
     g = one_of(rng, numbers(rng, n, dtype), np.array(0.7, dtype))
     return [p, at % z.size, g, 0.5, like(z)]
+
+
+def class_losses(rng: Rng, dtype: Any) -> list[Any]:
+    z, labels = scores(rng, dtype)
+    n, kind = len(z), wide(np.dtype(dtype))
+    scale, loss = one_of(rng, (1.0, np.zeros(n, kind)), (1 / n, np.zeros((), kind)))
+    return [z, labels, scale, loss, np.zeros((2, n), kind), np.zeros(n, np.int64)]
+
+
+def class_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    z, labels = scores(rng, dtype)
+    n, kind = len(z), wide(np.dtype(dtype))
+    sums = np.stack([z.max(axis=1).astype(kind), rng.random(n).astype(kind) + 1])
+    g = one_of(rng, numbers(rng, n, kind), np.array(0.7, kind))
+    return [z, labels, sums, g, 0.5, np.zeros_like(z)]
 
 
 def shapes(rng: Rng) -> tuple[int, int, int]:
@@ -238,6 +254,8 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "scores_gradient_loop": (scores_gradient, CLOSE, False),
     "cross_entropy_loop": (cross_entropy, CLOSE, False),
     "cross_entropy_gradient_loop": (cross_entropy_gradient, 0, False),
+    "class_losses_loop": (class_losses, CLOSE, False),
+    "class_gradient_loop": (class_gradient, CLOSE, False),
     "moments_loop": (moments, CLOSE, False),
     "normalise_loop": (normalise, 0, False),
     "normalise_relu_loop": (normalise, 0, False),

@@ -3,6 +3,10 @@
 `install` puts it in the place of `cudnn`. A graph reads and writes memory at the addresses that it
 gets, with the sizes and strides that its tensors were declared with: a wrong stride, name or
 address gives wrong numbers or an error. It declines attention that cuDNN declines.
+
+It stays beside the emulated device, which has no cuDNN: that builds its kernels for a GPU itself,
+and cannot run without one. The memory is the emulated device's, and a graph is carried out when its
+stream has come to it.
 """
 
 import ctypes
@@ -15,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
-from strictarray._counting import launched
+from emulator import machine
+from helpers.device import DEVICE
 
 from nnmpi.cuda import cudnn
 
@@ -151,13 +155,13 @@ class Graph:
     ) -> None:
         assert self.done[-1] == "build_plans"
         assert handle is self.handle
-        assert handle.stream == strictarray.cuda.get_current_stream().ptr
+        assert handle.stream == DEVICE.xp.cuda.get_current_stream().ptr
+        machine.library().emulator_call(self.kind.encode(), ctypes.c_void_p(handle.stream))
         ctypes.memset(workspace, 0xFF, WORKSPACE)
         assert tensor_uids == (*sorted(t.uid for t in self.tensors),)
         places = dict(zip(tensor_uids, pack, strict=True))
         self.compute(*(t.at(places[t.uid]) for t in self.tensors))
         self.fake.executed.append(self.kind)
-        launched("kernel", self.kind)
 
 
 def convolve(
@@ -242,6 +246,7 @@ def look_back(*arrays: np.ndarray, scale: float, causal: bool) -> None:
 class Fake:
     """The module; what was built and carried out."""
 
+    __version__ = "1.31.0"
     cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 (the module's name)
     data_type = SimpleNamespace(FLOAT="FLOAT", HALF="HALF", BFLOAT16="BFLOAT16")
     heur_mode = SimpleNamespace(A="A", FALLBACK="FALLBACK")

@@ -10,6 +10,7 @@ from nnmpi.autograd.ops import logic
 
 TIES = np.array([[1.0, 2.0, 2.0], [0.0, -1.0, 0.0]])
 MASKS = np.array([[True, False, True], [False, False, False]])
+ODD = np.array([0.0, np.nan, np.inf, -np.inf])
 BITS = np.array([[6, 3, 0], [1, 255, -1]])
 
 _COMPARISONS = {
@@ -56,11 +57,13 @@ def _cases() -> dict[str, Case]:
     ):
         options = {"axis": axis, "keepdims": axis == 0}
         cases[f"{name} {a.dtype} {axis}"] = Case(op, (a,), _reduced(name), options)
-    for axis, keepdims in product((None, 0, -1), (False, True)):
-        cases[f"argmax {axis} {keepdims}"] = Case(
-            logic.argmax,
+    for op in (logic.isnan, logic.isinf, logic.isfinite):
+        cases[op.__name__] = Case(op, (ODD,), lambda t, a, name=op.__name__: getattr(t, name)(a))
+    for op, axis, keepdims in product((logic.argmax, logic.argmin), (None, 0, -1), (False, True)):
+        cases[f"{op.__name__} {axis} {keepdims}"] = Case(
+            op,
             (TIES,),
-            lambda t, a, axis, keepdims: t.argmax(a, axis, keepdims),
+            lambda t, a, axis, keepdims, name=op.__name__: getattr(t, name)(a, axis, keepdims),
             {"axis": axis, "keepdims": keepdims},
         )
     return {name: case._replace(has_gradient=False) for name, case in cases.items()}

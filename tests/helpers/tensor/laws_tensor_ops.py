@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import tanh
+from nnmpi.autograd.method_functions import tanh
 from nnmpi.collectives.step import chunk_start
 from nnmpi.comm import Comm
 from nnmpi.nn import Conv2d

@@ -24,7 +24,6 @@ from helpers.training import (
 )
 from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.graph_models import GRAPH_MODELS
-from helpers.training.on_device import on_device
 from helpers.training.pipelined import (
     CNN,
     MLP,
@@ -346,7 +345,7 @@ def _transformers() -> Iterator[Row]:
         *({"dp": 2, axis: 2} for axis in ("pp", "tp")),
         {"pp": 2, "tp": 2, "schedule": "zb-h1"},
         *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
-        *({"dp": 2, "pp": 2, "zero": zero, "schedule": "gpipe"} for zero in (2, 3)),
+        *({"dp": 2, "pp": 2, "zero": zero, "schedule": "gpipe"} for zero in (1, 2, 3)),
     ]
     sequence: Options = {"sequence_parallel": True}
     layouts += [
@@ -563,9 +562,6 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "each family in 16 bits": _families_in_16_bits,
 }
 
-COPIED = ("data parallel", "zero", "pipelines", "tensor parallel", "sequences")
-"""Families with each kind of message of which a rank has a copy on its device."""
-
 ON_EIGHT = ("pipelines", "three axes", "transformers")
 """Families whose rows for 8 ranks run over MPI without --all."""
 
@@ -662,13 +658,6 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
     yield from ((row, k in some) for k, row in enumerate(found))
 
 
-def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks one that a device trains, of other thirds than on threads."""
-    others = [row for k, row in enumerate(of_device(family)) if third(k) != 2]
-    found = [row for row in others if row.ranks == ranks and not row.shares_memory]
-    return found[len(found) // 2 :][:1]
-
-
 def rows_over_mpi(family: str, ranks: int) -> Iterator[tuple[Row, bool]]:
     """Of rows for so many ranks, of 8 ranks for 6 too, a third of another third, of many rows a
     fifth of it; and whether a row runs without --all: the first one, by turns of the families
@@ -695,9 +684,3 @@ def family_trains_as_one_rank(comm: Comm, name: str, is_of_sample: bool = True) 
 
 def more_of_a_family_trains_as_one_rank(comm: Comm, name: str) -> None:
     family_trains_as_one_rank(comm, name, is_of_sample=False)
-
-
-def family_trains_on_device(comm: Comm, name: str) -> None:
-    with on_device():
-        for row in device_rows_over_mpi(name, comm.size):
-            row.trains_as_one_rank(comm)

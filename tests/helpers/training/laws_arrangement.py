@@ -27,12 +27,12 @@ from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
+from nnmpi.parallel.step.step_traffic import less, sent_along
 from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.parallel.tensor.patterns import TOKENS
-from nnmpi.run.footprint import less, sent_along
 
 Options = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.comm import Comm
-from nnmpi.nn.place import Part, Place
+from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.model import moves
-from nnmpi.parallel.model.moves import MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import carry_out
 from nnmpi.parallel.model.nearest import plan_moves
 
@@ -23,19 +23,19 @@ class Case(NamedTuple):
     """Whole arrays of some tensors, and who has and needs what of them."""
 
     tensors: list[MovedTensor]
-    arrays: dict[tuple[int, str], np.ndarray]
-    have: list[TensorRange]
-    need: list[TensorRange]
+    arrays: dict[tuple[str, str], np.ndarray]
+    have: list[tuple[Holder, Range]]
+    need: list[tuple[int, Range]]
     nodes: list[int]
 
     @property
     def plan(self) -> MovePlan:
         return plan_moves(self.tensors, self.have, self.need, self.nodes)
 
-    def row(self, i: int, name: str, part: Part) -> np.ndarray:
-        """The numbers of a part, in the order of its memory."""
-        tensor = self.tensors[i]
-        array = self.arrays[i, name][Place("", tensor.shape, part).slices]
+    def row(self, one: Range, name: str) -> np.ndarray:
+        """The numbers of the box of a range, in the order of memory."""
+        tensor = next(tensor for tensor in self.tensors if tensor.path == one.tensor)
+        array = self.arrays[one.tensor, name][Place("", tensor.shape, one.box).slices]
         return array.transpose(tensor.axes).reshape(-1)
 
 
@@ -44,26 +44,25 @@ def random_case(seed: int, ranks: int, files: tuple[str, ...] = FILES) -> Case:
     rng = np.random.default_rng(seed)
     holders = [*range(ranks), *files]
     tensors, arrays = [], {}
-    have, need = list[TensorRange](), list[TensorRange]()
+    have, need = list[tuple[Holder, Range]](), list[tuple[int, Range]]()
     names = ("values", "x", "y")[: rng.integers(1, 4)]
     for i, shape in enumerate(SHAPES):
         axes = tuple(int(k) for k in rng.permutation(len(shape)))
         dtypes = [np.dtype(rng.choice(["float32", "float64", "int64"])) for _ in names]
         tensors.append(MovedTensor(f"t{i}", shape, axes, tuple(zip(names, dtypes, strict=True))))
         for name, dtype in tensors[-1].arrays:
-            arrays[i, name] = rng.integers(0, 1 << 30, shape).astype(dtype)
-        whole = tuple((0, n) for n in shape)
-        for part in (*_divided(rng, whole), *(_box(rng, shape) for _ in range(2))):
-            for lo, hi in _stretches(rng, Place("", shape, part).size):
+            arrays[f"t{i}", name] = rng.integers(0, 1 << 30, shape).astype(dtype)
+        for part in (*_divided(rng, whole(shape)), *(_box(rng, shape) for _ in range(2))):
+            place = Place(f"t{i}", shape, part)
+            for lo, hi in _stretches(rng, place.size):
                 for h in rng.permutation(len(holders))[: rng.integers(1, 4)]:
-                    have.append(TensorRange(i, holders[h], 0, lo, hi, part))
+                    have.append((holders[h], place.range(lo, hi)))
         for rank in range(ranks):
-            part = _box(rng, shape) if rng.random() < 0.7 else whole
-            size = Place("", shape, part).size
-            lo, hi = sorted(int(n) for n in rng.integers(0, size + 1, 2))
-            need.append(TensorRange(i, rank, 0, lo, hi, part))
-            if rng.random() < 0.5 and hi < size:
-                need.append(TensorRange(i, rank, 0, hi, size, part))
+            place = Place(f"t{i}", shape, _box(rng, shape) if rng.random() < 0.7 else whole(shape))
+            lo, hi = sorted(int(n) for n in rng.integers(0, place.size + 1, 2))
+            need.append((rank, place.range(lo, hi)))
+            if rng.random() < 0.5 and hi < place.size:
+                need.append((rank, place.range(hi)))
     return Case(tensors, arrays, have, need, [r // 2 for r in range(ranks)])
 
 
@@ -90,26 +89,25 @@ def _stretches(rng: np.random.Generator, size: int) -> Iterator[tuple[int, int]]
 
 def carried_out(case: Case, comm: Comm) -> MovePlan:
     """The plan, after it was carried out: each need is written once, and right."""
-    plan, written = case.plan, Counter[tuple[TensorRange, str]]()
-    last: dict[tuple[str, int, str], int] = {}
+    plan, written = case.plan, Counter[tuple[Range, str]]()
+    last: dict[tuple[Holder, Range, str], int] = {}
 
-    def read(have: TensorRange, name: str, lo: int, hi: int) -> np.ndarray:
+    def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
         assert have.lo <= lo < hi <= have.hi
-        assert have.holder in (comm.rank, *FILES)
-        if isinstance(have.holder, str):
-            at = have.holder, have.i, f"{name} {have}"
-            assert lo >= last.get(at, 0), "read twice, or not in order"
-            last[at] = hi
-        return case.row(have.i, name, have.part)[lo:hi]
+        assert holder in (comm.rank, *FILES)
+        if isinstance(holder, str):
+            assert lo >= last.get((holder, have, name), 0), "read twice, or not in order"
+            last[holder, have, name] = hi
+        return case.row(have, name)[lo:hi]
 
-    def write(need: TensorRange, name: str, numbers: np.ndarray) -> None:
+    def write(need: Range, name: str, numbers: np.ndarray) -> None:
         written[need, name] += 1
-        wanted = case.row(need.i, name, need.part)[need.lo : need.hi]
+        wanted = case.row(need, name)[need.lo : need.hi]
         np.testing.assert_array_equal(numbers, wanted, strict=True)
 
     carry_out(plan, comm, read, write)
-    own = [need for need in case.need if need.holder == comm.rank]
-    assert written == Counter((n, name) for n in own for name, _ in case.tensors[n.i].arrays)
+    own = [need for rank, need in case.need if rank == comm.rank]
+    assert written == Counter((n, name) for n in own for name, _ in plan.tensors[n.tensor].arrays)
     return plan
 
 
@@ -131,8 +129,8 @@ def the_price_of_a_plan_is_what_is_sent(comm: Comm) -> None:
         found = plan.moved(comm.size)[comm.rank]
         assert found.sent == Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
         assert found.received == Sent(sum(ledger.received_bytes), sum(ledger.received_messages))
-        own = (need for need in case.need if need.holder == comm.rank)
-        wanted = sum((n.hi - n.lo) * case.tensors[n.i].itemsize for n in own)
+        own = (need for rank, need in case.need if rank == comm.rank)
+        wanted = sum(n.size * plan.tensors[n.tensor].itemsize for n in own)
         assert (found.needed, found.read) == (wanted, 0)
         comm.barrier()
 
@@ -142,13 +140,12 @@ def long_rows_travel_in_messages_of_bounded_length(comm: Comm) -> None:
     n, p = 1600, comm.size
     cuts = [k * n // p for k in range(p + 1)]
     sides = [*pairwise(cuts)]
-    size = [n * (b - a) for a, b in sides]
     shape, arrays = (n, n), (("values", np.dtype(np.float64)), ("x", np.dtype(np.float64)))
     case = Case(
         [MovedTensor("w", shape, (0, 1), arrays)],
-        {(0, name): np.random.default_rng(7).random(shape) for name, _ in arrays},
-        [TensorRange(0, r, 0, 0, size[r], ((0, n), side)) for r, side in enumerate(sides)],
-        [TensorRange(0, r, 0, 0, size[r], (side, (0, n))) for r, side in enumerate(sides)],
+        {("w", name): np.random.default_rng(7).random(shape) for name, _ in arrays},
+        [(r, Place("w", shape, ((0, n), side)).range()) for r, side in enumerate(sides)],
+        [(r, Place("w", shape, (side, (0, n))).range()) for r, side in enumerate(sides)],
         [0] * p,
     )
     plan = carried_out(case, comm)

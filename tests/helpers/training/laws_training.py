@@ -99,7 +99,6 @@ def _verify_finds_nothing(comm: Comm, layout: Options, options: Options) -> None
     steps = [e for e in got.events if e["event"] == "verify"]
     assert [e["step"] for e in steps] == [1, 2, 3, 4]
     assert all(e["replicas_equal"] for e in steps)
-    assert got.done["equal_gradients"] == (options["dtype"] != "float64")
     for subject in ("loss", "gradients", "parameters"):
         measured, largest = f"{subject}_relative", got.done["largest_differences"]
         assert largest[measured] == max(e[measured] for e in steps)

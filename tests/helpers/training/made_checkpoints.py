@@ -2,24 +2,28 @@
 
 import zlib
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from nnmpi import Config
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.run.checkpoints.about import RunAbout, TensorFact, tensor_facts
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.checkpoints.write import Writer
+from nnmpi.run.report.pace import PaceCounts
 from nnmpi.run.settings import Changes
 from nnmpi.run.snapshot import Snapshot
 
 COPIES, SLICES, BUFFER, PARTS = "copies", "slices", "buffer", "parts"
+PATHS = (COPIES, SLICES, BUFFER, PARTS)
 SUMS = ("exp_avg", "exp_avg_sq")
 
 
@@ -37,7 +41,7 @@ def made(comm: Comm, step: int, n: int = 1000, epoch: int = 0) -> Snapshot:
     def of(path: str, place: Place, lo: int, hi: int, sums: tuple[str, ...] = SUMS) -> SavedRange:
         row = numbers(step, path, "values", n)[place.slices[0]]
         rows = {name: numbers(step, path, name, n)[place.slices[0]][lo:hi] for name in sums}
-        return SavedRange(place, (0,), lo, hi, row[lo:hi], step if sums else 0, rows)
+        return RangeOf(*place, (0,), lo, hi, step if sums else 0, row[lo:hi], rows)
 
     entire = whole((n,))
     owned = (
@@ -51,21 +55,36 @@ def made(comm: Comm, step: int, n: int = 1000, epoch: int = 0) -> Snapshot:
     return Snapshot(Config(), size, {}, None, state, 0, sums, (), changes, owned, None)
 
 
+def about_run(arrays: object = None, **others: object) -> RunAbout:
+    """What a run tells, with arrays in the state of a callback."""
+    about = RunAbout(
+        *(False, 9, {}, None, PaceCounts(), {}),
+        callbacks=(("Arrays", arrays),),
+        tensors=tuple(TensorFact(path, path, path != BUFFER, path != BUFFER) for path in PATHS),
+        metadata={},
+        sizes=None,
+    )
+    return replace(about, **others)
+
+
+def about_of(trainer: Trainer, state: object = None) -> RunAbout:
+    """What a Trainer tells of its model, and the state of a callback."""
+    return about_run(state, tensors=tensor_facts(trainer.model))
+
+
 def wrong(snapshots: list[Snapshot], n: int = 1000) -> str:
     """What is not as it was `made`, in what all ranks have read together."""
     step = snapshots[0].state.step
     left = {(path, name): n for path in (COPIES, SLICES, PARTS) for name in ("values", *SUMS)}
     left[BUFFER, "values"] = n
     for one in (one for snapshot in snapshots for one in snapshot.owned):
-        part = slice(one.place.part[0][0] + one.lo, one.place.part[0][0] + one.hi)
+        part = slice(one.part[0][0] + one.lo, one.part[0][0] + one.hi)
         for name, row in {"values": one.values, **one.sums}.items():
-            left[one.place.path, name] -= one.hi - one.lo
-            if not np.array_equal(
-                row[0 : one.hi - one.lo], numbers(step, one.place.path, name, n)[part]
-            ):
-                return f"{one.place.path}.{name} {part} of step {step} is another one"
-        if one.steps != (0 if one.place.path == BUFFER else step):
-            return f"{one.place.path} was updated {one.steps} times, not {step}"
+            left[one.path, name] -= one.hi - one.lo
+            if not np.array_equal(row[0 : one.hi - one.lo], numbers(step, one.path, name, n)[part]):
+                return f"{one.path}.{name} {part} of step {step} is another one"
+        if one.steps != (0 if one.path == BUFFER else step):
+            return f"{one.path} was updated {one.steps} times, not {step}"
     if any(left.values()):
         return f"numbers that are missing or there twice: {left}"
     return "" if snapshots[0].epoch.loss == step / 3 else "another loss"
@@ -75,7 +94,7 @@ def written(comm: Comm, directory: Path, steps: list[int], n: int = 1000, keep: 
     """Writes checkpoints of these steps."""
     writer = Writer(directory, comm, keep)
     for step in steps:
-        writer.start(made(comm, step, n), {"arrays": [np.full(3, step)]})
+        writer.start(made(comm, step, n), about_run([np.full(3, step)]))
     result = writer.close()
     assert result is not None
     assert not result.problem, result.problem
@@ -88,7 +107,7 @@ def written_by_survivors(comm: Comm, directory: Path, first: int, told: list[int
         writer = Writer(directory, comm)
         for step in range(first, first + 100):
             if (
-                result := writer.start(made(comm, step), {"arrays": [np.full(3, step)]})
+                result := writer.start(made(comm, step), about_run([np.full(3, step)]))
             ) is not None:
                 assert not result.problem, result.problem
                 told.append(result.step)
@@ -106,9 +125,7 @@ def written_by_survivors(comm: Comm, directory: Path, first: int, told: list[int
 
 def in_memory(one: SavedRange) -> SavedRange:
     """All numbers of a range, which are read."""
-    n = one.hi - one.lo
-    sums = {name: row[0:n] for name, row in one.sums.items()}
-    return one._replace(values=one.values[0:n], sums=sums)
+    return one.map(lambda row: row[0 : one.hi - one.lo])
 
 
 def read(comm: Comm, directory: Path) -> tuple[Found | None, Snapshot | None]:

@@ -8,8 +8,11 @@ import pytest
 from helpers.once import by_first, once
 
 from nnmpi import Config, Trainer, data, nn
+from nnmpi.backend import to_host
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
+from nnmpi.parallel.checks.difference import difference, scale_of
+from nnmpi.parallel.checks.reference_update import summed_gradient
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.run.report import Event, Report
 
@@ -57,12 +60,20 @@ class Heard(Report):
         self.losses.append(loss)
 
 
+class Part(NamedTuple):
+    """The part of a tensor that a rank has."""
+
+    slices: tuple[slice, ...]
+    numbers: np.ndarray
+
+
 class Ran(NamedTuple):
-    """What came out of a run: the whole model, on every rank."""
+    """What came out of a run: the whole model on every rank, and its parts of the last gradient."""
 
     events: list[Event]
     losses: list[float]
     state: Mapping[str, np.ndarray]
+    gradients: Mapping[str, Part]
 
     @property
     def done(self) -> Event:
@@ -83,7 +94,7 @@ def run(
     trainer, heard = Trainer(Config(**plain | options), build, given or digits(), comm), Heard()
     trainer.fit(heard)
     assert first_difference(trainer.strategy.entries.table) is None
-    return Ran(heard.events, heard.losses, contents(trainer))
+    return Ran(heard.events, heard.losses, contents(trainer), gradients(trainer))
 
 
 @once
@@ -112,8 +123,12 @@ def same_on_all(comm: Comm, text: str) -> bool:
 
 
 def equals(comm: Comm, got: Ran, wanted: Ran) -> None:
-    """Parameters, buffers, the loss of every step, and the evaluation of every epoch."""
+    """Parameters, buffers, the last gradient, the loss of every step, and all evaluations."""
     assert distance(got.state, wanted.state) < BOUND
+    largest = max(scale_of(part.numbers) for part in wanted.gradients.values())
+    for path, (slices, numbers) in got.gradients.items():
+        expected = wanted.gradients[path].numbers[slices]
+        assert difference(numbers, expected, largest).relative < BOUND, path
     assert got.losses == pytest.approx(wanted.losses, rel=BOUND)
     assert len(got.losses) == 10
     for ours, theirs in zip(got.events[1:], wanted.events[1:], strict=True):
@@ -161,3 +176,13 @@ def contents(trainer: Trainer) -> dict[str, np.ndarray]:
     """The whole model, on every rank."""
     entries = trainer.strategy.entries.on_all_ranks()
     return {entry.place.path: entry.value.copy() for entry in entries}
+
+
+def gradients(trainer: Trainer) -> dict[str, Part]:
+    """This rank's parts of the gradient of the last step, as users read it, by parameter."""
+    held = zip(trainer.model.tensors(), trainer.strategy.entries.table.held, strict=True)
+    return {
+        place.path: Part(place.slices, to_host(summed_gradient(p)).copy())
+        for (place, p), is_held in held
+        if is_held and isinstance(p, nn.Parameter) and p.has_grad
+    }

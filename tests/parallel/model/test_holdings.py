@@ -24,9 +24,9 @@ def test_what_ranks_have_is_what_is_said(row: laws_snapshot.Row) -> None:
     def rank(comm: Comm) -> Any:
         trainer = trainer_of(comm, **ADAM, **row.options)
         saved, a = trainer.snapshot().owned, trainer.arrangement
-        own = {(one.place.path, comm.rank, one.lo, one.hi, one.place.part) for one in saved}
+        own = {(comm.rank, one.range) for one in saved}
         here = {
-            (place.path, comm.rank, 0, place.size, place.part)
+            (comm.rank, place.range())
             for place, _, is_held in snapshots._tensors(trainer.session.part)
             if is_held
         }
@@ -35,13 +35,8 @@ def test_what_ranks_have_is_what_is_said(row: laws_snapshot.Row) -> None:
 
     of_all = threads.run(row.ranks[-1], rank)
     a = of_all[0][2]
-
-    def named(ranges: Any) -> set[Any]:
-        paths = [v.path for v in a.graph.variables]
-        return {(paths[one.i], one.rank, one.lo, one.hi, one.part) for one in ranges}
-
-    assert named(owned(a)) == set().union(*(own for own, *_ in of_all))
-    assert named(held(a)) == set().union(*(here for _, here, _ in of_all))
+    assert {*owned(a)} == set().union(*(own for own, *_ in of_all))
+    assert {*held(a)} == set().union(*(here for _, here, _ in of_all))
 
 
 @pytest.mark.parametrize(

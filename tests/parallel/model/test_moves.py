@@ -9,11 +9,11 @@ from helpers.training.laws_moves import Case, carried_out, random_case
 
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.place import Part, Place, whole
+from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.model import moves, moving
-from nnmpi.parallel.model.boxes import BoxRange, runs_of
-from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan, TensorRange
+from nnmpi.parallel.model.boxes import runs_of
+from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import GRAIN, plan_moves
 
 FLOATS = (("values", np.dtype(np.float32)),)
@@ -26,16 +26,18 @@ def matrix(shape: tuple[int, ...] = (4, 6), **how: Any) -> MovedTensor:
     return MovedTensor("w", shape, (0, 1), FLOATS, **how)
 
 
-def part_of(holder: Holder, part: Part = WHOLE, lo: int = 0, hi: int = -1) -> TensorRange:
-    return TensorRange(0, holder, 0, lo, Place("", (), part).size if hi < 0 else hi, part)
+def part_of(
+    holder: Any, part: Part = WHOLE, lo: int = 0, hi: int | None = None
+) -> tuple[Any, Range]:
+    return holder, Place("w", (), part).range(lo, hi)
 
 
-def plan_of(have: list[TensorRange], need: list[TensorRange], nodes: Any = (0,) * 8) -> MovePlan:
+def plan_of(have: list[Any], need: list[Any], nodes: Any = (0,) * 8) -> MovePlan:
     return plan_moves([matrix()], have, need, nodes)
 
 
 def givers(plan: MovePlan) -> list[tuple[Holder, Holder, int]]:
-    return [(move.have.holder, move.need.holder, move.size) for move in plan.moves]
+    return [(move.holder, move.rank, move.size) for move in plan.moves]
 
 
 def test_the_nearest_gives() -> None:
@@ -60,13 +62,14 @@ def test_those_that_have_copies_send_equal_shares() -> None:
 
     def shares(rows: list[int]) -> list[float]:
         """Three ranks have what has 6 rows, the first one alone has what has 2."""
-        tensors = [matrix((n, GRAIN)) for n in rows]
+        tensors = [matrix((n, GRAIN))._replace(path=f"{n} rows") for n in rows]
+        wholes = [Place.of_whole(tensor.path, tensor.shape).range() for tensor in tensors]
         have = [
-            TensorRange(i, rank, 0, 0, n * GRAIN, whole((n, GRAIN)))
-            for i, n in enumerate(rows)
+            (rank, one)
+            for n, one in zip(rows, wholes, strict=True)
             for rank in range(3 if n == 6 else 1)
         ]
-        need = [one._replace(holder=3) for one in have if one.holder == 0]
+        need = [(3, one) for one in wholes]
         moved = plan_moves(tensors, have, need, (0,) * 4).moved(4)
         return [one.sent.bytes / (4 * GRAIN) for one in moved]
 
@@ -92,9 +95,9 @@ def test_a_part_that_is_needed_comes_from_parts_cut_along_another_axis() -> None
 
 def test_rows_that_are_whole_in_both_parts_are_one_run() -> None:
     box = ((1, 3), (0, 6))
-    runs = runs_of(BoxRange(box, 2, 11), whole((4, 6)), box, (0, 1))
+    runs = runs_of(Range("w", box, 2, 11), whole((4, 6)), box, (0, 1))
     assert [a.tolist() for a in runs] == [[8], [2], [9]]
-    runs = runs_of(BoxRange(box, 2, 11), whole((4, 6)), box, (1, 0))
+    runs = runs_of(Range("w", box, 2, 11), whole((4, 6)), box, (1, 0))
     assert [a.tolist() for a in runs] == [[5, 9, 13, 17, 21], [2, 4, 6, 8, 10], [2, 2, 2, 2, 1]]
 
 
@@ -116,8 +119,8 @@ def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
         have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
         plan = plan_of(have, [part_of(r) for r in range(comm.size)])
 
-        def read(have: TensorRange, name: str, lo: int, hi: int) -> np.ndarray:
-            if have.holder == "file" and comm.rank == 1:
+        def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
+            if holder == "file" and comm.rank == 1:
                 raise ValueError("the file is damaged")
             return np.zeros(hi - lo, np.float32)
 
@@ -137,8 +140,10 @@ def test_tensors_that_do_not_fit_are_moved_after_each_other(
     def rank(comm: Comm) -> None:
         case = random_case(11, comm.size)
         plan = carried_out(case, comm)
-        several = [[*dict.fromkeys(need.i for need in one.needs)] for one in plan.together()]
-        assert [i for some in several for i in some] == list(range(len(plan.tensors)))
+        several = [
+            [*dict.fromkeys(need.tensor for _, need in one.needs)] for one in plan.together()
+        ]
+        assert [path for some in several for path in some] == [*plan.tensors]
         sizes = [sum(plan.tensors[i].nbytes for i in some) for some in several]
         assert all(n <= 200 or len(some) == 1 for n, some in zip(sizes, several, strict=True))
         assert 2 < len(several) < len(plan.tensors)
@@ -166,7 +171,7 @@ def test_what_it_costs() -> None:
 def test_a_case_has_something_of_all_kinds() -> None:
     """Else the laws would hold of nothing."""
     cases: list[Case] = [random_case(seed, 3) for seed in range(2)]
-    kinds = {type(move.have.holder) for case in cases for move in case.plan.moves}
+    kinds = {type(move.holder) for case in cases for move in case.plan.moves}
     assert kinds == {int, str}
     lengths = [len(move.ranges) for case in cases for move in case.plan.moves]
     assert max(lengths) > 1

@@ -59,7 +59,8 @@ class Drawn:
 
         def made(store: FlatStore, parameters: Any, *more: Any, **named: Any) -> None:
             make(store, parameters, *more, **named)
-            self._stores[parameters[0]._parent.root].add(store)
+            if module := parameters[0]._parent:  # the update that --verify compares with has none
+                self._stores[module.root].add(store)
 
         def read(source: StoredTensor, place: Place) -> np.ndarray:
             found = part(source, place)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.device import DEVICE
+from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import nn
@@ -165,11 +165,11 @@ def test_costs_are_rows_of_numbers() -> None:
 
 
 def test_costs_for_another_number_of_samples() -> None:
-    rows = (4, (0, 2), ((1, 2, 3, 40, 8, 6), (0, 4, 0, 10, 2, 2)))
-    samples, begins, costs = UnitCosts.of(rows).scaled(6)
+    measured = UnitCosts(4, (0, 2), (UnitCost(1, 2, 3, 40, 8, 6), UnitCost(0, 4, 0, 10, 2, 2)))
+    samples, begins, costs = measured.scaled(6)
     assert (samples, begins) == (6, (0, 2))
     assert costs == (UnitCost(1.5, 3, 4.5, 40, 12, 9), UnitCost(0, 6, 0, 10, 3, 3))
-    assert UnitCosts.of(rows).scaled(4) == rows
+    assert measured.scaled(4) == measured
 
 
 def test_the_cost_of_a_stage() -> None:
@@ -196,6 +196,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_left() -> None:
         assert not any(p.is_drawn for p in model.parameters())
 
 
+@needs_device
 def test_a_profile_on_a_device() -> None:
     model = fresh("digits-cnn")
     costs = profiled(model, batch("digits-cnn"), DEVICE)

@@ -13,6 +13,7 @@ from nnmpi.config import Config
 from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
@@ -170,7 +171,21 @@ def test_sums_by_nccl_stay() -> None:
     config = replace(MODELS["cnn"], device="cuda", dp=4)
     a = on_paper(uncut_of(config)[1], cluster)
     assert a.algorithm == "nccl"
+    assert memory(a, 0, 4).slots == 0
     assert with_fastest_sum(a, planning(MODELS["cnn"], 4).costs.exchanges) is a
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_the_copy_in_float32_of_sums_by_nccl_counts(zero: int) -> None:
+    cluster = Cluster.on_paper(4, device="cuda")._replace(has_nccl=True)
+    config = replace(MODELS["cnn"], device="cuda", dp=4, dtype="bfloat16", zero=zero)
+    wide, narrow = (
+        on_paper(uncut_of(replace(config, reduce_dtype=dtype))[1], cluster)
+        for dtype in ("float32", "bfloat16")
+    )
+    longest = max(one.stop - one.start for one in wide.model_on(0).buckets)
+    assert memory(wide, 0, 4).slots == 4 * longest
+    assert memory(narrow, 0, 4).slots == 0
 
 
 def test_a_layer_that_cannot_be_cut_leaves_layouts_without_tp() -> None:

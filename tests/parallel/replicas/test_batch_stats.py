@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.device import DEVICE
+from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import nn
@@ -167,6 +167,7 @@ def test_float32_on_ranks_differs_by_rounding(name: str) -> None:
     same(steps(t, (3, 0, 4)), step(t, LOCAL, np.arange(7)), 2e-5)
 
 
+@needs_device
 @pytest.mark.parametrize("split", [(6,), (4, 0, 2)], ids=str)
 def test_ranks_on_a_device_give_what_the_host_gives(split: tuple[int, ...]) -> None:
     for name in NETS:

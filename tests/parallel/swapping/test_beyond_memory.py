@@ -164,6 +164,15 @@ def test_files_in_memory_are_no_place_to_swap_to(monkeypatch: pytest.MonkeyPatch
         arena.check()
 
 
+def test_a_folder_of_tmpdir_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes /tmp instead."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    with refused("memory", str(tmp_path / "missing"), "set TMPDIR"):
+        arena.check()
+
+
 def test_it_needs_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "kernel", lambda name: None)
     with refused("memory: activations cannot be swapped here", "NNMPI_NATIVE=0"):

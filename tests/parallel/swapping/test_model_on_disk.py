@@ -21,6 +21,8 @@ from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.residence import PIECE, Disk, ModelOnDisk, Residence, UnitLoad
 from nnmpi.parallel.arrangement.residence import seconds as seconds_of
+from nnmpi.parallel.pipeline import residences
+from nnmpi.parallel.pipeline.profile import UnitCost
 from nnmpi.parallel.stores.local import squares
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
@@ -167,8 +169,11 @@ def test_running_sums_that_were_read_between_steps_are_dropped(
         reduce(swapper, *args)
 
     monkeypatch.setattr(Swapper, "_reduce", reduced)
-    given = Disk(1e9, 1e9, 1e-9, 1.3e-9)  # by others activations are the ones that go
+    # slow units, so that none is computed again; by other disks activations go, and no sums
+    given = Disk(1e9, 1e9, 1e-9, 1.3e-9)
     monkeypatch.setattr(arena, "measured_disk", lambda: given)
+    slow = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
+    monkeypatch.setattr(residences, "profile", lambda *args, **_: [slow] * len(args[2]))
     with Trainer(Config(**case, memory=f"{limit}B")) as less:
         sums, found = less.optimizer.state, less.arrangement.residences
         assert found is not None

@@ -253,6 +253,7 @@ def test_a_file_has_what_was_written(tmp_path: Path) -> None:
         ("lr = 0.1", "lr is no option of a layout"),
         ("tp = 2\nways = 3", "ways is a table"),
         ("tp = 2\n[ways]\n0 = 3", "ways of 0: 3 is no text"),
+        ("[ways]\n" + ".".join("a" * 3000) + " = 1", "ways of a: of type dict is no text"),
         ("tp = 2\n[ways]\nfeatures.0 = 'column'", '"features.0" = "samples"'),
         ("tqp = 2", "tqp is not an option"),
         ("tp 2", "it is not TOML"),

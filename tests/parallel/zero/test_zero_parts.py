@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.training.laws_language import gpt, windows
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
@@ -79,6 +80,15 @@ def test_the_gradient_of_a_step_is_whole_where_all_ranks_ask_for_it(zero: int) -
         assert found.keys() == expected.keys()
         for name, g in found.items():
             np.testing.assert_allclose(g, expected[name], rtol=1e-10, atol=1e-14)
+
+
+def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() -> None:
+    config = Config(dp=2, pp=2, zero=1, clip_norm=0.01, batch_size=4, steps=1, verify=True)
+
+    def rank(comm: Comm) -> object:
+        return Trainer(config, gpt, windows(20), comm).fit(NullReport())["event"]
+
+    assert threads.run(4, rank) == ["done"] * 4
 
 
 # ---- a parameter without numbers

@@ -19,18 +19,9 @@ from nnmpi import Config, Trainer, checkpoint
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import save_gpt2
-from nnmpi.run.checkpoints.export import model_facts
 from nnmpi.run.checkpoints.keep import folder_of
-from nnmpi.run.checkpoints.manifest import NAME
-from nnmpi.run.checkpoints.write import Writer
+from nnmpi.run.checkpoints.located import NAME
 from nnmpi.run.report import NullReport
-
-
-def write(trainer: Trainer, directory: Path, **about: Any) -> None:
-    writer = Writer(directory, trainer.comm)
-    facts = model_facts(trainer.model, trainer.session.metadata)
-    writer.start(trainer.snapshot(), {**facts, **about})
-    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +42,7 @@ def test_what_is_exported_is_what_would_be_saved(
     def rank(comm: Comm) -> dict[str, np.ndarray]:
         trainer = trainer_of(comm, **{**OPTIMIZERS[1], **options, "steps": 2})
         trainer.fit(NullReport())
-        write(trainer, tmp_path / "checkpoints")
+        trainer.save_checkpoint(tmp_path / "checkpoints")
         trainer.save(str(tmp_path / "saved.safetensors"))
         state = trainer.optimizer_state_dict()
         trainer.close()
@@ -77,7 +68,7 @@ def test_a_gpt_is_exported_as_a_folder(tmp_path: Path) -> None:
     config = Config(load=str(tmp_path / "start"), steps=1, batch_size=9)
     trainer = Trainer(config, data=tokens(), comm=comm_self())
     trainer.fit(NullReport())
-    write(trainer, tmp_path / "checkpoints")
+    trainer.save_checkpoint(tmp_path / "checkpoints")
     trainer.save(f"{tmp_path}/saved/")
     assert checkpoint.main(["export", f"{tmp_path}/checkpoints", f"{tmp_path}/out/"]) == 0
     for name in ("config.json", "model.safetensors"):
@@ -132,7 +123,6 @@ def test_what_cannot_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (folder_of(tmp_path, 2) / NAME).unlink()
     out = str(tmp_path / "out.safetensors")
     for arguments, reason in {
-        (str(tmp_path), out): "does not say what its tensors are",
         (str(tmp_path), out, "--step", "2"): "manifest.json: No such file or directory",
         (str(tmp_path), out, "--step", "3"): "the steps there are 2, 1",
     }.items():

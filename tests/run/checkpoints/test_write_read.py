@@ -1,24 +1,24 @@
 """Checkpoints are written and read again, on threads."""
 
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.training.laws_resume import OPTIMIZERS
-from helpers.training.laws_snapshot import MIDDLE, RING, go_on, near, one_rank, run, same
+from helpers.training.laws_snapshot import MIDDLE, RING, run, same
+from helpers.training.made_checkpoints import about_of
 
 from nnmpi import Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints.keep import folder_of
-from nnmpi.run.checkpoints.read import BlockReader, newest, use_newest
+from nnmpi.run.checkpoints.read import newest, use_newest
 from nnmpi.run.checkpoints.write import Writer
 
 ADAM = OPTIMIZERS[1]
-ABOUT = {"rate": np.float32(0.1), "table": np.arange(5.0), "betas": (0.9, float("inf")), "n": [1]}
+STATE = {"rate": np.float32(0.1), "table": np.arange(5.0), "betas": (0.9, float("inf")), "n": [1]}
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,16 @@ def test_a_run_goes_on_from_a_file(ranks: int, options: dict[str, Any], tmp_path
     def rank(comm: Comm) -> None:
         def act(trainer: Trainer) -> None:
             writer = Writer(tmp_path, comm)
-            assert writer.start(trainer.snapshot(), ABOUT) is None
+            assert writer.start(trainer.snapshot(), about_of(trainer, STATE)) is None
             result = writer.close()
             assert result is not None
             assert (result.step, result.problem) == (MIDDLE, "")
             found = newest(tmp_path, comm)
             assert found is not None
             assert (found.step, found.folder) == (MIDDLE, result.folder)
-            about = found.about()
-            assert about.pop("table").tolist() == [0, 1, 2, 3, 4]
-            assert str(about) == "{'rate': np.float32(0.1), 'betas': (0.9, inf), 'n': [1]}"
+            state = found.about().callbacks[0][1]
+            assert state.pop("table").tolist() == [0, 1, 2, 3, 4]
+            assert str(state) == "{'rate': np.float32(0.1), 'betas': (0.9, inf), 'n': [1]}"
             snapshot = trainer.snapshot()
             from_file = found.snapshot()
             without = {"owned": (), "positions": ()}
@@ -70,9 +70,9 @@ def test_where_a_block_is_damaged_all_ranks_go_on_from_the_one_before(tmp_path: 
     def rank(comm: Comm) -> None:
         def act(trainer: Trainer) -> None:
             writer, snapshot = Writer(tmp_path, comm), trainer.snapshot()
-            writer.start(snapshot, {})
+            writer.start(snapshot, about_of(trainer))
             later = snapshot.state._replace(step=MIDDLE + 1)
-            writer.start(snapshot._replace(state=later), {})
+            writer.start(snapshot._replace(state=later), about_of(trainer))
             writer.close()
             if comm.rank == 0:
                 path = folder_of(tmp_path, MIDDLE + 1) / "rank-00001.safetensors"
@@ -89,43 +89,3 @@ def test_where_a_block_is_damaged_all_ranks_go_on_from_the_one_before(tmp_path: 
         same(run(comm, options, act), run(comm, options))
 
     threads.run(2, rank)
-
-
-LONG = [pytest.param(one, marks=pytest.mark.long) for one in ({"tp": 3}, {"servers": 1})]
-
-
-@pytest.mark.parametrize("after", [{**RING, "zero": 3}, *LONG], ids=str)
-def test_other_ranks_read_what_they_need_once(
-    after: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, read, times = (
-        {**ADAM, "dp": 2, "tp": 2, **RING},
-        BlockReader._read,
-        Counter[tuple[object, str, int]](),
-    )
-
-    def counted(self: BlockReader, file: str, number: int) -> bytes:
-        times[self, file, number] += 1
-        return read(self, file, number)
-
-    def write(comm: Comm) -> None:
-        def act(trainer: Trainer) -> None:
-            writer = Writer(tmp_path, comm)
-            writer.start(trainer.snapshot(), {})
-            writer.close()
-
-        run(comm, before, act)
-
-    for module in ("rank_file", "read"):
-        monkeypatch.setattr(f"nnmpi.run.checkpoints.{module}.BLOCK", 1024)
-    threads.run(4, write)
-    monkeypatch.setattr(BlockReader, "_read", counted)
-
-    def rank(comm: Comm) -> None:
-        found = newest(tmp_path, comm)
-        assert found is not None
-        near(go_on(comm, found.snapshot(), {**ADAM, **after}), one_rank(ADAM))
-
-    threads.run(3, rank)
-    assert {*times.values()} == {1}
-    assert len({number for _, _, number in times}) > 5

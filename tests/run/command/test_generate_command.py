@@ -92,16 +92,15 @@ def test_text_comes_token_by_token(trained: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_text_that_cannot_be_written_ends_all_ranks(ranks: int, trained: Path) -> None:
+def test_a_text_that_cannot_be_written_ends_all_ranks(trained: Path) -> None:
     arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "3"]
-    arguments += ["--tp", str(ranks)]
+    arguments += ["--tp", "2"]
     script = (
         "import sys; from nnmpi.run.text import generate_command; "
         "sys.stdout = open('/dev/full', 'w'); "
         f"sys.exit(generate_command.main({arguments}))"
     )
-    ended = run(ranks, "-c", script, timeout=60)
+    ended = run(2, "-c", script, timeout=240)
     assert ended.status == 1
     (line,) = [line for line in ended.err.splitlines() if "No space left" in line]
     assert "cannot write output" in line
@@ -124,10 +123,7 @@ REFUSED = {
     "top-p": ("--load few --top-p 1.5", "--top-p: 1.5 must be above 0 and at most 1"),
     "temperature": ("--load few --temperature -1", "-1 must be a number of at least 0"),
     "tokens": ("--load few --tokens 0", "--tokens: 0 must be at least 1"),
-    "ranks": (
-        "--load few --tp 2",
-        "--tp 2 --pp 1: one model generates; start it with mpirun -n 2",
-    ),
+    "ranks": ("--load few --tp 2", "--tp 2 --pp 1: one model generates; start it with mpirun -n 2"),
     "an option": ("--load few --temprature 1", "did you mean --temperature"),
 }
 

@@ -3,17 +3,16 @@
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import run
 
 from nnmpi import Config, measure, plan
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.run import measuring
 from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.setup.setup import set_up
 
-DIGITS = "--model", "digits-cnn", "--data", "digits"
+SMALLER = "--model", "mlp:4-3", "--data", "iris"
 IRIS = "--model", "iris-mlp", "--data", "iris"
 
 
@@ -21,19 +20,25 @@ def measured(config: Config, comm: Comm) -> Machine:
     return measuring.measure(set_up(config, None, None, comm), comm)
 
 
+@pytest.fixture(autouse=True)
+def _few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SIZES", (256, 1 << 18)), ("CALLS", 2), ("STEPS", 2), ("OTHER", 1 << 10)):
+        monkeypatch.setattr(measuring, name, value)
+
+
 def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Sums of two ranks, the units of a model at three sizes, and all else that a step takes."""
-    file = tmp_path / "machine.json"
-    out = "--batch-size", "24", "--out", file
-    ended = run(2, "-m", "nnmpi.measure", *IRIS, *out, timeout=120)
-    assert (ended.status, ended.err) == (0, "")
-    assert "in micro-batches of 3, 12, 24, written to" in ended.out
-    machine = read_machine(file)
+    config, file = Config(model="iris-mlp", data="iris", batch_size=24), tmp_path / "machine.json"
+    machine, _ = threads.run(2, lambda comm: measured(config, comm))
+    file.write_text(machine.as_json(), encoding="utf-8")
+    assert read_machine(file) == machine
+    assert machine.spread > 0
     assert (machine.ranks, machine.far) == (2, TYPICAL.far)
     assert {name.split()[-1] for name in machine.sums} == {"2"}
     assert {*machine.updates} == {"adam"}
     whole, parts = machine.models
     assert (whole.tp, parts.tp) == (1, 2)
+    assert [*whole.units] == [3, 12, 24]
     assert all(unit.forward > 0 for units in whole.units.values() for unit in units)
     assert all(unit.forward > 0 for units in parts.units.values() for unit in units)
     assert machine.speed > 0
@@ -53,28 +58,17 @@ def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     assert [*machine.models[0].units] == [15, 60, 120]
 
 
-@pytest.mark.parametrize(
-    ("free", "copied", "in_place"),
-    [(0, None, None), (1 << 16, 3, None), (1 << 30, len(measuring.SIZES), len(measuring.SIZES))],
-)
-def test_sums_are_measured_as_far_as_there_is_shared_memory(
-    free: int, copied: int | None, in_place: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def curves(comm: Comm) -> dict[str, int]:
-        return {name: len(curve.points) for name, curve in measuring._sums(comm, 2)}
-
-    monkeypatch.setattr(measuring, "CALLS", 2)
-    found, _ = threads.run(2, curves, free_memory=free)
-    assert found.get("all_reduce shared 2") == copied
-    assert found.get("all_reduce shared in place 2") == in_place
-    assert found["all_reduce ring 2"] == len(measuring.SIZES)
+def test_sums_are_measured_as_far_as_there_is_shared_memory() -> None:
+    config = Config(model="iris-mlp", data="iris", steps=1)
+    found, _ = threads.run(2, lambda comm: measured(config, comm), free_memory=1 << 16)
+    sums = {name: len(curve.points) for name, curve in found.sums.items()}
+    assert (sums["all_reduce ring 2"], sums["all_reduce shared 2"]) == (2, 1)
+    assert "all_reduce shared in place 2" not in sums
 
 
-def test_links_between_nodes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks as threads, of which each believes to be a node."""
-    monkeypatch.setattr(Comm, "node", lambda comm: (comm.rank,))
+def test_links_between_nodes_are_measured() -> None:
     config = Config(model="iris-mlp", data="iris")
-    first, second = threads.run(2, lambda comm: measured(config, comm))
+    first, second = threads.run(2, lambda comm: measured(config, comm), per_node=1)
     assert first.far == second.far != TYPICAL.far
     assert (first.ranks, first.sums) == (1, {})
 
@@ -86,29 +80,16 @@ def test_a_rank_without_a_partner_measures_no_message() -> None:
     assert found[0].link.beta > 0
 
 
-def test_what_fails_on_the_first_node_fails_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(setup: object, comm: Comm) -> Machine:
-        raise ValueError("no such unit")
-
-    monkeypatch.setattr(Comm, "node", lambda comm: (comm.rank,))
-    monkeypatch.setattr(measuring, "_node", failing)
-
-    def rank(comm: Comm) -> str:
-        with pytest.raises((ValueError, OtherRankError)) as caught:
-            measured(Config(model="iris-mlp", data="iris"), comm)
-        return type(caught.value).__name__
-
-    assert threads.run(2, rank) == ["ValueError", "OtherRankError"]
-
-
-def test_what_a_file_has_already_stays(tmp_path: Path) -> None:
+def test_what_a_file_has_already_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other models and optimizers; a file of another machine is not overwritten."""
     file = str(tmp_path / "machine.json")
-    iris = [*IRIS, "--out", file]
+    iris = [*IRIS, "--batch-size", "24", "--out", file]
     assert measure.main(iris) == 0
-    assert measure.main([*DIGITS, "--optimizer", "sgd", "--out", file]) == 0
-    assert measure.main([*DIGITS, "--optimizer", "sgd", "--out", file]) == 0
+    assert "in micro-batches of 3, 12, 24, written to" in capsys.readouterr().out
+    for _ in range(2):
+        assert measure.main([*SMALLER, "--optimizer", "sgd", "--out", file]) == 0
     machine = read_machine(file)
+    assert capsys.readouterr().out.endswith(f"; {machine.doubt}\n")
     assert ({*machine.updates}, len(machine.models)) == ({"sgd", "adam"}, 2)
     Path(file).write_text(machine._replace(ranks=7).as_json(), encoding="utf-8")
     assert measure.main(iris) == 2

@@ -10,20 +10,16 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import Completed
+from helpers.mpijob import environment
 
 import nnmpi
 from nnmpi import __main__
 from nnmpi.commands import COMMANDS
-from nnmpi.commands.completion import script
+from nnmpi.completion import script
 from nnmpi.run.report.plot import AXES
 
 Run = Callable[..., Completed]
 TRAIN = ["train", "--model", "iris-mlp", "--data", "iris", "--epochs", "1", "--json"]
-
-
-def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nnmpi", *arguments]
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -32,9 +28,11 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def run(*arguments: str) -> Completed:
         monkeypatch.setattr(sys, "argv", ["nnmpi", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
         monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-m", "nnmpi", *arguments])
-        for name in COMMANDS:
-            monkeypatch.delitem(sys.modules, f"nnmpi.{name}", raising=False)
+        for name in COMMANDS:  # runpy warns of a module that is imported already
+            for module in (f"nnmpi.{name}", f"nnmpi.{name}.__main__"):
+                monkeypatch.delitem(sys.modules, module, raising=False)
         try:
             status: object = __main__.main()
         except SystemExit as ended:
@@ -58,12 +56,11 @@ def completed(words: str, shell: str = "bash") -> list[str]:
     return [word for word in run.stdout.split() if shell != "zsh" or word.startswith(last)]
 
 
-def test_the_version_and_the_list_of_commands() -> None:
-    version = ran("--version")
-    assert (version.returncode, version.stdout) == (0, f"nnmpi {nnmpi.__version__}\n")
-    listed = ran("--help")
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert all(f"  {name} " in listed.stdout for name in COMMANDS)
+def test_the_version_and_the_list_of_commands(here: Run) -> None:
+    assert here("--version") == (0, f"nnmpi {nnmpi.__version__}\n", "")
+    listed = here("--help")
+    assert (listed.status, listed.err) == (0, "")
+    assert all(f"  {name} " in listed.out for name in COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +76,15 @@ def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str, he
     assert here().status == 2
 
 
-def test_a_command_that_lacks_an_argument_tells_where_all_are_listed() -> None:
+def test_a_command_that_lacks_an_argument_tells_where_all_are_listed(here: Run) -> None:
     lacks = "nnmpi.report: the following arguments are required: FILE; see nnmpi report --help\n"
-    assert ran("report").stderr == lacks
+    assert here("report") == (2, "", lacks)
+
+
+def test_each_command_is_one_module() -> None:
+    """In one folder, so that no class of a command is there twice."""
+    assert len(nnmpi.__path__) == 1
+    assert all(find_spec(f"nnmpi.{name}") for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -107,17 +110,34 @@ def test_help_shows_a_command_as_it_was_called(called: list[str], usage: str) ->
     assert done.stdout.startswith(f"usage: {usage} ")
 
 
+def test_modules_of_the_current_folder_are_found_as_by_python_m(tmp_path: Path) -> None:
+    (tmp_path / "of_mine.py").write_text("from nnmpi import nn\nmodel = lambda: nn.Linear(4, 3)\n")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "nnmpi"
+    script.write_text("import sys\nfrom nnmpi.__main__ import main\nsys.exit(main())\n")
+    words = "--model", "of_mine:model", "--data", "iris", "--dry-run", "--json"
+    for command in (["-m", "nnmpi.train"], [str(script), "train"]):
+        done = subprocess.run(
+            [sys.executable, *command, *words],
+            cwd=tmp_path,
+            env=environment({}),
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert json.loads(done.stdout)["model"] == "of_mine:model"
+
+
 @pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
-def test_a_run_and_its_picture(tmp_path: Path) -> None:
+def test_a_run_and_its_picture(tmp_path: Path, here: Run) -> None:
     log, out = tmp_path / "run.jsonl", tmp_path / "run.svg"
-    run = ran(*TRAIN, "--log", str(log))
-    assert (run.returncode, run.stderr) == (0, "")
-    assert json.loads(run.stdout.splitlines()[-1])["event"] == "done"
-    drawn = ran("plot", str(log), "--out", str(out), "--x", "steps")
-    assert (drawn.returncode, drawn.stdout) == (0, "")
+    run = here(*TRAIN, "--log", str(log))
+    assert (run.status, run.err, run.events[-1]["event"]) == (0, "", "done")
+    assert here("plot", str(log), "--out", str(out), "--x", "steps") == (0, "", "")
     assert out.read_text().startswith("<?xml")
-    assert ran("train", "--epochs", "0").returncode == 2
-    assert ran("plot", "no.jsonl").returncode == 2
+    assert here("train", "--epochs", "0").status == 2
+    assert here("plot", "no.jsonl").status == 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

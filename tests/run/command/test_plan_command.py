@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import mpijob
 from helpers.planning import measured
 from helpers.training.laws_arrangement import communicators, only_sends_what_is_said
 
@@ -17,8 +16,9 @@ from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import Config
-from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes, read_machine
+from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
+from nnmpi.run.report import NullReport
 
 CNN = "--model mnist-cnn --data mnist"
 
@@ -130,24 +130,14 @@ def test_a_machine_that_does_not_fit_is_named(
         assert e["best"][0]["compute"] > 1  # seconds, as was measured
 
 
-def test_a_machine_is_the_same_when_it_is_read(tmp_path: Path) -> None:
-    file = machine_file(tmp_path, DIGITS)
-    found = read_machine(file)
-    assert found == measured(DIGITS, TYPICAL._replace(cpu=processor(), ranks=4), UnitTimes(1, 1, 1))
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("speed", 0),
-        ("speed", "x"),
-        ("ranks", "2"),
         ("step", None),
         ("far", ["a", "b"]),
         ("updates", {}),
-        ("updates", [1]),
         ("adding", float("nan")),
-        ("sums", {"all_reduce ring 2": []}),
         ("sums", {"all_reduce ring 2": [[8, 1.0], [8, 2.0]]}),
     ],
 )
@@ -217,9 +207,9 @@ def test_a_layout_is_explained_beside_a_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, options = tmp_path / "trace.json", "--model mlp:64-32-32-10 --data digits"
-    run = f"{options} --pp 2 --micro-batches 2 --steps 3 --batch-size 32 --trace {trace} --quiet"
-    ended = mpijob.run(2, "-m", "nnmpi.train", *shlex.split(run), timeout=60)
-    assert ended.status == 0, ended.err
+    given = {"model": "mlp:64-32-32-10", "data": "digits", "steps": 3, "batch_size": 32}
+    config = Config(**given, pp=2, micro_batches=2, trace=str(trace))
+    threads.run(2, lambda comm: Trainer(config, comm=comm).fit(NullReport()))
     one = f"{options} --batch-size 32 --ranks 2 --explain '--pp 2 --micro-batches 2'"
     e = json.loads(planned(f"{one} --trace {trace} --json", capsys))
     assert e["seconds"] == pytest.approx(sum(part["seconds"] for part in e["parts"]))
@@ -283,7 +273,7 @@ def test_what_cannot_be_planned_is_refused_in_a_line(
 
 
 def test_the_least_memory_that_is_named_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan.main(shlex.split(f"{CNN} --ranks 8 --memory 1kB")) == 2
+    assert plan.main(shlex.split(f"{CNN} --ranks 4 --memory 1kB")) == 2
     line = capsys.readouterr().err
     size = line.partition("use --memory ")[2].split()[0]
-    assert "fits" not in planned(f"{CNN} --ranks 8 --memory {size}", capsys)
+    assert "fits" not in planned(f"{CNN} --ranks 4 --memory {size}", capsys)

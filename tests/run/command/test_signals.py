@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from helpers.commands import IRIS, Command
 from helpers.mpijob import environment
 
 import nnmpi
-from nnmpi import train
-from nnmpi.run import command as run_command
 from nnmpi.run.files import atomic
 
 TRAIN = ("-m", "nnmpi.train", "--json", *IRIS, "--epochs", "2", "--save", "m")
@@ -34,20 +31,6 @@ def test_sigusr1_after_the_end_is_ignored(tmp_path: Path) -> None:
             process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
         assert (process.returncode, process.stderr.read()) == (0, b"")
-
-
-def test_a_rank_that_is_interrupted_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the status of Ctrl-C; they would wait for it."""
-    ended = []
-    one_of_two = SimpleNamespace(rank=1, size=2, abort=lambda *how: ended.append(how))
-
-    def interrupted(_: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_command, "job", lambda: one_of_two)
-    assert run_command.on_ranks("nnmpi.tokenize", interrupted, "") == 130
-    assert train.interrupted(one_of_two, " before the first step") == 130
-    assert ended == [("interrupted", 130), ("interrupted before the first step", 130)]
 
 
 INTERRUPTED = {

@@ -5,21 +5,21 @@ import re
 import shlex
 import tracemalloc
 import xml.etree.ElementTree as ET
-from collections import Counter
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config, simulate, train
-from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.mesh import Mesh
-from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.alike_ranks import alike_ranks
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
+from nnmpi.run.setup.on_paper import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"
@@ -51,26 +51,16 @@ def test_text_has_a_table_of_memory_of_messages_and_of_layers() -> None:
         assert words in text
 
 
-def test_what_needs_numbers_and_does_not_fit_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("nnmpi.run.setup.objectives.trace", partial(trace, on=CPU))
-    monkeypatch.setattr("nnmpi.nn.tracing.memory_available", lambda: 1000)
-    assert simulate.main(["layout", *MANY.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "0.0 GB are free; take fewer ranks, a smaller model" in line
-
-
 @pytest.mark.parametrize(
     ("options", "megabytes"),
     [
-        ("--model gpt:3x96x12288 --data text --context 2048 --tp 8 --nodes 8", 20),
+        ("--model gpt:1x96x12288 --data text --context 2048 --tp 8 --nodes 8", 20),
         ("--data synthetic:1x8x8:10:400000000 --batch-size 100000", 5),
     ],
     ids=["blocks of GPT-3", "400 million samples"],
 )
 def test_paper_takes_no_memory(options: str, megabytes: int) -> None:
-    """Neither for 22 GB of parameters, nor for 120 GB of samples."""
+    """Neither for 10 GB of parameters, nor for 120 GB of samples."""
     layout("--ranks 64")  # imports and caches
     tracemalloc.start()
     layout(f"--ranks 64 {options}")
@@ -79,18 +69,37 @@ def test_paper_takes_no_memory(options: str, megabytes: int) -> None:
     assert peak < megabytes * 1e6
 
 
-def test_many_ranks_are_not_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[str] = Counter()
+def test_ranks_with_more_samples_are_another_kind() -> None:
+    """Of 4 samples of a micro-batch the last of three ranks has 2."""
+    event = json.loads(layout("--ranks 6 --dp 3 --pp 2 --batch-size 12 --micro-batches 3 --json"))
+    sent = {r: kind["sent"]["pp"]["bytes"] for kind in event["kinds"] for r in kind["ranks"]}
+    assert sent[2] == 2 * sent[0] == 2 * sent[1] > 0
 
-    def coordinates(self: Mesh, rank: int) -> dict[str, int]:
-        asked["coordinates"] += 1
-        return plain(self, rank)
 
-    plain = Mesh.coordinates
-    monkeypatch.setattr(Mesh, "coordinates", coordinates)
-    event = json.loads(layout("--ranks 100000 --nodes 1000 --batch-size 100000 --json"))
-    assert [len(kind["ranks"]) for kind in event["kinds"]] == [1000, 99_000]
-    assert asked["coordinates"] < 1000
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dp": 67, "allreduce": "halving"},
+        {"dp": 67, "allreduce": "hierarchical"},
+        {"dp": 70, "allreduce": "tree", "data": "synthetic:1x8x8:10:300", "batch_size": 290},
+        {"dp": 33, "pp": 2, "micro_batches": 3, "batch_size": 200},
+        {"dp": 66, "zero": 2},
+    ],
+    ids=str,
+)
+def test_all_ranks_of_a_kind_send_what_is_said(options: dict[str, Any]) -> None:
+    config = Config(**{"model": "digits-cnn", "batch_size": 70, **options})
+    ranks = config.dp * config.pp
+    a = on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, 1, "cpu"))
+    kinds = alike_ranks(a, config.batch_size)
+    assert sorted(r for kind in kinds for r in kind.ranks) == [*range(ranks)]
+    assert len(kinds) < 30
+    for kind in kinds:
+        for rank in kind.ranks:
+            for axis, (nbytes, messages) in traffic(a, rank, config.batch_size).items():
+                said = kind.traffic[axis]
+                assert messages == said.messages, (rank, axis)
+                assert nbytes == pytest.approx(said.bytes, rel=0.01), (rank, axis)
 
 
 @pytest.mark.parametrize(("zero", "times"), [(0, 0), (1, 1), (2, 1)])
@@ -103,12 +112,33 @@ def test_parameters_that_zero_gathers_are_told_apart(zero: int, times: int) -> N
         assert sent <= kind["sent"]["dp"]["bytes"]
 
 
-def test_a_picture_has_a_bar_for_each_part(tmp_path: Path) -> None:
+def test_a_picture_shows_each_rank_and_what_it_has(tmp_path: Path) -> None:
     file = tmp_path / "layout.svg"
-    layout(f"{MANY} --svg {file}")
-    texts = [e.text for e in ET.parse(file).iter() if e.tag.endswith("text")]
-    assert "stage 3: ranks 768-1023" in texts
-    assert texts.count("tp 3") == 4
+    gpt = "--model gpt:2x2x32 --data text --context 16 --batch-size 16 --micro-batches 2"
+    layout(f"--ranks 8 --dp 2 --pp 2 --tp 2 --zero 2 {gpt} --svg {file}")
+    root = ET.parse(file).getroot()
+    texts = [(e.text, float(e.get("x", "")), float(e.get("y", ""))) for e in root if e.text]
+    boxes = [e.attrib for e in root if e.tag.endswith("rect")]
+
+    def bar(name: str, rank: int) -> tuple[float, float]:
+        """From where to where it is filled, in the column of a rank."""
+        ((left, top),) = [(x, y) for words, x, y in texts if words == f"rank {rank}"]
+        y = min(y for words, _, y in texts if words.startswith(name) and y > top)
+        row = [b for b in boxes if 0 < y - float(b["y"]) < 22 and float(b["x"]) >= left]
+        frame, fill = sorted(row, key=lambda b: float(b["x"]))[:2]
+        width, start = float(frame["width"]), (float(fill["x"]) - left) / float(frame["width"])
+        return round(start, 2), round(start + float(fill["width"]) / width, 2)
+
+    halves = (0, 0.5), (0.5, 1)
+    for rank in range(8):
+        pp, dp, tp = rank // 4, rank // 2 % 2, rank % 2
+        ((x, y),) = [(x, y) for words, x, y in texts if words == f"rank {rank}"]
+        below = [words for words, a, b in texts if a == x and y < b < y + 60]
+        assert below == [f"pp {pp}", f"dp {dp}", f"tp {tp}"]
+        assert bar(f"h.{pp}.mlp.c_fc", rank) == halves[tp]
+        assert bar("samples of a batch", rank) == halves[dp]
+        assert bar("parameters", rank) == (0, 1)
+        assert bar("gradients", rank) == bar("optimizer state", rank) == halves[dp]
 
 
 def test_a_picture_of_moves_has_both_layouts(tmp_path: Path) -> None:
@@ -231,6 +261,7 @@ def test_a_layout_before_that_cannot_be_is_refused() -> None:
         ("--dp 3", "--ranks"),
         ("--ranks 0", "ranks 0 must be from 1"),
         ("--ranks 300", "--from is for at most 256 ranks"),
+        ("--dp 8", "--from '--dp 8': the following arguments are required: --ranks; see"),
     ):
         with refused(words):
             layout(f'--ranks 4 --from "{before}"')

@@ -114,10 +114,7 @@ def test_an_error_before_the_first_step_ends_the_job(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_without_a_layout_that_fits_a_checkpoint_is_more_to_do(
-    saves: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    saves: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def refuse(*_: object) -> None:
         raise ValueError("no layout fits 2 ranks")

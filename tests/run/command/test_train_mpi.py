@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,11 +26,6 @@ SMALL = ("--model", "iris-mlp", "--data", "iris", "--batch-size", "50", "--epoch
 
 def events(completed: Ended) -> list[dict[str, Any]]:
     return [json.loads(line) for line in completed.out.splitlines()]
-
-
-def ours(text: str) -> list[str]:
-    """The lines that are not the launcher's."""
-    return [line for line in text.splitlines() if "nnmpi" in line]
 
 
 @pytest.mark.parametrize("python", MPIS)
@@ -100,74 +95,104 @@ class Slow(nn.Linear):
 """
 
 
-WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "a flag": (("--epoch", "3"), "unrecognized arguments: --epoch 3; did you mean --epochs?"),
-    "a log": (("--log", "no/where.jsonl"), "cannot write log no/where.jsonl"),
-    "ranks": (("--dp", "4"), "dp 4 does not fit 2 ranks: start it with mpirun -n 4, or leave dp"),
-    "a file": (("--load", "nowhere.safetensors"), "cannot load nowhere.safetensors"),
+# ---- one job, several commands
+
+COMMANDS = """
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from nnmpi.comm import world
+from nnmpi.train import main
+
+rank = world().rank
+found = {}
+for name, arguments in json.loads(sys.argv[1])[rank].items():
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = main(arguments)
+        except SystemExit as ended:
+            status = ended.code
+    found[name] = status, out.getvalue(), err.getvalue()
+with open(f"ranks.{rank}", "w") as file:
+    json.dump(found, file)
+"""
+
+
+class Told(NamedTuple):
+    """What the ranks of a command said together; `statuses` is sorted."""
+
+    statuses: list[int]
+    out: str
+    err: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+PARTIAL = "--data iris --model models_of_ranks:Partial --epochs 2 --json --verify --save partial"
+LEAVES = "--data iris --model models_of_ranks:Leaves --epochs 2 --json --save folder/m.safetensors"
+JOB = {
+    "help": "--help",
+    "dry run": "--json --dry-run",
+    "a log": "--log no/where.jsonl",
+    "rates": "--lr 0.01{rank}",
+    "one file": "--model mlp:4-4 --data rows-{rank}.npz",
+    "verify": PARTIAL,
+    "save": LEAVES,
 }
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """Of each command what two ranks of one job printed."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "models_of_ranks.py").write_text(PACKAGE)
+    (folder / "job.py").write_text("import os, sys\nos.chdir(sys.path[0])\n" + COMMANDS)
+    (folder / "folder").mkdir()
+    np.savez(folder / "rows-0.npz", x=np.eye(4, dtype="float32"), y=np.arange(4))
+    given = [{n: [*SMALL, *text.format(rank=r).split()] for n, text in JOB.items()} for r in (0, 1)]
+    ended = run(2, folder / "job.py", json.dumps(given))
+    assert ended.status == 0, ended
+    ranks = [json.loads((folder / f"ranks.{rank}").read_text()) for rank in (0, 1)]
+    assert not (folder / "partial").exists()
+    found = {}
+    for name in JOB:
+        statuses, out, err = zip(*(of_rank[name] for of_rank in ranks), strict=True)
+        found[name] = Told(sorted(statuses), "".join(out), "".join(err))
+    return found
+
+
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("name", "status", "words"),
     [
-        pytest.param(*case, id=name, marks=() if name == "a log" else pytest.mark.long)
-        for name, case in WRONG.items()
+        ("a log", 2, "nnmpi.train: cannot write log no/where.jsonl"),
+        ("rates", 2, "nnmpi.train: rank 1 differs from rank 0 in lr (0.011); start all ranks"),
+        ("one file", 2, "rows-1.npz"),
+        ("verify", 1, "nnmpi.train: step 1: loss of the layout differ from those of one rank"),
+        ("save", 1, "nnmpi.train: cannot save folder/m.safetensors: "),
     ],
 )
-def test_unusable_arguments_are_a_one_line_error_of_one_rank(
-    more: tuple[str, ...], words: str
+def test_an_error_is_a_line_of_one_rank(
+    name: str, status: int, words: str, told: dict[str, Told]
 ) -> None:
-    completed = run(2, *TRAIN, *SMALL, *more)
-    assert completed.status == 2, completed
-    assert completed.out == ""
-    assert len(completed.err.splitlines()) == 1, completed.err  # the launcher says nothing
-    assert words in completed.err
+    (line,) = told[name].err.splitlines()
+    assert words in line
+    assert told[name].statuses[-1] == status
+    if status == 2:
+        assert told[name].out == ""
+    else:
+        assert told[name].events[-1]["event"] == "failed"
 
 
-def test_a_layout_that_cannot_be_built_is_a_one_line_error() -> None:
-    completed = run(
-        2, *TRAIN, *SMALL, "--progress", "thread", env={"MPI4PY_RC_THREAD_LEVEL": "single"}
-    )
-    assert completed.status == 2, completed
-    assert len(ours(completed.err)) == 1, completed.err
-    assert "use --progress poll" in completed.err
-
-
-def test_an_unusable_environment_is_a_one_line_error_of_one_rank() -> None:
-    completed = run(2, *TRAIN, *SMALL, env={"NNMPI_DEBUG": "1"})
-    assert completed.status == 2, completed
-    line = "nnmpi.train: NNMPI_DEBUG is '1': set it to 'collectives' or not at all"
-    assert (completed.out, ours(completed.err)) == ("", [line])
-
-
-def test_help_is_printed_once() -> None:
-    completed = run(2, *TRAIN, "--help")
-    assert completed.status == 0
-    assert completed.out.count("usage:") == 1
-
-
-def test_a_file_that_one_rank_cannot_read_ends_all_ranks(tmp_path: Path) -> None:
-    """Each rank reads its own file; that of rank 1 is missing."""
-    script = tmp_path / "job.py"
-    script.write_text(ONE_LACKS_ITS_FILE)
-    completed = run(2, script)
-    assert completed.status == 2, completed
-    assert len(ours(completed.err)) == 1, completed.err
-    assert "nowhere-1.npz" in completed.err
-
-
-ONE_LACKS_ITS_FILE = """
-import sys
-import numpy as np
-from nnmpi.comm import world
-from nnmpi.train import main
-name = f"nowhere-{world().rank}.npz"
-if world().rank != 1:
-    name = f"{sys.argv[0]}.{world().rank}.npz"
-    np.savez(name, x=np.eye(4, dtype="float32"), y=np.arange(4))
-sys.exit(main(["--model", "mlp:4-4", "--data", name, "--epochs", "1"]))
-"""
+def test_help_and_a_dry_run_are_printed_once(told: dict[str, Told]) -> None:
+    assert told["help"].statuses == told["dry run"].statuses == [0, 0]
+    assert told["help"].out.count("usage:") == 1
+    (event,) = told["dry run"].events
+    assert event["event"] == "dry-run"
+    first, others = event["kinds"]  # memory of the node counts on its first rank
+    assert (first["ranks"], others["ranks"]) == ([0], [1])
+    assert (first["parameters_bytes"], others["parameters_bytes"]) == (4 * event["parameters"], 0)
 
 
 def test_an_error_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
@@ -218,66 +243,6 @@ class Leaves(nn.Linear):
         if self.training and world().rank == 0 and os.path.exists("folder"):
             os.rmdir("folder")
         return super().forward(x)
-"""
-
-
-def of_package(folder: Path, ranks: int, name: str, *more: str) -> Ended:
-    """A run of one of the models of PACKAGE, in a new directory."""
-    (folder / "models_of_ranks.py").write_text(PACKAGE)
-    script = folder / "job.py"
-    script.write_text(
-        "import os, sys\n"
-        "os.chdir(os.path.dirname(os.path.abspath(__file__)))\n"
-        "from nnmpi.train import main\n"
-        "sys.exit(main())\n"
-    )
-    model = ("--json", "--data", "iris", "--model", f"models_of_ranks:{name}", "--epochs", "2")
-    return run(ranks, script, *model, *more)
-
-
-def test_a_difference_that_verify_finds_is_a_one_line_error(tmp_path: Path) -> None:
-    completed = of_package(tmp_path, 2, "Partial", "--verify", "--save", "m.safetensors")
-    assert completed.status == 1, completed
-    (line,) = ours(completed.err)
-    assert line.startswith("nnmpi.train: step 1: loss of the layout differ from those of one rank")
-    assert [e["event"] for e in events(completed)] == ["start", "verify", "failed"]
-    assert not (tmp_path / "m.safetensors").exists()
-
-
-def test_a_model_that_cannot_be_saved_is_a_one_line_error(tmp_path: Path) -> None:
-    """The directory of --save is removed during the run."""
-    (tmp_path / "folder").mkdir()
-    completed = of_package(tmp_path, 2, "Leaves", "--save", "folder/m.safetensors")
-    assert completed.status == 1, completed
-    (line,) = ours(completed.err)
-    assert line.startswith("nnmpi.train: cannot save folder/m.safetensors: ")
-    assert events(completed)[-1]["event"] == "failed"
-
-
-def test_a_dry_run_is_printed_once() -> None:
-    completed = run(2, *JSON, *SMALL, "--dry-run")
-    assert (completed.status, ours(completed.err)) == (0, []), completed
-    (event,) = events(completed)
-    assert event["event"] == "dry-run"
-    first, others = event["kinds"]  # memory of the node counts on its first rank
-    assert (first["ranks"], others["ranks"]) == ([0], [1])
-    assert (first["parameters_bytes"], others["parameters_bytes"]) == (4 * event["parameters"], 0)
-
-
-def test_options_that_differ_are_a_one_line_error(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(ANOTHER_RATE)
-    completed = run(2, script, *SMALL)
-    assert completed.status == 2, completed
-    (line,) = ours(completed.err)
-    assert line.startswith("nnmpi.train: rank 1 differs from rank 0 in lr (0.01); start all ranks")
-
-
-ANOTHER_RATE = """
-import sys
-from nnmpi.comm import world
-from nnmpi.train import main
-sys.exit(main([*sys.argv[1:], "--lr", "0.01" if world().rank == 1 else "0.02"]))
 """
 
 
@@ -342,21 +307,6 @@ def test_a_rank_that_is_interrupted_twice_ends_the_job(job: Any) -> None:
         time.sleep(0.01)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
-
-
-def test_sigusr1_after_the_end_is_ignored_by_all_ranks() -> None:
-    with subprocess.Popen(
-        [*launcher(sys.executable), "-n", "2", sys.executable, *JSON, *SMALL, "--quiet"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment({}),
-        start_new_session=True,
-    ) as job:
-        assert job.stdout is not None
-        assert '"done"' in job.stdout.readline()
-        job.send_signal(signal.SIGUSR1)
-        job.communicate(timeout=200)
-        assert job.returncode == 0
 
 
 def test_sigusr1_stops_all_ranks_and_saves(job: Any) -> None:

@@ -1,12 +1,10 @@
 """Digests in the metadata of files: a flipped bit is refused, and so are numbers not finite."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.commands import IRIS, Command
 from helpers.datafiles import refused
 from helpers.runs import rows
 from safetensors.numpy import load_file, save_file
@@ -65,18 +63,6 @@ def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
         nnmpi.load(path)
 
 
-def test_a_run_whose_digest_has_lost_its_name_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m"
-    Trainer(Config(steps=1, save=str(path)), build, rows()).fit(NullReport())
-    whole = path.read_bytes()
-    for place in range(whole.index(FILE.encode()), whole.index(FILE.encode()) + len(FILE)):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1
-        path.write_bytes(damaged)
-        with refused(f"cannot load {path}: it is damaged", "remove both from its metadata"):
-            nnmpi.load(path)
-
-
 def test_load_of_a_damaged_file_fails_on_all_ranks(tmp_path: Path) -> None:
     path = tmp_path / "m"
     nnmpi.save(build().state_dict(), path)
@@ -125,13 +111,3 @@ def test_weights_that_are_not_finite_are_refused(
     nnmpi.save(state, tmp_path / "m")
     with refused(f"--load {tmp_path / 'm'}: {words}; load another file"):
         loading.load_into(tmp_path / "m", build().to(dtype))
-
-
-def test_the_command_names_the_tensor_and_not_the_learning_rate(command: Command) -> None:
-    state = nnmpi.load("iris.safetensors")
-    state["0.weight"][0, 0] = np.nan
-    nnmpi.save(state, "nan.safetensors")
-    completed = command(*IRIS, "--load", "nan.safetensors")
-    assert (completed.status, completed.out, len(completed.err.splitlines())) == (2, "", 1)
-    assert "0.weight has the number nan" in completed.err
-    assert json.dumps("lr") not in completed.err

@@ -95,29 +95,6 @@ def test_a_tokenizer_stays_as_it_was_if_weights_cannot_be_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_that_names_a_path_elsewhere_still_works(
-    text: str, source: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    """As those saved without a copy do: by the path, or by files that are put into the folder."""
-    with monkeypatch.context() as patch:
-        patch.setattr("nnmpi.run.files.folders._tokenizer", lambda about: None)
-        save(tmp_path / "a", text, tokenizer=str(source))
-    assert described(tmp_path / "a") == str(source)
-    moved = (tmp_path / "a").rename(tmp_path / "b")
-    assert generates(moved, capsys)
-    gone = source.rename(tmp_path / "gone")
-    with refused(f"{moved}: tokenizer {source} is no file and no folder"):
-        own_tokenizer(str(moved))
-    save(tmp_path / "c", text, load=str(moved), tokenizer=str(gone))
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(gone / name, moved)
-    assert generates(moved, capsys)
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(trained(tmp_path / "other", 300) / name, moved)
-    with refused(f"{moved}: tokenizer {moved} has 300 tokens", "it has been replaced"):
-        own_tokenizer(str(moved))
-
-
 def test_a_model_is_saved_if_its_tokenizer_cannot_be_read(
     text: str, source: Path, tmp_path: Path
 ) -> None:
@@ -129,39 +106,12 @@ def test_a_model_is_saved_if_its_tokenizer_cannot_be_read(
     assert not (tmp_path / "a" / "tokenizer.json").exists()
 
 
-HOSTILE = [
-    "5",
-    "null",
-    '"bpe"',
-    "[[]]",
-    "[" * 100_000,
-    '{"kind": []}',
-    '{"kind": {}}',
-    '{"kind": "none"}',
-    '{"kind": "characters"}',
-    '{"kind": "characters", "characters": 5}',
-    '{"kind": "characters", "characters": ["a", "b"]}',
-    '{"kind": "bpe", "path": 5, "size": 3, "sha256": "a"}',
-    '{"kind": "bpe", "path": null, "size": 3, "sha256": "a"}',
-    '{"kind": "bpe", "path": "a", "size": "3", "sha256": "a"}',
-    '{"kind": "bpe", "path": "a", "size": true, "sha256": "a"}',
-    '{"kind": "bpe", "path": "a", "size": 3, "sha256": {}}',
-]
-
-
 def folder_about(about: str, tmp_path: Path) -> str:
     """A folder whose metadata have this as their tokenizer."""
     save_gpt2(nn.GPT(1, 2, 4, 400, 8), tmp_path / "a")
     file = tmp_path / "a" / "model.safetensors"
     save_file(load_file(file), file, {"tokenizer": about})
     return str(tmp_path / "a")
-
-
-@pytest.mark.parametrize("about", HOSTILE, ids=lambda about: about[:60])
-def test_metadata_that_describe_no_tokenizer_are_refused(about: str, tmp_path: Path) -> None:
-    folder = folder_about(about, tmp_path)
-    with refused(f"{folder}: ", "describes no tokenizer"):
-        own_tokenizer(folder)
 
 
 def test_they_are_refused_beside_a_tokenizer_that_is_given(

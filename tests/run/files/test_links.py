@@ -69,14 +69,6 @@ def test_a_link_that_is_put_there_during_the_run_is_not_followed(
     assert not (tmp_path / "mine").exists()
 
 
-def test_links_of_other_folders_are_followed(tmp_path: Path) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "far" / "back").symlink_to(Path("..") / "m")
-    (tmp_path / "near").symlink_to(tmp_path / "far")
-    nnmpi.save(STATE, tmp_path / "near" / "back")
-    assert (tmp_path / "m").is_file()
-
-
 @pytest.mark.parametrize("option", ["save", "trace"])
 def test_a_file_of_another_kind_is_not_replaced(
     option: str, tmp_path: Path, command: Command
@@ -90,15 +82,6 @@ def test_a_file_of_another_kind_is_not_replaced(
     mine.write_text("")
     assert command(*RUN, f"--{option}", str(mine)).status == 0
     assert command(*RUN, f"--{option}", str(mine)).status == 0  # as often as one likes
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_links_in_a_circle_are_one_line(option: str, tmp_path: Path, command: Command) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    completed = command(*RUN, f"--{option}", "a")
-    assert completed.status == 2
-    assert "Too many levels of symbolic links" in completed.err
 
 
 @pytest.mark.parametrize("option", OPTIONS)

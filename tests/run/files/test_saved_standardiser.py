@@ -77,10 +77,7 @@ WRONG = {
     "no JSON": (of_mean("0.5 0.5"), "mean 0.5 0.5", "not JSON lists of numbers"),
     "deep": (of_mean("[" * 100_000), "not JSON lists of numbers", "[[["),
     "beyond floats": (of_mean("[1" + "0" * 400 + "]"), "not JSON lists of numbers", "[1000"),
-    "words": (of_mean('{"a": 1}'), "not JSON lists of numbers", "{"),
     "a std of 0": (of_mean("[1, 2]", "[3, 0]"), "not JSON lists", "every std above 0"),
-    "of no input": (of_mean("{}", "{}"), "not JSON lists of numbers", "{}"),
-    "of another input": (of_mean("null"), "not JSON lists of numbers", "null"),
     "too large": (of_mean("[1e60, 2]", "[3, 4]"), "not JSON lists", "1e60"),
 }
 

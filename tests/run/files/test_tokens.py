@@ -15,10 +15,11 @@ from helpers.mpijob import run
 
 import nnmpi.data.text
 import nnmpi.run.tokens
-from nnmpi import Config, Trainer, data, tokenize
+from nnmpi import Config, Trainer, data
 from nnmpi.comm import comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer, tokenizer_of
 from nnmpi.data.tokens import StoredTokens
+from nnmpi.tokenize import __main__ as tokenize
 
 TEXTS = {
     "characters": "".join(map(hard_text, range(60))).encode(),
@@ -99,31 +100,12 @@ def test_the_command_on_ranks(ranks: int, folder: Path, tmp_path: Path) -> None:
     assert len(found.out.splitlines()) == 1
 
 
-def test_a_text_that_is_truncated_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, whole = tmp_path / "text", nnmpi.data.pieces.pieces
-    text.write_bytes(b"word " * 1000)
-
-    def truncating(*given, **how):
-        os.truncate(text, 3000)
-        yield from whole(*given, **how)
-
-    monkeypatch.setattr(nnmpi.run.tokens, "pieces", truncating)
-    with refused(f"{text} was truncated while it was read; give a file of text"):
-        tokenize.tokenized(text, tmp_path / "t.npy", None, comm_self())
-    assert [path.name for path in tmp_path.iterdir()] == ["text"]
-
-
 def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "tokens.npy"
     out.write_bytes(b"old")
     text.write_bytes(b"word " * 100 + b"\xff" + b" word" * 10)  # in the part of the last rank
-    command = "-m", "nnmpi.tokenize", text, "--out", out, "--tokenizer", folder
-    found = run(2, *command, timeout=60)
-    assert found.status == 2
-    (line,) = [line for line in found.err.splitlines() if line.startswith("nnmpi.tokenize")]
-    assert "text: the text is not UTF-8: byte 0xff behind" in line
+    with refused("text: the text is not UTF-8: byte 0xff behind"):
+        thread_ranks.run(2, lambda comm: tokenize.tokenized(text, out, str(folder), comm))
     assert out.read_bytes() == b"old"
     assert {path.name for path in tmp_path.iterdir()} == {"text", "tokens.npy"}
 
@@ -132,10 +114,8 @@ def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere", "--out", "t.npy"], "give a file of text"),
-        (["pipe", "--out", "t.npy"], "pipe is not a regular file; give a file of text"),
-        (["/", "--out", "t.npy"], "/ is not a regular file"),
+        (["pipe", "--out", "t.npy"], "pipe cannot be read: not a regular file; give a file"),
         (["text", "--out", "t"], "out t must end with .npy"),
-        (["text", "--out", "no/t.npy"], "cannot write no/t.npy: there is no directory no"),
         (["empty", "--out", "t.npy"], "empty is empty; give a file of text"),
         (["text", "--out", "t.npy", "--tokenizer", "no"], "no is no file and no folder"),
         (["text"], "the following arguments are required: --out"),
@@ -221,15 +201,6 @@ def test_a_file_that_is_truncated_ends_training_with_one_line(out: Path) -> None
         refused(f"{out} was truncated while it was in use; write it again with python -m nnmpi"),
     ):
         trainer.fit()
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads /proc")
-def test_the_file_is_closed_with_the_data(out: Path) -> None:
-    found = data.load(f"tokens:{out}", context=16)
-    open_files = lambda: [p for p in Path("/proc/self/fd").iterdir() if p.resolve() == out]  # noqa: E731
-    assert len(open_files()) == 1
-    del found
-    assert open_files() == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -1,11 +1,9 @@
 """Communication in the background: lanes of their own, counters, and how they are drawn."""
 
 import json
-import mmap
-import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from nnmpi.drawing.svg import svg
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording, resident_bytes
+from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
 
@@ -166,35 +164,6 @@ def test_a_file_of_the_background_alone_has_no_step(
 # ---- what is recorded
 
 
-def test_works_are_recorded_within_a_run_and_its_steps() -> None:
-    """Those that were under way before, or are after it, complete all the same."""
-
-    def run(comm: Comm) -> list[tuple[int, int]]:
-        made, arrays = Recording(iter(range(99)).__next__, capacity=3), np.ones((7, 4))
-        before = comm.start(arrays[0], "ring")
-        with made.of_run(comm):
-            comm.start(arrays[1], "ring").wait()  # before the first step
-            made.begin(0)
-            comm.start(arrays[2], "ring").wait()
-            before.wait()
-            made.begin(1)
-            comm.start(arrays[3], "ring").wait()
-            with made.evaluation():
-                comm.start(arrays[4], "ring").wait()
-            assert made.limit == NO_LIMIT
-            made.begin(2)
-            after = comm.start(arrays[5], "ring")
-        comm.start(arrays[6], "ring").wait()
-        after.wait()
-        assert (arrays == RANKS).all()
-        assert [(o.algorithm, o.bytes) for o in made.works.operations] == [("ring", 32)]
-        assert made.limit == 2  # there may have been more works in step 2
-        assert (made.works.ended(2)["began"] < made.works.ended(2)["ended"]).all()
-        return made.works.ended(2)["step"].tolist()
-
-    assert threads.run(RANKS, run) == [[0, 1]] * RANKS
-
-
 def test_memory_is_counted_after_each_operation(tmp_path: Path) -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("needs /proc")
@@ -202,17 +171,3 @@ def test_memory_is_counted_after_each_operation(tmp_path: Path) -> None:
     values = dict(counted(events, 0, "memory"))
     assert {end(e) for e in chosen(events, 0, "B")} <= values.keys()
     assert all(1 << 22 < n < 1 << 40 for n in values.values())
-    with resident_bytes() as memory:
-        before = memory()
-        held = np.frombuffer(mmap.mmap(-1, 1 << 24), np.uint8)  # new pages, not reused ones
-        held[...] = 1
-        assert memory() >= before + held.nbytes // 2
-
-
-def test_memory_is_unknown_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: Any) -> NoReturn:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "open", absent)
-    with resident_bytes() as memory:
-        assert memory() == 0

@@ -11,9 +11,9 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import EVENT, WORK, Recording
+from nnmpi.run.trace.recording import WORK, Recording
 from nnmpi.run.trace.summary import Seconds, bubble, facts, seconds
-from nnmpi.run.trace.tracing import gather, offsets
+from nnmpi.run.trace.tracing import offsets
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
 
@@ -101,16 +101,6 @@ def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     assert [f.computing for f in found] == [2, 4, 5, 3]
 
 
-def test_a_sum_of_channels_waits_along_tp_and_a_gather_for_messages_alone() -> None:
-    mesh = Mesh({"dp": 2, "pp": 1, "tp": 2})
-    came = [1, 3, 4, 2]  # ranks 0 and 1 have parts of one model, and so have 2 and 3
-    ranks = [Rank().add("gather", 0, 1).add("tensor", t, 5).add("F", 0, 6).events for t in came]
-    table = traced(ranks, mesh)
-    found = [of(table, rank) for rank in range(4)]
-    assert [f.waiting for f in found] == [2, 0, 0, 2]
-    assert [f.communicating for f in found] == [3, 3, 2, 2]
-
-
 def test_evaluation_is_no_part_of_the_steps() -> None:
     rank = Rank().add("F", 0, 1).add("UPDATE", 1, 2)
     with rank.recording.evaluation():
@@ -121,15 +111,6 @@ def test_evaluation_is_no_part_of_the_steps() -> None:
     found = traced([rank.events], ONE)
     assert of(found) == Seconds(4, 0, 0, 1)
     assert facts(found)["steps"] == 2
-
-
-def test_an_evaluation_before_the_first_step_is_not_counted() -> None:
-    rank = Rank()
-    with rank.recording.evaluation():
-        rank.clock.time = 50
-    rank.recording.begin(0)
-    rank.add("F", 50, 51).add("UPDATE", 51, 52)
-    assert of(traced([rank.events], ONE)) == Seconds(2, 0, 0, 0)
 
 
 # ---- bubble
@@ -165,30 +146,6 @@ def test_the_offset_of_a_clock_is_found() -> None:
 
     np.testing.assert_allclose(threads.run(3, run)[0], ahead, atol=1e-9)
     np.testing.assert_array_equal(offsets(comm_self(), Clock()), [0])
-
-
-def test_the_events_of_all_ranks_are_on_the_clock_of_the_first() -> None:
-    ahead = np.array([0.0, 100.0, -7.0])
-
-    def run(comm: Comm) -> list[np.ndarray]:
-        rank = Rank().add("F", ahead[comm.rank] + 1, ahead[comm.rank] + 2, comm.rank)
-        return gather(comm, rank.recording, ahead)[0]
-
-    everything, *others = threads.run(3, run)
-    assert others == [[], []]
-    assert [events["micro"].tolist() for events in everything] == [[0], [1], [2]]
-    assert [(e["began"][0], e["ended"][0]) for e in everything] == [(1, 2)] * 3
-
-
-def test_recording_stops_when_its_memory_is_full_at_the_last_complete_step() -> None:
-    recording = Recording(Clock(), capacity=8)
-    for step in range(100):
-        recording.begin(step)
-        for name in ("F", "B", "UPDATE"):
-            recording.add(name, 0)
-    assert recording.limit == 2
-    assert recording.events(recording.limit)["step"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert recording.events(recording.limit).dtype == EVENT
 
 
 # ---- the file

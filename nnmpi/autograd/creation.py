@@ -1,0 +1,127 @@
+"""Tensors that are made from sizes and numbers, under PyTorch's names."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.functional import as_tensors, backend_of, tensor, where
+from nnmpi.autograd.tensor import Tensor
+from nnmpi.backend import Array, Backend
+
+__all__ = [
+    "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "ones", "ones_like",
+    "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
+    """The function that makes a tensor of such values; it takes PyTorch's options, too.
+
+    These are dtype (float32 by default of floats, int64 of integers), requires_grad and device.
+    """
+
+    @wraps(values)
+    def function(
+        *args: Any,
+        dtype: Any = None,
+        requires_grad: bool = False,
+        on: Backend | None = None,
+        device: str | Backend | None = None,
+        **named: Any,
+    ) -> Tensor:
+        array = values(*args, **named)
+        kind = array.dtype.kind
+        default = np.float32 if kind == "f" else np.int64 if kind in "iu" else None
+        array = backend_of(on, device).asarray(array, dtype or default)
+        return Tensor(array, requires_grad)
+
+    return function
+
+
+def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function that makes a tensor of the shape, type and device of another one."""
+
+    def function(
+        t: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        options = {"dtype": dtype or t.dtype, "requires_grad": requires_grad}
+        return make(t.shape, *args, device=device or t.device, **options)
+
+    function.__name__ = function.__qualname__ = f"{make.__name__}_like"
+    function.__module__ = make.__module__  # where pickles look for it
+    function.__doc__ = f"`{make.__name__}` in the shape, type and device of t."
+    return function
+
+
+def zeros(*sizes: Any, **options: Any) -> Tensor:
+    """A tensor of zeros: zeros(2, 3) or zeros((2, 3)), with the options of `full`."""
+    return full(flat(sizes), 0.0, **options)
+
+
+def ones(*sizes: Any, **options: Any) -> Tensor:
+    """A tensor of ones: ones(2, 3) or ones((2, 3)), with the options of `full`."""
+    return full(flat(sizes), 1.0, **options)
+
+
+empty = zeros
+
+
+def full(
+    size: int | Sequence[int],
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    on: Backend | None = None,
+    device: str | Backend | None = None,
+) -> Tensor:
+    """A tensor of this size and value, in the type that `tensor` gives the value."""
+    value, xp = tensor(fill_value, dtype), backend_of(on, device).xp
+    return Tensor(xp.full(flat((size,)), value.item(), value.dtype), requires_grad)
+
+
+zeros_like = empty_like = like(zeros)
+ones_like = like(ones)
+full_like = like(full)
+
+
+@creator
+def arange(start: Any, end: Any = None, step: Any = 1) -> Array:
+    """start, start + step, ... before end; arange(end) begins at 0. Integers are int64."""
+    return np.arange(0 if end is None else start, start if end is None else end, step)
+
+
+@creator
+def linspace(start: float, end: float, steps: int) -> Array:
+    """`steps` numbers at equal distances from start to end, both included."""
+    return np.linspace(start, end, steps)
+
+
+@creator
+def eye(n: int, m: int | None = None) -> Array:
+    """A matrix with 1 on the diagonal and 0 elsewhere."""
+    return np.eye(n, m)
+
+
+def tril(t: Any, diagonal: int = 0) -> Tensor:
+    """The matrices of the last two axes, with 0 above this diagonal."""
+    return _triangle(t, diagonal, True)
+
+
+def triu(t: Any, diagonal: int = 0) -> Tensor:
+    """The matrices of the last two axes, with 0 below this diagonal."""
+    return _triangle(t, diagonal - 1, False)
+
+
+def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
+    """The elements up to a diagonal, or those above it; 0 elsewhere."""
+    (t,) = as_tensors(t)
+    if t.ndim < 2:
+        raise ValueError(f"tril and triu take matrices, not a tensor of shape {t.shape}")
+    mask = np.tri(t.shape[-2], t.shape[-1], diagonal, dtype=bool)
+    zero = t.dtype.type(0).item()
+    return where(backend.of(t.operand).asarray(mask == lower), t, zero)

@@ -1,0 +1,27 @@
+"""The table of the commands of nnmpi."""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """The module whose `parser()` has the options, and what the command does."""
+
+    parser: str
+    text: str
+
+
+COMMANDS = {
+    "train": Command("nnmpi.train", "train a model, under mpirun on many ranks"),
+    "simulate": Command("nnmpi.simulate", "price and draw plans and layouts, without MPI"),
+    "plan": Command("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
+    "measure": Command("nnmpi.measure", "measure what a machine takes for a model, for plan"),
+    "plot": Command("nnmpi.run.report.plot_command", "draw loss and accuracy, from logs of runs"),
+    "report": Command("nnmpi.report", "write a page of runs, from their logs and traces"),
+    "watch": Command("nnmpi.watch", "serve that page, and follow a run while it goes on"),
+    "generate": Command("nnmpi.run.text.generate_command", "generate text with a saved model"),
+    "tokenize": Command("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
+    "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),
+    "doctor": Command("nnmpi.doctor", "check the installation"),
+    "completion": Command("nnmpi.completion", "print the completion of a shell"),
+}
+"""`nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""

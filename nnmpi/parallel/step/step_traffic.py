@@ -1,0 +1,65 @@
+"""StepTraffic: what a rank sends in a step, as its communicators count it."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.step.executor import StepResult
+
+
+class StepTraffic:
+    """What a rank sends in the first step over a whole batch that follows another one in its epoch.
+
+    Messages that a step has started count in it, also those that go on during the next step: until
+    a step is counted, each waits for them by `complete`. What is sent between two steps, as by
+    --verify and callbacks, counts in none.
+    """
+
+    sent: Traffic | None = None
+
+    def __init__(
+        self, layout: Layout, config: Config, complete: Callable[[], None] = lambda: None
+    ) -> None:
+        self._layout, self._batch_size, self._complete = layout, config.batch_size, complete
+
+    def counted(
+        self, steps: Generator[StepResult, None, None]
+    ) -> Generator[StepResult, None, None]:
+        """The steps of an epoch."""
+        before: Traffic | None = None
+        with closing(steps):
+            for result in steps:
+                if self.sent is None:
+                    self._complete()
+                    if before is not None and result.samples == self._batch_size:
+                        self.sent = less(self._so_far(), before)
+                yield result
+                before = self._so_far() if self.sent is None else None
+
+    def _so_far(self) -> Traffic:
+        return sent_along(self._layout, self._layout.all.comms_of_rank)
+
+
+def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
+    """What these Comms of a rank have sent so far, by the axis of the one that they are made of."""
+    along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
+    names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
+    found = dict.fromkeys(TRAFFIC, Sent())
+    for comm in dict.fromkeys(comms):
+        whose = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
+        axis = next(whose, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
+        if axis is not None and comm.size > 1:
+            found[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+    return found
+
+
+def less(after: Traffic, before: Mapping[str, Sent]) -> Traffic:
+    """What was sent between."""
+    return {
+        axis: Sent(now.bytes - before[axis].bytes, now.messages - before[axis].messages)
+        for axis, now in after.items()
+    }

@@ -1,0 +1,132 @@
+"""PyTorch's `utils.data`: data sets of single samples, and a loader that makes batches of them.
+
+Orders are those of `nnmpi.randperm`, so they depend on the seed of `nnmpi.manual_seed` and are the
+same on all ranks. A Trainer, which shares batches among ranks, takes arrays instead.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import numpy as np
+
+from nnmpi.autograd import Tensor, replacements
+from nnmpi.autograd.functional import as_tensors, stack, tensor
+from nnmpi.nn.random_tensors import randperm
+
+T = TypeVar("T")
+
+
+class Dataset(Generic[T]):
+    """Samples by number: subclass it, and define `__getitem__` and `__len__`."""
+
+
+class TensorDataset(Dataset[tuple[Tensor, ...]]):
+    """Samples that are the rows of tensors, or of arrays: (a[i], b[i], ...)."""
+
+    def __init__(self, *tensors: Any) -> None:
+        self.tensors = tuple(as_tensors(*tensors))
+        if len({len(t) for t in self.tensors}) != 1:
+            shapes = [t.shape for t in self.tensors]
+            raise ValueError(f"TensorDataset: {shapes}: give one or more tensors with as many rows")
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        return tuple(t[index] for t in self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+
+class Subset(Dataset[Any]):
+    """The samples of a data set that have these numbers."""
+
+    def __init__(self, dataset: Any, indices: Sequence[int] | np.ndarray) -> None:
+        self.dataset, self.indices = dataset, np.asarray(indices, "int64")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[self.indices[index]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
+    """The samples in random order, cut into parts of these lengths, or of these shares of all."""
+    n, factor = len(dataset), len(dataset) if math.isclose(sum(lengths), 1) else 1
+    sizes = [int(factor * length) for length in lengths]
+    for i in range(n - sum(sizes) if factor > 1 else 0):
+        sizes[i % len(sizes)] += 1
+    if sum(sizes) != n or min(sizes) < 0:
+        raise ValueError(
+            f"random_split: parts of {lengths} of {n} samples: give lengths that add up to {n}, or "
+            "shares that add up to 1"
+        )
+    parts = np.split(randperm(n).numpy(), np.cumsum(sizes)[:-1])
+    return [Subset(dataset, part) for part in parts]
+
+
+def default_collate(samples: Sequence[Any]) -> Any:
+    """Samples as a batch: tensors, arrays and numbers with a new first axis, in the structure that
+    each sample has."""
+    first = samples[0]
+    if isinstance(first, Tensor):
+        return stack(samples)
+    if isinstance(first, Mapping):
+        return {key: default_collate([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, tuple | list):
+        columns = [default_collate(column) for column in zip(*samples, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else columns
+    return list(samples) if isinstance(first, str | bytes) else tensor(np.stack(samples))
+
+
+class DataLoader:
+    """The batches of a data set, in another order each time it is iterated if `shuffle`.
+
+    `num_workers` and `pin_memory` change nothing: a rank makes a batch when it is asked for, since
+    processes beside it would not go with MPI.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size is None or batch_size < 1:
+            raise ValueError(
+                f"DataLoader: batch_size={batch_size} must be at least 1; for single samples "
+                "iterate the data set itself"
+            )
+        self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
+        self.collate_fn, self.drop_last = collate_fn, drop_last
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        n = len(self.dataset)
+        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        n, size = len(self.dataset), self.batch_size
+        order = randperm(n).numpy() if self.shuffle else np.arange(n)
+        return (self._batch(order[i * size : (i + 1) * size]) for i in range(len(self)))
+
+    def _batch(self, rows: np.ndarray) -> Any:
+        if self.collate_fn:
+            return self.collate_fn([self.dataset[i] for i in rows.tolist()])
+        dataset = self.dataset
+        while type(dataset) is Subset:  # a subclass may have samples of its own
+            dataset, rows = dataset.dataset, dataset.indices[rows]
+        if type(dataset) is TensorDataset:
+            return [*dataset[rows]]
+        return default_collate([dataset[i] for i in rows.tolist()])
+
+
+if not TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise AttributeError(replacements.no_name("nnmpi.utils.data", name, "data"))

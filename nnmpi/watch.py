@@ -1,0 +1,122 @@
+"""The command `python -m nnmpi.watch`: serves the page of runs, and follows their logs.
+
+It listens on this host alone: `ssh -L PORT:127.0.0.1:PORT HOST` brings the page elsewhere. Files
+may be there later. Exit status: 0 stopped by Ctrl-C, 1 failed, 2 unusable arguments.
+"""
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from nnmpi import cli
+from nnmpi.quoting import shown
+from nnmpi.report import add_files
+from nnmpi.run.page.page import as_json, html
+from nnmpi.run.page.sources import as_values, logs_of, read
+
+HOST, PORT = "127.0.0.1", 8321
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    p = cli.Parser(
+        prog=cli.called("nnmpi.watch"),
+        description=f"Serve the page of runs on {HOST}, and follow their logs while they grow.",
+        allow_abbrev=False,
+    )
+    add_files(p)
+    text = f"(default {PORT}; 0: any that is free)"
+    p.add_argument("--port", type=int, default=PORT, metavar="N", help=text)
+    return p
+
+
+class Watched(ThreadingHTTPServer):
+    """The values of the page, whose version counts how often files have changed.
+
+    Each connection has a thread: browsers open some that they send nothing on.
+    """
+
+    def __init__(self, port: int, files: Sequence[str]) -> None:
+        self.files, self.values = files, as_values((), version=0)
+        self._read: Mapping[str, tuple[int, ...]] = {}  # the files as they were read
+        self._lock = threading.Lock()  # of both
+        super().__init__((HOST, port), Answer)
+
+    def news(self, version: str) -> Mapping[str, Any]:
+        """The values, if the browser has not this version of them; or a problem."""
+        try:
+            with self._lock:
+                self._refresh()
+        except (OSError, ValueError) as error:
+            return {"problem": shown(error)}
+        values = self.values
+        return {} if version == f"{values['version']}" else values
+
+    def _refresh(self) -> None:
+        stats = {file: os.stat(file) for file in self.files if os.path.exists(file)}
+        marks = {f: (s.st_ino, s.st_size, s.st_mtime_ns) for f, s in stats.items() if s.st_size}
+        if marks != self._read:
+            logs = logs_of({file: read(file) for file in marks})
+            self.values, self._read = as_values(logs, self.values["version"] + 1), marks
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of an error, unless it is a browser that has gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """The page at /, and its values at /data, of which a browser says which version it has."""
+
+    server: Watched
+    timeout = 60.0  # seconds for which a connection may be idle
+
+    def do_GET(self) -> None:
+        path, _, version = self.path.partition("?")
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
+        elif path == "/":
+            self.server.news("")  # a problem is told when the page asks for news
+            self._send(html(self.server.values), "text/html; charset=utf-8")
+        elif path == "/data":
+            self._send(as_json(self.server.news(version)), "application/json")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _send(self, text: str, kind: str) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Requests are not told."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+
+    def command() -> int:
+        given = parser().parse_args(arguments)
+        try:
+            server = Watched(given.port, given.files)
+        except (OSError, OverflowError) as error:
+            raise ValueError(f"port {given.port}: {error} (give another --port)") from None
+        with server, suppress(KeyboardInterrupt):
+            port = server.server_port
+            elsewhere = f"(from elsewhere: ssh -L {port}:{HOST}:{port} to here)"
+            print(f"http://{HOST}:{port}/  {elsewhere}", flush=True)
+            server.serve_forever()
+        return 0
+
+    return cli.run("nnmpi.watch", command)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""Makes build/docs, which the site is built from: docs/, and the notebooks, run, as pages.
+
+usage: python scripts/lessons.py [--not-run]
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS, FOLDER = ROOT / "examples" / "notebooks", ROOT / "build" / "docs"
+SECONDS = 300  # for one cell
+
+SYMBOLS = {
+    **{name: f"<mi>{name}</mi>" for name in ("log", "max", "min", "sin")},
+    **{name: f"<mi>&{name};</mi>" for name in ("alpha", "beta", "eta", "tau", "pi")},
+    **{name: f"<mo>&{name};</mo>" for name in ("sum", "times", "approx", "lceil", "rceil", "top")},
+    "infty": "<mi>&infin;</mi>",
+    "cdot": "<mo>&sdot;</mo>",
+    "dots": "<mo>&hellip;</mo>",
+    "%": "<mo>%</mo>",
+    **{name: f'<mspace width="{ems}em"/>' for name, ems in
+       {",": 0.2, ";": 0.3, "quad": 1, "qquad": 2}.items()},
+    **dict.fromkeys(("left", "right"), ""),
+}  # fmt: skip
+"""The commands of TeX in lessons as MathML, which browsers draw without a script."""
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$", re.S)
+TOKEN = re.compile(r"\\text\{[^}]*\}|\\(?:[a-zA-Z]+|.)|\d+(?:\.\d+)?|\S")
+SCRIPTS = {"_": "msub", "^": "msup", "_^": "msubsup", "^_": "msubsup"}
+
+
+def mathml(formula: re.Match[str]) -> str:
+    """A formula of TeX between dollars as MathML."""
+    block, inline = formula.groups()
+    row = _row(TOKEN.findall(block or inline))
+    if block:
+        return f'<math display="block">{row}</math>'
+    return f"<span><math>{row}</math></span>"  # Markdown takes a line that begins with math as HTML
+
+
+def _row(tokens: list[str]) -> str:
+    """The tokens up to the end of a group, which are taken from the list."""
+    parts = []
+    while tokens and (token := tokens.pop(0)) != "}":
+        if token in "_^":
+            base, *scripts = parts.pop(), _atom(tokens)
+            if tokens and tokens[0] in "_^":
+                token += tokens.pop(0)
+                scripts.append(_atom(tokens))
+            tag = "munder" if "&sum;" in base else SCRIPTS[token]
+            parts.append(
+                f"<{tag}>{base}{''.join(scripts[:: 1 if token[0] == '_' else -1])}</{tag}>"
+            )
+        else:
+            tokens.insert(0, token)
+            parts.append(_atom(tokens))
+    return f"<mrow>{''.join(parts)}</mrow>"
+
+
+def _atom(tokens: list[str]) -> str:
+    """The next symbol, number, fraction or group."""
+    token = tokens.pop(0)
+    if token == "{":
+        return _row(tokens)
+    if token == r"\frac":
+        if tokens[0].isdigit():  # \frac12
+            tokens[:1] = tokens[0]
+        return f"<mfrac>{_atom(tokens)}{_atom(tokens)}</mfrac>"
+    if token.startswith(r"\text{"):
+        return f"<mtext>{escape(token[6:-1]).replace(' ', '&nbsp;')}</mtext>"
+    if token.startswith("\\"):
+        return SYMBOLS[token[1:]]
+    tag = "mn" if token[0].isdigit() else "mi" if token.isalpha() else "mo"
+    return f"<{tag}>{escape(token).replace('-', '&minus;')}</{tag}>"
+
+
+def page(notebook: Any, name: str) -> tuple[str, dict[str, str]]:
+    """A lesson in Markdown, and its pictures by the names of their files."""
+    pictures, parts = dict[str, str](), list[str]()
+    for is_solution, cells in groupby(notebook.cells, _is_solution):
+        for cell in cells:
+            text = "\n\n".join(_parts(cell, name, pictures))
+            if is_solution and text.startswith("### "):
+                parts.append(f'??? note "{text.removeprefix("### ")}"')
+            else:
+                parts.append(re.sub(r"^(?=.)", " " * 4 * is_solution, text, flags=re.M))
+    title, *rest = parts[0].split("\n", 1)
+    source = f"The notebook `{(NOTEBOOKS / name).relative_to(ROOT)}.ipynb` as a page."
+    return "\n\n".join([title, source, *rest, *parts[1:], ""]), pictures
+
+
+def _is_solution(cell: Any) -> bool:
+    return "solution" in cell.metadata.get("tags", ())
+
+
+def _parts(cell: Any, name: str, pictures: dict[str, str]) -> Iterator[str]:
+    """The source of a cell, and what it has printed and drawn."""
+    if cell.cell_type == "markdown":
+        yield FORMULA.sub(mathml, cell.source)
+        return
+    yield f"```python\n{cell.source}\n```"
+    printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
+    if printed:
+        yield f"```text\n{printed.rstrip()}\n```"
+    for output in cell.outputs:
+        data = output.get("data", {})
+        if "image/svg+xml" in data:
+            file = f"{name}-{len(pictures) + 1}.svg"
+            pictures[file] = data["image/svg+xml"]
+            words = re.search(r"<text[^>]*>([^<]+)", data["image/svg+xml"])
+            yield f"![{words[1] if words else 'picture'}]({file})"
+        elif "text/plain" in data:
+            yield f"```text\n{data['text/plain']}\n```"
+
+
+def run(notebook: Any) -> None:
+    """Fill in what the cells of a notebook print and draw."""
+    from nbclient import NotebookClient
+
+    with TemporaryDirectory() as folder:
+        os.environ["IPYTHONDIR"] = folder  # no settings of the user
+        where = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=where).execute()
+
+
+def main(is_run: bool) -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", FOLDER)
+    lessons = FOLDER / "lessons"
+    lessons.mkdir()
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        if is_run:
+            print(f"running {path.name}", flush=True)
+            run(notebook)
+        text, pictures = page(notebook, path.stem)
+        for file, content in {f"{path.stem}.md": text, **pictures}.items():
+            (lessons / file).write_text(content, encoding="utf-8")
+    index = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+    (lessons / "index.md").write_text(index.replace(".ipynb)", ".md)"), encoding="utf-8")
+    for path in FOLDER.glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        text = text.replace("../examples/notebooks/README.md", "lessons/index.md")
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] != ["--not-run"])

@@ -1,0 +1,120 @@
+"""The scripts of benchmarks/: each runs, and writes a row of figures for all that it measures."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from helpers.benchfiles import BENCHMARKS
+from helpers.mpijob import environment, launcher, run
+
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+class Case(NamedTuple):
+    """A small run of a script, which starts its ranks itself where `ranks` is 0; `subjects` are
+    values of the column `by`, each of which must have a row."""
+
+    script: str
+    ranks: int
+    flags: str
+    by: str
+    subjects: set[str]
+
+
+SUMS = {"ring", "tree", "ps", "halving", "hierarchical", "mpi", "shared", "MPI_Allreduce"}
+JOBS = "--rounds 1 --seconds 0.001"
+CASES = [
+    Case("collectives", 2, "--sizes 256,4KB --seconds 0.01", "algorithm", SUMS),
+    Case(
+        "sync", 3, "--steps 12 --repeats 1 --base 5 --batch 6", "subject", {"bsp", "ssp 3", "asp"}
+    ),
+    Case(
+        *("scaling", 2, "--cases W1 --rounds 2 --seconds 0.01 --hidden --allreduce ring"),
+        *("subject", {"nnmpi, overlap", "nnmpi, no overlap", "nnmpi, compute alone"}),
+    ),
+]
+LONG = [
+    Case("scaling", 0, f"--cases W1 {JOBS} --allreduce ring", "scaling", {"weak", "strong"}),
+    Case(
+        *("pipeline", 0, f"--small {JOBS} --only speed-up,schedules,memory,recompute,bytes"),
+        *("section", {"speed-up", "schedules", "memory", "recompute", "bytes"}),
+    ),
+    Case(
+        *("sharding", 0, f"--small {JOBS} --only memory,bytes,time,weak,halo"),
+        *("section", {"memory", "bytes", "time", "weak", "halo"}),
+    ),
+    Case("language", 0, f"--small {JOBS} --only weak", "layout", {"1 rank", "tp 2", "pp 2"}),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.long) for case in LONG)],
+    ids=lambda case: f"{case.script} {case.by}",
+)
+def test_a_script_measures_all_that_it_compares(case: Case, tmp_path: Path) -> None:
+    launcher(sys.executable)  # skips where there is none
+    if case.script == "scaling" and not case.ranks and not HAS_TORCH:
+        pytest.skip("PyTorch is not installed")
+    script, out = str(BENCHMARKS / f"{case.script}.py"), tmp_path / "rows.json"
+    flags = [*case.flags.split(), "--json", str(out)]
+    if HAS_MATPLOTLIB and case.script != "language":
+        flags += ["--plot", str(tmp_path / "rows.png")]
+    if case.ranks:
+        done = run(case.ranks, script, *flags, timeout=250)
+        assert done.status == 0, done.err
+    else:
+        job = subprocess.run(
+            [sys.executable, script, *flags],
+            check=False,
+            env=environment({}),
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert job.returncode == 0, job.stderr
+    rows: list[dict[str, Any]] = json.loads(out.read_text())
+    assert case.subjects <= {row.get(case.by) for row in rows}
+    assert all(row["seconds"] > 0 for row in rows if "ratio" in row and "seconds" in row)
+    for row in rows:  # what is counted is what was predicted
+        if row.get("section") == "bytes":
+            assert row["bytes"] == row["predicted_bytes"]
+    if HAS_MATPLOTLIB and case.script != "language" and "--hidden" not in flags:
+        assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+WRONG = f"""
+import sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from nnmpi.comm import Comm
+
+right = Comm.all_reduce
+
+def wrong(self, array, algorithm="auto"):
+    right(self, array, algorithm)
+    if algorithm == "tree" and self.rank == 1 and array.size == 1024:
+        array[7] += 1
+
+Comm.all_reduce = wrong
+import collectives
+collectives.main(["--sizes", "256,4KB", "--seconds", "0.01", "--algorithms", "ring,tree"])
+"""
+
+
+def test_a_wrong_sum_ends_the_measurement() -> None:
+    ended = run(2, "-c", WRONG, timeout=250)
+    assert ended.status == 1
+    assert "wrong sum: tree at 4 KB on rank 1: element 7 is" in ended.err
+
+
+def test_unusable_flags_end_the_job_with_one_line() -> None:
+    ended = run(2, str(BENCHMARKS / "collectives.py"), "--sizes", "258")
+    assert ended.status == 2
+    assert ended.err.count("258 bytes are not a whole number of float32 values") == 1
+    assert not ended.out

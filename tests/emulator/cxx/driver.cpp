@@ -1,0 +1,218 @@
+// Modules, launches, and what the device says about itself: an H100 with 8 GB.
+#include <cstring>
+#include <dlfcn.h>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "machine.h"
+
+using machine::Lock;
+
+constexpr int VERSION = CUDA_VERSION, MOST_THREADS = 1024, PLAIN_SHARED = 48 << 10;
+
+struct Global {
+    const char* name;
+    void* address;
+    u64 bytes;
+};
+struct Function {
+    const Kernel* kernel;
+    u32 most_dynamic;
+};
+struct Module {
+    std::map<std::string, Function> functions;
+    std::map<std::string, Global> globals;
+};
+using Translator = int (*)(const char* ptx, char* path, int length);
+static Translator translate = nullptr;
+API void emulator_set_translator(Translator f) { translate = f; }
+
+// ---- modules: text of PTX, of which Python makes a library with tables of kernels and variables
+
+API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+    char path[4096];
+    if (!memcmp(image,
+            "\x7f"
+            "ELF",
+            4))
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (!translate || translate((const char*)image, path, sizeof path)) return CUDA_ERROR_INVALID_PTX;
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        Lock lock(machine::mutex);
+        machine::problem(dlerror(), cudaErrorInvalidPtx);
+        return CUDA_ERROR_INVALID_PTX;
+    }
+    Lock lock(machine::mutex);
+    auto* m = new Module;
+    for (auto k = (const Kernel*)dlsym(library, "emulator_kernels"); k->name; k++)
+        m->functions[k->name] = {k, PLAIN_SHARED};
+    for (auto g = (const Global*)dlsym(library, "emulator_globals"); g->name; g++) {
+        m->globals[g->name] = *g;
+        machine::add_allocation(g->address, g->bytes, machine::Side::DEVICE);
+    }
+    *module = (CUmodule)m;
+    return CUDA_SUCCESS;
+}
+API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // kernels under way may be the module's
+API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+    Lock lock(machine::mutex);
+    auto& all = ((Module*)module)->functions;
+    if (!all.count(name)) return CUDA_ERROR_NOT_FOUND;
+    *function = (CUfunction)&all[name];
+    return CUDA_SUCCESS;
+}
+API CUresult cuModuleGetGlobal(CUdeviceptr* p, size_t* bytes, CUmodule module, const char* name) {
+    Lock lock(machine::mutex);
+    auto& all = ((Module*)module)->globals;
+    if (!all.count(name)) return CUDA_ERROR_NOT_FOUND;
+    *p = (CUdeviceptr)all[name].address, *bytes = all[name].bytes;
+    return CUDA_SUCCESS;
+}
+
+// ---- launches
+
+static std::string refusal(const Function& f, Dim grid, Dim block, u32 dynamic) {
+    u64 threads = u64(block.x) * block.y * block.z;
+    if (!grid.x || !grid.y || !grid.z || !threads) return "a size of 0";
+    if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) return "a grid beyond 2147483647 x 65535 x 65535";
+    if (block.x > 1024 || block.y > 1024 || block.z > 64) return "a block beyond 1024 x 1024 x 64";
+    if (threads > MOST_THREADS || threads > f.kernel->most_threads)
+        return std::to_string(threads) + " threads in a block";
+    if (dynamic > f.most_dynamic || dynamic + f.kernel->shared > SHARED_MOST)
+        return std::to_string(dynamic) + " bytes of dynamic shared memory";
+    return "";
+}
+API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+    unsigned bz, unsigned dynamic, CUstream stream, void** parameters, void** extra) {
+    Lock lock(machine::mutex);
+    const Function& f = *(Function*)function;
+    Dim grid{gx, gy, gz}, block{bx, by, bz};
+    std::string why = refusal(f, grid, block, dynamic);
+    if (extra) why = "parameters in a buffer, which is not emulated";
+    if (!why.empty()) {
+        fprintf(stderr, "emulator: %s is not launched with %s\n", f.kernel->name, why.c_str());
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    machine::note("kernel", f.kernel->name);
+    auto values = std::make_shared<std::vector<std::string>>();  // those of now
+    for (u32 i = 0; i < f.kernel->parameters; i++) values->emplace_back((const char*)parameters[i], f.kernel->sizes[i]);
+    machine::issue(stream, f.kernel->name, [=] {
+        std::vector<void*> places;
+        for (std::string& v : *values) places.push_back(v.data());
+        machine::run_grid({f.kernel, grid, block, dynamic, places.data()});
+    });
+    return CUresult(machine::status());
+}
+API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    Lock lock(machine::mutex);
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
+    if (value < 0 || u32(value) > SHARED_MOST) return CUDA_ERROR_INVALID_VALUE;
+    ((Function*)function)->most_dynamic = u32(value);
+    return CUDA_SUCCESS;
+}
+API CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
+    const Kernel& k = *((Function*)function)->kernel;
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) *value = int(std::min<u32>(k.most_threads, MOST_THREADS));
+    else if (attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) *value = int(k.shared);
+    else return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads, size_t) {
+    return *blocks = 2048 / threads, CUDA_SUCCESS;
+}
+
+// ---- the device and the context, of which there is one a device
+
+static const std::map<cudaDeviceAttr, int> ATTRIBUTES = {
+    {cudaDevAttrComputeCapabilityMajor, 9},
+    {cudaDevAttrComputeCapabilityMinor, 0},
+    {cudaDevAttrMultiProcessorCount, 132},
+    {cudaDevAttrMaxThreadsPerBlock, MOST_THREADS},
+    {cudaDevAttrMaxBlockDimX, 1024},
+    {cudaDevAttrMaxBlockDimY, 1024},
+    {cudaDevAttrMaxBlockDimZ, 64},
+    {cudaDevAttrMaxGridDimX, 0x7fffffff},
+    {cudaDevAttrMaxGridDimY, 65535},
+    {cudaDevAttrMaxGridDimZ, 65535},
+    {cudaDevAttrMaxSharedMemoryPerBlock, PLAIN_SHARED},
+    {cudaDevAttrMaxSharedMemoryPerBlockOptin, int(SHARED_MOST)},
+    {cudaDevAttrWarpSize, int(WARP)},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+    {cudaDevAttrMemoryPoolsSupported, 0},
+};
+API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    auto it = ATTRIBUTES.find(attribute);
+    return it == ATTRIBUTES.end() ? cudaErrorNotSupported : (*value = it->second, cudaSuccess);
+}
+#undef cudaGetDeviceProperties
+static cudaError_t properties(cudaDeviceProp* p) {
+    *p = {};
+    strcpy(p->name, "emulated H100");
+    p->totalGlobalMem = 8ul << 30, p->sharedMemPerBlock = PLAIN_SHARED, p->sharedMemPerBlockOptin = SHARED_MOST;
+    p->warpSize = int(WARP), p->maxThreadsPerBlock = MOST_THREADS, p->major = 9, p->multiProcessorCount = 132;
+    p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
+    p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+    p->maxThreadsPerMultiProcessor = 2048;
+    return cudaSuccess;
+}
+API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) { return properties(p); }
+API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p, int) { return properties(p); }
+API cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int d) {
+    snprintf(id, size_t(length), "0000:%02X:00.0", d);
+    return cudaSuccess;
+}
+API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
+API cudaError_t cudaDriverGetVersion(int* v) { return *v = VERSION, cudaSuccess; }
+API cudaError_t cudaRuntimeGetVersion(int* v) { return cudaDriverGetVersion(v); }
+API CUresult cuDriverGetVersion(int* v) { return CUresult(cudaDriverGetVersion(v)); }
+API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+API CUresult cuCtxGetCurrent(CUcontext* c) {
+    return *c = (CUcontext)(u64(machine::current_device()) + 16), CUDA_SUCCESS;
+}
+API CUresult cuCtxSetCurrent(CUcontext c) { return CUresult(cudaSetDevice(int(u64(c)) - 16)); }
+API CUresult cuStreamGetCtx(CUstream, CUcontext* c) { return cuCtxGetCurrent(c); }
+API CUresult cuCtxGetDevice(CUdevice* d) { return CUresult(cudaGetDevice(d)); }
+// NVRTC asks for tables of undocumented functions, the first entry of which is their size: here they end behind it.
+API CUresult cuGetExportTable(const void** table, const CUuuid*) {
+    static const u64 EMPTY[8] = {sizeof(u64)};
+    *table = EMPTY;
+    return CUDA_SUCCESS;
+}
+
+// ---- errors: both interfaces have the same numbers
+
+struct Error {
+    cudaError_t number;
+    const char *name, *text;
+};
+static const Error ERRORS[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice", "only PTX is emulated"},
+    {cudaErrorInvalidPtx, "cudaErrorInvalidPtx", "PTX that is not emulated"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "a wait does not end"},
+    {cudaErrorAssert, "cudaErrorAssert", "device-side assert triggered"},
+    {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "see the emulator's list of problems"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not emulated"},
+};
+static const Error& error(int number) {
+    for (const Error& e : ERRORS)
+        if (e.number == number) return e;
+    static const Error other{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
+    return other;
+}
+API const char* cudaGetErrorName(cudaError_t e) { return error(e).name; }
+API const char* cudaGetErrorString(cudaError_t e) { return error(e).text; }
+API cudaError_t cudaGetLastError() { return machine::status(); }
+API cudaError_t cudaPeekAtLastError() { return machine::status(); }
+API CUresult cuGetErrorName(CUresult e, const char** name) { return *name = error(int(e)).name, CUDA_SUCCESS; }
+API CUresult cuGetErrorString(CUresult e, const char** text) { return *text = error(int(e)).text, CUDA_SUCCESS; }

@@ -1,0 +1,56 @@
+// What the parts of the emulator share. One lock guards all of it: every call of CUDA takes it.
+#pragma once
+#include <condition_variable>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "device.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace machine {
+
+extern std::mutex mutex;
+using Lock = std::unique_lock<std::mutex>;
+
+// ---- options, which Python sets before work is issued
+struct Options {
+    int order;        // of streams: 0 as issued, 1 as late as synchronisation allows, 2 at random
+    int shuffled;     // threads and blocks run in a random order
+    int devices;      // how many there are
+    double patience;  // seconds that a wait may take
+};
+extern Options options;
+u32 random_number();
+
+// ---- what went wrong, and what was called
+void problem(const std::string& text, cudaError_t error = cudaErrorLaunchFailure);
+void note(const char* kind, const std::string& name);
+cudaError_t status();  // the error of the first problem, until Python has read the problems
+
+// ---- memory
+enum class Side { HOST, PINNED, DEVICE };
+Side side_of(const void* p);
+bool is_inside(const void* p, size_t bytes);
+void add_allocation(void* p, size_t bytes, Side side);
+void remove_allocation(void* p);
+
+// ---- streams
+using Work = std::function<void()>;
+using Ready = std::function<bool()>;
+void issue(void* stream, const std::string& name, Work work, Ready ready = nullptr);
+cudaError_t wait_for_all(Lock& lock);
+void drop_work();
+int current_device();
+
+// ---- NCCL
+void refuse_open_groups(bool of_all_threads);
+std::string last_calls();  // of each device, in words
+
+// ---- kernels
+void run_grid(const Launch& launch);
+
+}  // namespace machine

@@ -1,0 +1,236 @@
+// Streams and events. Work is run when it is issued, as late as a synchronisation allows, or at a random time between;
+// a collective of NCCL runs when all ranks have come to it, and what is behind it waits.
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "machine.h"
+
+using machine::Lock;
+using machine::status;
+using Clock = std::chrono::steady_clock;
+
+enum Order { AS_ISSUED, LATE, AT_RANDOM };
+struct Stream;
+struct Place {
+    Stream* stream = nullptr;
+    u64 count = 0;  // works of the stream before it
+};
+struct Item {
+    std::string name;
+    machine::Work work;
+    machine::Ready ready;
+    std::vector<Place> after;
+};
+struct Stream {
+    int device;
+    bool is_null, is_non_blocking;
+    std::deque<Item> queue;
+    u64 issued = 0, done = 0, collectives_until = 0;
+};
+struct Event {
+    Place place;
+    bool has_time;
+    u64 issued_before = 0;  // by the thread that recorded it
+    std::shared_ptr<Clock::time_point> time = std::make_shared<Clock::time_point>();
+};
+
+static auto& streams = *new std::vector<Stream*>;  // streams that were destroyed too: events may name them
+static thread_local int device = 0;
+static thread_local u64 issued = 0;  // works of this thread
+int machine::current_device() { return device; }
+
+static Stream& null_stream() {
+    for (Stream* s : streams)
+        if (s->is_null && s->device == device) return *s;
+    streams.push_back(new Stream{device, true, false});
+    return *streams.back();
+}
+static Stream& stream_of(void* handle) {
+    return u64(handle) <= 2 ? null_stream() : *(Stream*)handle;  // 0, legacy, per thread
+}
+
+// Runs works of a stream until so many are done; false if one waits for other ranks.
+static bool run_to(Stream& s, u64 count) {
+    while (s.done < count) {
+        for (Place& p : s.queue.front().after)
+            if (!run_to(*p.stream, p.count)) return false;
+        if (status() == cudaSuccess && s.queue.front().ready && !s.queue.front().ready()) return false;
+        Item item = std::move(s.queue.front());
+        s.queue.pop_front();
+        if (status() == cudaSuccess) item.work();
+        s.done++;
+    }
+    return true;
+}
+static void run_some() {
+    for (int k = 0; k < 2; k++) {
+        Stream& s = *streams[machine::random_number() % streams.size()];
+        u64 waiting = s.issued - s.done;
+        if (waiting) run_to(s, s.done + machine::random_number() % (waiting + 1));
+    }
+}
+void machine::drop_work() {  // what is behind an error is not run
+    for (Stream* s : streams) run_to(*s, s->issued);
+}
+// Devices go on by themselves: whoever waits for another rank may be waited for by a third.
+static void run_collectives() {
+    for (;;) {
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+        Lock lock(machine::mutex);
+        for (size_t i = 0; i < streams.size(); i++)
+            run_to(
+                *streams[i], machine::options.order == AS_ISSUED ? streams[i]->issued : streams[i]->collectives_until);
+    }
+}
+
+static void put_behind(Stream& s, Item item) {
+    for (Stream* o : streams)  // the null stream and those that are not non-blocking follow each other
+        if (o != &s && o->device == s.device && o->done < o->issued &&
+            (s.is_null ? !o->is_non_blocking : o->is_null && !s.is_non_blocking))
+            item.after.push_back({o, o->issued});
+    bool is_collective = bool(item.ready);
+    s.queue.push_back(std::move(item));
+    s.issued++;
+    if (is_collective) {
+        static std::thread* helper = new std::thread(run_collectives);
+        (void)helper;
+        s.collectives_until = s.issued;
+    }
+    if (machine::options.order == AS_ISSUED) run_to(s, s.issued);
+    else if (machine::options.order == AT_RANDOM) run_some();
+}
+void machine::issue(void* stream, const std::string& name, Work work, Ready ready) {
+    issued++;
+    put_behind(stream_of(stream), {name, std::move(work), std::move(ready), {}});
+}
+static cudaError_t wait_for(Lock& lock, Place place) {
+    machine::refuse_open_groups(false);
+    auto end = Clock::now() + std::chrono::duration<double>(machine::options.patience);
+    while (place.stream && !run_to(*place.stream, place.count)) {
+        if (Clock::now() > end)
+            machine::problem("a wait of " + std::to_string(int(machine::options.patience)) + " s: behind " +
+                                 place.stream->queue.front().name + machine::last_calls(),
+                cudaErrorLaunchTimeout);
+        if (status() != cudaSuccess) break;
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        lock.lock();
+    }
+    return status();
+}
+cudaError_t machine::wait_for_all(Lock& lock) {
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i]->device == device) wait_for(lock, {streams[i], streams[i]->issued});
+    return status();
+}
+
+// ---- streams
+
+static cudaError_t create(cudaStream_t* stream, unsigned flags) {
+    Lock lock(machine::mutex);
+    null_stream();
+    streams.push_back(new Stream{device, false, (flags & cudaStreamNonBlocking) != 0});
+    *stream = (cudaStream_t)streams.back();
+    return status();
+}
+API cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream, 0); }
+API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return create(stream, flags); }
+API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+    return create(stream, flags);
+}
+API cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+    Lock lock(machine::mutex);
+    *flags = stream_of(stream).is_non_blocking ? cudaStreamNonBlocking : cudaStreamDefault;
+    return cudaSuccess;
+}
+API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    Lock lock(machine::mutex);
+    return wait_for(lock, {&stream_of(stream), stream_of(stream).issued});
+}
+API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    Lock lock(machine::mutex);
+    machine::note("wait", "stream");
+    Stream& s = stream_of(stream);
+    if (s.is_null) machine::issue(stream, "synchronize", [] {});  // so it follows the others
+    return wait_for(lock, {&s, s.issued});
+}
+API cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    Lock lock(machine::mutex);
+    Stream& s = stream_of(stream);
+    if (s.done < s.issued) run_to(s, s.done + 1);  // who asks often enough comes to the end
+    return s.done < s.issued ? cudaErrorNotReady : status();
+}
+API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    Lock lock(machine::mutex);
+    Place place = ((Event*)event)->place;
+    if (!place.stream) return status();
+    put_behind(stream_of(stream), {"wait for an event", [] {}, nullptr, {place}});
+    return status();
+}
+API cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* is) {
+    return *is = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+API cudaError_t cudaDeviceSynchronize() {
+    Lock lock(machine::mutex);
+    machine::note("wait", "device");
+    return machine::wait_for_all(lock);
+}
+API cudaError_t emulator_call(const char* name, cudaStream_t stream) {  // of a library that Python carries out next
+    Lock lock(machine::mutex);
+    machine::note("library", name);
+    return wait_for(lock, {&stream_of(stream), stream_of(stream).issued});
+}
+
+// ---- events
+
+API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    return *event = (cudaEvent_t) new Event{{}, !(flags & cudaEventDisableTiming)}, cudaSuccess;
+}
+API cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+API cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    Lock lock(machine::mutex);
+    delete (Event*)event;
+    return cudaSuccess;
+}
+API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    Lock lock(machine::mutex);
+    Event& e = *(Event*)event;
+    auto time = e.time = std::make_shared<Clock::time_point>();
+    machine::issue(stream, "event", [=] { *time = Clock::now(); });
+    e.place = {&stream_of(stream), stream_of(stream).issued}, e.issued_before = issued;
+    return status();
+}
+API cudaError_t cudaEventQuery(cudaEvent_t event) {
+    Lock lock(machine::mutex);
+    Place p = ((Event*)event)->place;
+    if (!p.stream || p.stream->done >= p.count) return status();
+    run_to(*p.stream, machine::options.order == AS_ISSUED ? p.count : p.stream->done + 1);
+    return p.stream->done < p.count ? cudaErrorNotReady : status();
+}
+API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    Lock lock(machine::mutex);
+    Event& e = *(Event*)event;
+    machine::note(e.issued_before == issued ? "wait" : "late wait", "event");  // late: it has more to do meanwhile
+    return wait_for(lock, e.place);
+}
+API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+    Lock lock(machine::mutex);
+    Event &a = *(Event*)from, &b = *(Event*)to;
+    if (!a.has_time || !b.has_time || !a.place.stream || !b.place.stream) return cudaErrorInvalidResourceHandle;
+    if (a.place.stream->done < a.place.count || b.place.stream->done < b.place.count) return cudaErrorNotReady;
+    *ms = std::chrono::duration<float, std::milli>(*b.time - *a.time).count();
+    return status();
+}
+
+// ---- devices
+
+API cudaError_t cudaGetDeviceCount(int* n) { return *n = machine::options.devices, cudaSuccess; }
+API cudaError_t cudaSetDevice(int d) {
+    if (d < 0 || d >= machine::options.devices) return cudaErrorInvalidDevice;
+    device = d;
+    return cudaSuccess;
+}
+API cudaError_t cudaGetDevice(int* d) { return *d = device, cudaSuccess; }

@@ -1,0 +1,77 @@
+"""The schedule of docs/pipelines.md as it stands, and others named as package.module:NAME."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.datafiles import refused
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.report import NullReport
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
+CODE = re.findall(r"^```python\n(from fractions.*?)^```", PAGE, re.S | re.M)[0]
+OTHERS = """
+NUMBER = 3
+UPDATES = OLDEST_FIRST._replace(update_each=True)
+BACKWARD_ONLY = OLDEST_FIRST._replace(compute=lambda p, m, v: [ops[m:] for ops in passes(p, m, v)])
+FAILS = OLDEST_FIRST._replace(compute=lambda p, m, v: [1 / 0])
+"""
+KIND = "pipeline"
+REFUSED = {
+    "NUMBER": "must be a Schedule of nnmpi.schedules.pipeline, without update_each; it is of type",
+    "UPDATES": "without update_each",
+    "BACKWARD_ONLY": "of 2 ranks, 2 micro-batches and 1 stages a rank: rank 0 cannot run B0 of",
+    "FAILS": "ZeroDivisionError: division by zero (",
+    "MISSING": "has no 'MISSING'",
+}
+
+
+@pytest.fixture(autouse=True)
+def oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "oldest.py").write_text(CODE)
+    (tmp_path / "wrong.py").write_text(CODE.replace("range(m)", "range(1, m)"))
+    (tmp_path / "my_schedules.py").write_text(CODE + OTHERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def trained(schedule: str) -> list[dict[str, Any]]:
+    def fit(comm: Comm) -> dict[str, Any]:
+        config = Config(
+            model="iris-mlp", data="iris", pp=2, micro_batches=2, schedule=schedule, verify=True,
+            steps=2,
+        )  # fmt: skip
+        with Trainer(config, comm=comm) as trainer:
+            return trainer.fit(NullReport())
+
+    return threads.run(2, fit)
+
+
+def test_it_trains_as_one_rank_would() -> None:
+    assert trained("oldest:OLDEST_FIRST")[0]["event"] == "done"
+
+
+def test_it_is_simulated_beside_its_formula(simulator: Any) -> None:
+    size = "--stages 3 --micro-batches 4 --json"
+    own = json.loads(simulator(f"--schedule oldest:OLDEST_FIRST {size}").out)
+    gpipe = json.loads(simulator(f"--schedule gpipe {size}").out)
+    assert (own["bubble"], own["formula"]) == (gpipe["bubble"], gpipe["formula"])
+
+
+def test_the_page_shows_what_the_proof_says(simulator: Any) -> None:
+    said = simulator("--schedule wrong:OLDEST_FIRST --stages 2 --micro-batches 2")
+    assert (said.status, said.err.replace("wrong:", "oldest:") in PAGE) == (2, True)
+
+
+@pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
+def test_one_that_cannot_be_used_is_refused_by_its_name(
+    name: str, words: str, simulator: Any
+) -> None:
+    with refused(f"schedule 'my_schedules:{name}'", words):
+        trained(f"my_schedules:{name}")
+    said = simulator(f"--schedule my_schedules:{name} --stages 2 --micro-batches 2")
+    assert (said.status, words in said.err, said.err.count("\n")) == (2, True, 1)
