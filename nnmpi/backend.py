@@ -151,6 +151,15 @@ def _is_array_type(kind: Any) -> bool:
     return isinstance(array, type) and issubclass(kind, array)
 
 
+def numbers(row: Array) -> list[float]:
+    """The numbers of a row. One without numbers has ones: a step on paper uses every parameter,
+    and all that it computes is finite."""
+    if isinstance(row, meta.MetaArray):
+        return [1.0] * row.size
+    listed: list[float] = to_host(row).tolist()
+    return listed
+
+
 def to_host(array: Array) -> np.ndarray:
     """A NumPy array with these values; the only function of the engine that waits for a device."""
     if isinstance(array, (np.ndarray, np.generic)):

@@ -1,7 +1,7 @@
 """Comm: ranks, messages between them, and collectives; its rules are in `__init__.py`."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
@@ -214,6 +214,11 @@ class Comm:
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
             return None if part is None else Comm(part, name, self._progress, narrow_sums)
+
+    def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> "Comm | None":
+        """A Comm of these ranks, each of which gives the same; None for a rank that gives none.
+        Every rank calls it."""
+        return self.split(ranks[0] if ranks else None, narrow_sums=narrow_sums)
 
     def shared(self, n: int, dtype: Any) -> SharedBuffer:
         """Memory for sums of n numbers without copies; collective."""

@@ -219,6 +219,7 @@ class Graph(NamedTuple):
     shapes: frozenset[int]
     kept: tuple[Kept, ...]
     loss: Kept
+    source: Any = None
 
     @property
     def inputs(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from nnmpi.backend import CPU, META, Backend
 from nnmpi.cgroup import memory_available
 from nnmpi.dtypes import is_float
 from nnmpi.meta import NumbersReadError
+from nnmpi.nn.blank import blank
 from nnmpi.nn.axis_names import with_names
 from nnmpi.nn.graph import (
     Arguments,
@@ -44,6 +45,15 @@ from nnmpi.nn.registries import REGISTRIES
 from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
 
+class ModelSource(NamedTuple):
+    """How the model of a graph is run again on paper."""
+
+    model: Module
+    inputs: Callable[[int], Arguments]
+    labels: Any
+    objective: Any
+
+
 FEW, MORE, MOST = 2, 3, 6
 """The samples of the passes, of which one is in memory at a time."""
 
@@ -57,6 +67,8 @@ def trace(
     check: Callable[[Any], object] = lambda outputs: None,
     loss: Callable[[Any, int], Tensor] | None = None,
     on: Backend = META,
+    labels: Callable[[int], np.ndarray] | None = None,
+    objective: Any = None,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
@@ -71,7 +83,8 @@ def trace(
         try:
             few = run(FEW, _room_check(on), check)
             more, most = (run(n, training=True, loss=loss) for n in (MORE, MOST))
-            return merged(few, more, most, whole)
+            source = ModelSource(blank(model), zeros, labels, objective)
+            return merged(few, more, most, whole)._replace(source=source)
         except ConflictError as found:
             whole[found.path] = found.note
         except NumbersReadError:

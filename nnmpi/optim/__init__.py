@@ -1,13 +1,25 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from nnmpi.config import Config
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import lr_scheduler
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
+
+def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
+    """The optimizer that the options of a run ask for, of parameters with their paths."""
+    lr, decay = config.lr, config.weight_decay
+    trained = DECAYS[config.weight_decay_of](p for _, p in named)
+    if config.optimizer == "sgd":
+        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
+    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
+
 
 __all__ = [
     "DECAYS",

@@ -24,7 +24,8 @@ from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
-from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, swapper_of, synchronous
+from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, rank_step as rank_step
+from nnmpi.parallel.strategy import swapper_of, synchronous
 
 
 def _synchronous(
@@ -39,12 +40,17 @@ def _synchronous(
     return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec, swapper)
 
 
+PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
+    "reproducible": reproducible.reproducible,
+    "pipeline": pipelined,
+    "replicas": replicas,
+}
+"""What makes the parts of strategies whose ranks make every step together."""
+
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
-    "reproducible": partial(_synchronous, reproducible.reproducible),
     "pipedream": pipedream.pipedream,
-    "pipeline": partial(_synchronous, pipelined),
-    "replicas": partial(_synchronous, replicas),
+    **{name: partial(_synchronous, make) for name, make in PARTS.items()},
 }
 """By the names that arrangements give them."""
 

@@ -27,11 +27,11 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.parts import ModelPart, PartTable
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.control import StepControl
@@ -240,7 +240,7 @@ def synchronous(
         spec.arrangement.config.clip_norm,
         spec.control.lr_factor,
         layout,
-        PartTable.of_model(spec.task.model, layout.model, part.held).counts,
+        counted(spec.arrangement, layout.all.rank),
         [p for p, _ in part.tied],
         spec.recorder,
     )
@@ -264,6 +264,28 @@ def synchronous(
     run = partial(late.steps, executor) if late else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, torn, close)
+
+
+class RankStep(NamedTuple):
+    """What carries out steps on a rank, and the optimizer in it."""
+
+    executor: Executor
+    optimizer: Optimizer
+
+
+def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep:
+    """The step of a rank that makes every step with the others."""
+    optimizer = spec.optimizer(parts.store.parameters)
+    config, recorder = spec.arrangement.config, spec.recorder
+    update = Update(
+        *(parts.store, optimizer, config.clip_norm, spec.control.lr_factor, layout),
+        *(counted(spec.arrangement, layout.all.rank), [p for p, _ in spec.part.tied], recorder),
+    )
+    apply = update.apply
+    if spec.task.scaler:
+        apply = partial(rescaled, spec.task.scaler, update.apply)
+    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
+    return RankStep(executor, optimizer)
 
 
 def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:

@@ -314,6 +314,19 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
     return a.division.ranks()
 
 
+def counted(a: Arrangement, rank: int) -> list[bool]:
+    """Of each trained parameter of a rank, whether the rank counts it in a sum over the model: of
+    ranks that have the same part, the first one does."""
+    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
+    branches, stages = a.sharding.branches, ranks_of_variables(a)
+
+    def is_first(v: int) -> bool:
+        owners = [t for t in range(a.mesh.axes["tp"]) if branches.has(v, t)]
+        return at["pp"] == stages[v][0] and (v in a.sharding.variables or at["tp"] == owners[0])
+
+    return [is_first(one.variable) for one in a.model_on(rank).trained]
+
+
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
     """The stages of the rank that use any of these."""
     return frozenset[int]().union(*(held.users for held in variables))

@@ -74,8 +74,9 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     axes = ("pp",) if spec.arrangement.store.scatters else (*REPLICAS, "pp")
     for p, ranks in spec.part.tied:
         is_one = mesh.coordinates(rank)["pp"] in ranks
-        color = mesh.group(rank, *axes)[0] if is_one else None
-        comm = layout.all.split(color, narrow_sums=layout.narrow_sums)
+        group = mesh.group(rank, *axes) if is_one else ()
+        members = [r for r in group if mesh.coordinates(r)["pp"] in ranks]
+        comm = layout.all.subset(members, layout.narrow_sums)
         if comm is not None:
             found[index[p]] = comm
     return found

@@ -71,7 +71,7 @@ class Update:
         clip_norm: float | None,
         lr_factor: Callable[[int], float],
         layout: Layout,
-        counts: Callable[[Parameter], bool],
+        counts: Sequence[bool],
         tied: Sequence[Parameter] = (),
         recorder: Recorder = NO_RECORDER,
     ) -> None:
@@ -137,7 +137,7 @@ class Update:
         that is tied
         """
         store = self._store
-        *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
+        *scalars, squares = backend.numbers(store.totals(self._counted))
         self._mark(scalars[USED : USED + len(store.parameters)])
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
@@ -157,11 +157,11 @@ class Update:
         return whole
 
 
-def _counted(store: LocalStore, counts: Callable[[Parameter], bool]) -> Iterator[Stretch]:
+def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[Stretch]:
     """The stretches of parameters that this rank counts in the norm; some may be empty."""
     start = end = store.spans[0][0]
-    for p, (_, stop) in zip(store.parameters, store.spans, strict=True):
-        if counts(p):
+    for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
+        if is_counted:
             end = stop
         else:
             yield start, end

@@ -14,6 +14,7 @@ from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
+from nnmpi.meta import is_meta
 from nnmpi.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
@@ -151,7 +152,7 @@ class LocalStore(FlatStore):
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
         xp, numbers = self.on.xp, (self.loss, *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
-        self.scalars[LOSS], *found = backend.to_host(row).tolist()
+        self.scalars[LOSS], *found = backend.numbers(row)
         return [*self.scalars.tolist(), sum(found)]
 
     def squares(self, counted: Sequence[Stretch]) -> Array:
@@ -258,6 +259,8 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
 def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array:
     """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
     dtype = wide(g.dtype)
+    if is_meta(g):
+        return np.array(1.0)
     if not backend.of(g).is_host:
         sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), dtype)
         squares_loop(g, factor, sums)

@@ -189,12 +189,19 @@ def model_graph(
     def check(y: Any) -> None:
         check_scores(loss, dataset, widened(y) if isinstance(y, Tensor) else y, what)
 
+    def labels(n: int) -> np.ndarray:
+        return np.resize(dataset.train.y[:n], (n, *dataset.train.y.shape[1:]))
+
     def lost(y: Tensor, n: int) -> Tensor:
-        return loss(widened(y), np.resize(dataset.train.y[:n], (n, *dataset.train.y.shape[1:])))
+        return loss(widened(y), labels(n))
 
     try:
         _check_call(model, x)
-        graph = trace(model, arguments, config.dtype, check, lost)
+        graph = trace(
+            *(model, arguments, config.dtype, check, lost),
+            labels=labels,
+            objective=lambda sharding, axis: objective(loss, {}, sharding, axis),
+        )
     except MisfitError:
         raise
     except ValueError as error:

@@ -1,0 +1,246 @@
+"""PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
+
+What it fills in is what the ranks would bring that all do as this one does: a sum is `size` times
+the numbers of this rank, a gather has its part in every place, and a message has zeros. So counts
+and flags that ranks agree on are those of ranks that are alike. Arrays without numbers stay so.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
+from typing import Any, Self
+
+import numpy as np
+
+from nnmpi.backend import META
+from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import chunk_start
+from nnmpi.comm import NoRoomError, Parts
+from nnmpi.comm.allreduce.dispatch import power_of_two
+from nnmpi.comm.allreduce.node_memory import memory_of_sums
+from nnmpi.dtypes import is_half, wide
+from nnmpi.meta import is_meta
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.paper.log import StepLog
+from nnmpi.schedules.op import Kind
+
+class Complete:
+    """A transfer that is complete."""
+
+    done = True
+
+    def poll(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return None
+
+
+COMPLETE = Complete()
+
+
+class Ranks:
+    """What all Comms of a rank on paper share.
+
+    narrow    whether sums of 16 bits travel in these
+    windows   bytes of shared memory of the node that sums of this rank take, by group, length, type
+    sums_by   whether long sums of these ranks go through memory of their node
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        cluster: Cluster,
+        narrow: bool,
+        sums_by: Callable[[tuple[int, ...]], str],
+        log: StepLog,
+    ) -> None:
+        self.rank, self.cluster, self.narrow = rank, cluster, narrow
+        self.sums_by, self.log = sums_by, log
+        self.windows: dict[tuple[Any, ...], int] = {}
+
+
+class PaperComm:
+    """The ranks `members` of the job on paper, of which one is here; `axis` is what they share."""
+
+    any_thread, is_abandoned, lost = True, False, ()
+
+    def __init__(self, members: Sequence[int], axis: str, ranks: Ranks) -> None:
+        self.members, self.axis, self.ranks = tuple(members), axis, ranks
+        self.rank, self.size = self.members.index(ranks.rank), len(members)
+        self.name, self.fault_tolerant = f"paper/{axis}", ranks.cluster.survives
+        self.narrow_sums = ranks.narrow
+        self.attributes: dict[str, Any] = {}
+
+    # ---- collectives
+
+    def all_reduce(self, array: Any, algorithm: str = "auto") -> None:
+        """Logs a sum that is waited for."""
+        self._sum(array, algorithm)
+        if not is_meta(array):
+            array *= self.size
+
+    def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> Complete:
+        """Logs a sum that was started."""
+        return self._sum(array, algorithm, started=True)
+
+    def reduce_scatter(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> Any:
+        """Logs it, and returns the part of this rank."""
+        self.start_reduce_scatter(array, algorithm, parts)
+        edges = self._edges(array.size, parts)
+        return array.reshape(-1)[edges[self.rank] : edges[self.rank + 1]]
+
+    def start_reduce_scatter(
+        self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
+    ) -> Complete:
+        """Logs it."""
+        how = Collective.REDUCE_SCATTER, algorithm
+        return self._note(*how, array, edges=self._given(parts), started=True)
+
+    def all_gather(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> None:
+        """Logs a gather that is waited for; each rank brings what this one brings."""
+        self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
+        edges = self._edges(array.size, parts)
+        if not is_meta(array) and len({b - a for a, b in zip(edges, edges[1:])}) == 1:
+            rows = array.reshape(self.size, -1)
+            rows[...] = rows[self.rank].copy()
+
+    def start_all_gather(
+        self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
+    ) -> Complete:
+        """Logs it."""
+        how = Collective.ALL_GATHER, algorithm
+        return self._note(*how, array, edges=self._given(parts), started=True)
+
+    def broadcast(self, array: Any, root: int = 0, algorithm: str = "tree") -> None:
+        """Logs it."""
+        self._note(Collective.BROADCAST, algorithm, array)
+
+    def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> Complete:
+        """Logs a message."""
+        ends = self.members[self.rank], self.members[to]
+        return self._note(Collective.MESSAGE, "", array, group=ends)
+
+    def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
+        """Zeros arrive."""
+        if not is_meta(array):
+            array[...] = 0
+        return COMPLETE
+
+    def chunk(self, n: int) -> slice:
+        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
+        return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
+
+    # ---- groups, agreement, progress
+
+    def split(self, color: int | None, key: int | None = None, narrow_sums: bool = False) -> Self | None:
+        """The same ranks again."""
+        return None if color is None else type(self)(self.members, self.axis, self.ranks)
+
+    def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
+        """A Comm of these ranks of the job, for sums of gradients; None where there are none."""
+        return type(self)(ranks, "dp", self.ranks) if ranks else None
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raises what this rank raises."""
+        if error is not None:
+            raise error
+
+    def barrier(self) -> None:
+        """Nobody is waited for."""
+
+    meet = free = free_sums = poll = abandon = lambda self, *_: None
+
+    def progress_thread(self, pause: float = 0.0) -> AbstractContextManager[None]:
+        """No thread."""
+        return nullcontext()
+
+    # ---- memory that a node shares
+
+    def node(self) -> tuple[int, ...]:
+        """The ranks that share memory with this one."""
+        nodes = self.ranks.cluster.nodes
+        here = nodes[self.members[self.rank]]
+        return tuple(r for r, member in enumerate(self.members) if nodes[member] == here)
+
+    def shared(self, n: int, dtype: Any) -> "PaperBuffer":
+        """Memory for sums of n numbers."""
+        self.window("shared", n, np.dtype(dtype), exact=True)
+        return PaperBuffer(self, n, dtype)
+
+    def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
+        """One array for the ranks of the node."""
+        is_first = self.node()[0] == self.rank
+        nbytes = n * np.dtype(dtype).itemsize * is_first
+        self.ranks.windows["node memory", self.members, n, dtype] = nbytes
+        return PaperBuffer(self, n, dtype)
+
+    def window(self, name: str, n: int, dtype: np.dtype[Any], exact: bool = False) -> None:
+        """Counts this rank's share of the memory through which its node sums n numbers."""
+        nodes = self.ranks.cluster.nodes
+        spans_nodes = len({nodes[member] for member in self.members}) > 1
+        if name == "shared" or (name == "hierarchical" and spans_nodes):
+            is_first = self.node()[0] == self.rank
+            n = n if exact else power_of_two(n)
+            share = memory_of_sums(n, dtype, 1)
+            if not is_first:
+                share = memory_of_sums(n, dtype, 2) - share
+            self.ranks.windows[self.members, n, dtype] = share
+
+    # ---- the log
+
+    def _sum(self, array: Any, algorithm: str, started: bool = False) -> Complete:
+        if self.size > 1:
+            if algorithm == "shared" and self.axis == "tp" and self.ranks.sums_by(self.members) != "shared":
+                raise NoRoomError("no memory that the node shares")
+            self.window(algorithm, array.size, array.dtype)
+        return self._note(Collective.ALL_REDUCE, algorithm, array, started=started)
+
+    def _note(
+        self,
+        operation: Collective,
+        algorithm: str,
+        array: Any,
+        group: tuple[int, ...] = (),
+        edges: tuple[int, ...] = (),
+        started: bool = False,
+    ) -> Complete:
+        log, group = self.ranks.log, group or self.members
+        if len(group) > 1:
+            partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+            is_wide = partial and is_half(array.dtype) and not self.narrow_sums
+            sums = np.dtype(wide(array.dtype)) if is_wide else None
+            how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE
+            log.note(self.axis, Exchange("", *how, edges=edges, sums=sums), started)
+        return COMPLETE
+
+    def _given(self, parts: Parts) -> tuple[int, ...]:
+        return () if parts is None else tuple(accumulate(parts, initial=0))
+
+    def _edges(self, n: int, parts: Parts) -> tuple[int, ...]:
+        chunks = range(self.size + 1)
+        return self._given(parts) or tuple(chunk_start(n, self.size, r) for r in chunks)
+
+
+class PaperBuffer:
+    """A SharedBuffer, or a NodeMemory, without numbers."""
+
+    def __init__(self, comm: PaperComm, n: int, dtype: Any) -> None:
+        self._comm, self._node = comm, comm.node()
+        self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
+
+    def start(self, start: int, stop: int) -> Complete:
+        """Logs the sum of these elements."""
+        return self._comm.start(self.mine[start:stop], "shared")
+
+    def own(self, start: int, stop: int, r: int) -> slice:
+        """Which of these elements rank r of the node adds up."""
+        n, p = stop - start, len(self._node)
+        return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
+
+    def barrier(self) -> None:
+        """Nobody is waited for."""
+
+    def free(self, check: bool = True) -> None:
+        """Nothing to free."""

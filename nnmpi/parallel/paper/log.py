@@ -1,0 +1,72 @@
+"""StepLog: the exchanges of one rank in a step, in the order in which they were first started."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nnmpi.collectives.collective import Collective
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.schedules.op import Kind, Op
+
+NO_STAGE = -1
+
+WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
+"""What ranks tell each other along an axis in a pass; along dp, statistics of BatchNorm."""
+
+
+class StepLog(Recorder):
+    """Counts equal exchanges; as the recorder of an executor it knows which operation is under way.
+
+    entries    how often each exchange was started, by axis
+    scatters   whether each backward pass scatters its gradients
+    """
+
+    def __init__(self, scatters: bool = False) -> None:
+        self.entries: Counter[tuple[str, Exchange]] = Counter()
+        self._scatters, self._kind, self._stage = scatters, Kind.UPDATE, NO_STAGE
+
+    def note(self, axis: str, exchange: Exchange, started: bool) -> None:
+        """Logs an exchange over the ranks of an axis, in the operation under way.
+
+        What was started along dp goes on beside passes, and belongs to no stage: sums of gradients,
+        and gathers of parameters.
+        """
+        kind, stage, word = self._kind, self._stage, WORDS.get(axis, "moments")
+        if axis == "dp" and started:
+            stage = NO_STAGE
+            if exchange.operation is Collective.ALL_GATHER:
+                kind, word = Kind.UPDATE if kind is Kind.UPDATE else Kind.F, "parameters"
+            else:
+                kind, word = Kind.B if self._scatters else Kind.REDUCE, "gradients"
+        elif stage == NO_STAGE and axis != "model":
+            word = "gradients" if axis == "tp" else "scalars"
+        self.entries[axis, exchange._replace(what=word, during=kind, stage=stage)] += 1
+
+    def clear(self) -> None:
+        """Begins another step."""
+        self.entries.clear()
+
+    def exchanges(self) -> dict[str, list[Exchange]]:
+        """The exchanges by axis, each with how often it happens."""
+        by_axis: dict[str, list[Exchange]] = {}
+        for (axis, exchange), times in self.entries.items():
+            by_axis.setdefault(axis, []).append(exchange._replace(times=times))
+        return by_axis
+
+    @contextmanager
+    def during(self, op: Op) -> Iterator[None]:
+        """A context in which exchanges belong to this operation."""
+        before = self._kind, self._stage
+        self._kind, self._stage = op.kind, op.stage if op.micro >= 0 else NO_STAGE
+        try:
+            yield
+        finally:
+            self._kind, self._stage = before
+
+    def recorded(self, name: str, do: Do) -> Do:
+        def logged(op: Op) -> None:
+            with self.during(op):
+                do(op)
+
+        return logged

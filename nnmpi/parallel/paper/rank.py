@@ -1,0 +1,120 @@
+"""A rank on paper: its store, optimizer, sums and executor, built as a run builds them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi import meta
+from nnmpi.backend import META
+from nnmpi.data.loader import Batch, Load
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.single_store import SingleStore
+from nnmpi.optim import Optimizer, of_config
+from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.parallel import strategies
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.rank_model import HeldVariable
+from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.paper.comm import Ranks
+from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
+from nnmpi.parallel.paper.recording import passes
+from nnmpi.parallel.paper.stage import PaperStage
+from nnmpi.parallel.pipeline.stages import resized
+from nnmpi.parallel.step.control import StepControl
+from nnmpi.parallel.step.executor import Executor, StepState
+from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.strategy import TrainSpec
+
+CONTROL = StepControl(
+    lr_factor=lambda step: 1.0,
+    request=lambda: 0.0,
+    steps=lambda: 1 << 30,
+    event=lambda event: None,
+    reads=lambda step: False,
+    launched=lambda: None,
+)
+
+
+class PaperRank(NamedTuple):
+    """What a rank has built; it can make steps, and its arrays have no numbers."""
+
+    ranks: Ranks
+    store: LocalStore
+    optimizer: Optimizer
+    executor: Executor
+
+
+class PaperLoss:
+    """The loss, which is part of the passes of the last stage."""
+
+    def __call__(self, scores: Any, labels: Any) -> Any:
+        return scores
+
+    def divisor(self, target: Any) -> float:
+        return 1.0
+
+
+def built(a: Arrangement, rank: int) -> PaperRank:
+    """A rank whose strategy makes all steps together with the others."""
+    ranks, held = ranks_on_paper(a, rank), a.model_on(rank)
+    layout = layout_on_paper(a, ranks)
+    parameters = {one.variable: _parameter(a, one) for one in held.trained}
+    part = _part(a, rank, parameters, layout.axis)
+    scale = LossScale.of(a.config.dtype)
+    task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
+    make_optimizer = partial(of_config, a.config)
+    spec = TrainSpec(
+        *(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log)
+    )
+    parts = strategies.PARTS[a.strategy.name](layout, spec)
+    step = strategies.rank_step(parts, layout, spec)
+    return PaperRank(ranks, parts.store, step.optimizer, step.executor)
+
+
+def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
+    """A parameter of a rank, without numbers."""
+    p = Parameter.drawn(held.shape, None)
+    p.room, p._name = held.room, a.graph.variables[held.variable].path
+    p.move(SingleStore(meta.xp.empty(held.shape, a.updated_dtype)), 0)
+    return p
+
+
+def _part(
+    a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
+) -> ModelPart:
+    """The stages of a rank, with their borders, and the parameters that others have too."""
+    graph, at, elsewhere = a.graph, a.mesh.coordinates(rank), Parameter.drawn((0,), None)
+    stages = dict[int, Any]()
+    for s in a.model_on(rank).stages:
+        here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
+        stages[s] = PaperStage(partial(passes, a, rank, s), here, comms)
+    by_path = {graph.variables[v].path: p for v, p in parameters.items()}
+    tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
+    boundaries = [
+        tuple(resized(graph.edges[e], a.local_shape(e, 1, at)) for e in stage.takes)
+        for stage in a.division.stages[1:]
+    ]
+    model = next(iter(stages.values()))
+    return ModelPart(model, stages, tied=tied, boundaries=boundaries)
+
+
+@remembered
+def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
+    """The exchanges of a rank in a step over a batch of so many samples, by axis."""
+    if rank >= a.mesh.size or a.strategy.name not in strategies.PARTS:
+        return {}
+    one, sizes = built(a, rank), micro_batches(a, rank, batch)
+    micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
+    load = Load(np.arange(batch), micro, float(batch))
+    for step in range(2):  # the first one has what the next ones need no more
+        one.ranks.log.clear()
+        one.executor.run(load, StepState(step, 0, step), 1 << 30)
+        one.store.wait()
+    return one.ranks.log.exchanges()

@@ -1,0 +1,244 @@
+"""Passes of a stage, run once without numbers, and PaperStage, which repeats what they did.
+
+record    the layers of a rank run forward and back on arrays without numbers; noted are exchanges,
+          uses of parameters, and gradients in the order in which they become final
+replay    a stage of any rank with the same layers asks its store, its statistics and its Comms for
+          the same again, in each pass of each micro-batch: so a long program costs little
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nnmpi import meta
+from nnmpi.meta.array import made
+from nnmpi.meta.layout import nesting
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import recording
+from nnmpi.autograd.ops.norm import Moments
+from nnmpi.backend import Array
+from nnmpi.collectives.collective import Collective
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import BatchStats, Pass, current_pass
+from nnmpi.nn.single_store import SingleStore
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.paper.comm import PaperComm
+from nnmpi.parallel.paper.log import StepLog
+from nnmpi.parallel.step.ports import Joined
+
+Event = Callable[["PaperStage"], None]
+"""Something that a pass has done, and that a stage does again."""
+
+
+class TensorShape(NamedTuple):
+    """What a tensor without numbers is made from; `order` is that of its axes in memory."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    order: Sequence[int]
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, t: Tensor) -> Self:
+        """That of a tensor."""
+        return cls(t.shape, t.dtype, nesting(t.data), t.requires_grad)
+
+    def tensor(self) -> Tensor:
+        """A new tensor."""
+        return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
+
+
+class PassEvents(NamedTuple):
+    """What the passes of a stage over so many samples did.
+
+    outputs   of a forward pass
+    forward, backward; inputs, weights   of the passes F and B, and of the halves of B
+    """
+
+    outputs: Sequence["TensorShape"]
+    forward: Sequence[Event]
+    backward: Sequence[Event]
+    inputs: Sequence[Event]
+    weights: Sequence[Event]
+
+
+class Notes:
+    """The events of the pass that is under way."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, do: Callable[..., None], *arguments: Any) -> None:
+        self.events.append(lambda stage: do(stage, *arguments))
+
+    def taken(self) -> Sequence[Event]:
+        """The events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+
+class NotingLog(StepLog):
+    """Notes each exchange as an event, with the places of its ranks along the axis."""
+
+    def __init__(self, notes: Notes, groups: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        self._notes, self._groups = notes, groups
+
+    def note(self, axis: str, exchange: Exchange, started: bool) -> None:
+        places = tuple(map(self._groups[axis].index, exchange.group))
+        self._notes(PaperStage.exchange, axis, exchange, places, started)
+
+
+class RecordedStore(SingleStore):
+    """The store of one parameter, which notes when its values and its gradient are asked for."""
+
+    rotates = True
+
+    def __init__(self, variable: int, p: Parameter, dtype: Any, notes: Notes, on: Any) -> None:
+        memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
+        order = sorted(range(p.ndim), key=p.memory_axes.__getitem__)
+        super().__init__(memory.transpose(order))
+        self._variable, self._notes = variable, notes
+
+    def value(self, i: int) -> Array:
+        self._notes(PaperStage.use, self._variable)
+        return super().value(i)
+
+    def refresh(self, i: int, made: int) -> None:
+        self._notes(PaperStage.use_again, self._variable, made)
+
+    def grad_memory(self, i: int) -> Array:
+        self._notes(PaperStage.contribute, self._variable)
+        return super().grad_memory(i)
+
+
+class RecordedStats:
+    """Batch statistics that note what they are asked for."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        self._notes(PaperStage.moments, local)
+        return local._replace(n=max(local.n, 2))
+
+    def sum(self, sums: Array) -> Array:
+        self._notes(PaperStage.sum, sums)
+        return sums
+
+
+class PaperRoot(Joined):
+    """What a stage on paper returns: its outputs, and the way back."""
+
+    __slots__ = ("_events", "_leaves", "_stage", "_stats")
+
+    def __init__(
+        self, stage: "PaperStage", events: PassEvents, outputs: Sequence[Tensor], leaves: Any
+    ) -> None:
+        super().__init__(outputs)
+        self._stage, self._events, self._leaves = stage, events, leaves
+        self._stats = current_pass.get().batch_stats
+        self.requires_grad = True
+
+    def backward(  # type: ignore[override]
+        self, gradient: Any = None, *, on_leaf: Any = None, until: Any = None, **options: Any
+    ) -> "_Rest | None":
+        """Does what the backward pass did, or with `until` what its first half did."""
+        events = self._events.backward if until is None else self._events.inputs
+        self._stage.replay(events, self._stats, on_leaf)
+        for x in self._leaves:
+            x.receive(lambda g, out, x=x: meta.like(x.data) if out is None else out, None)
+        return None if until is None else _Rest(self._stage, self._events, self._stats)
+
+
+class _Rest(NamedTuple):
+    """The second half of a backward pass."""
+
+    stage: "PaperStage"
+    events: PassEvents
+    stats: BatchStats
+
+    def finish(self, on_leaf: Any = None) -> None:
+        """Does what it did."""
+        self.stage.replay(self.events.weights, self.stats, on_leaf)
+
+
+class PaperStage(Module):
+    """A stage that does what recorded passes of it did, with parameters of any store.
+
+    recorded     the events of passes over so many samples
+    parameters   by their numbers in the graph
+    comms        of this rank, by axis
+    """
+
+    def __init__(
+        self,
+        recorded: Callable[[int], PassEvents],
+        parameters: Mapping[int, Parameter],
+        comms: Mapping[str, PaperComm],
+    ) -> None:
+        vars(self).update(_recorded=recorded, _own=parameters, _comms=comms, _replays=count())
+        for v, p in parameters.items():
+            self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        now = current_pass.get()
+        events = self._recorded(len(now.samples))
+        self.replay(events.forward, now.batch_stats)
+        outputs = [shape.tensor() for shape in events.outputs]
+        leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+        return PaperRoot(self, events, outputs, leaves)
+
+    def replay(
+        self,
+        events: Iterable[Event],
+        stats: BatchStats,
+        on_leaf: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Does again what a pass did; `on_leaf` gets parameters whose gradient is final."""
+        vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
+        for event in events:
+            event(self)
+
+    # ---- events
+
+    def use(self, variable: int) -> None:
+        """Asks for values."""
+        self._own[variable].operand
+
+    def use_again(self, variable: int, made: int) -> None:
+        """Asks for values again, for the node number `made`."""
+        self._own[variable].refresh((self._replay << 32) + made)
+
+    def contribute(self, variable: int) -> None:
+        """Writes a gradient, or adds to it."""
+        p = self._own[variable]
+        p.grad_memory
+        p.has_grad = True
+
+    def ready(self, variable: int) -> None:
+        """A gradient is final."""
+        if self._on_leaf is not None:
+            self._on_leaf(self._own[variable])
+
+    def moments(self, local: Moments) -> None:
+        """Asks for statistics."""
+        self._stats.moments(local, lambda whole: None)
+
+    def sum(self, sums: Array) -> None:
+        """Sums over the batch."""
+        self._stats.sum(sums)
+
+    def exchange(
+        self, axis: str, noted: Exchange, places: tuple[int, ...], started: bool
+    ) -> None:
+        """Logs an exchange of ranks in these places along an axis."""
+        comm = self._comms[axis]
+        if noted.operation is Collective.ALL_REDUCE:
+            comm.window(noted.algorithm, noted.numbers, noted.dtype)
+        group = tuple(comm.members[i] for i in places)
+        comm.ranks.log.note(axis, noted._replace(group=group), started)
