@@ -52,6 +52,7 @@ class ModelSource(NamedTuple):
     inputs: Callable[[int], Arguments]
     labels: Any
     objective: Any
+    cache: dict[Any, Any]
 
 
 FEW, MORE, MOST = 2, 3, 6
@@ -83,7 +84,7 @@ def trace(
         try:
             few = run(FEW, _room_check(on), check)
             more, most = (run(n, training=True, loss=loss) for n in (MORE, MOST))
-            source = ModelSource(blank(model), zeros, labels, objective)
+            source = ModelSource(blank(model), zeros, labels, objective, {})
             return merged(few, more, most, whole)._replace(source=source)
         except ConflictError as found:
             whole[found.path] = found.note

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import Algorithm, chunk_start
+from nnmpi.mesh import AXES
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
 from nnmpi.parallel.arrangement.remembered import remembered
@@ -31,6 +32,12 @@ class Sent(NamedTuple):
         """So many of it."""
         return Sent(self.bytes * n, self.messages * n)
 
+
+Traffic: TypeAlias = Mapping[str, Sent]
+"""What a rank sends along each axis in a step."""
+
+TRAFFIC_AXES = (*(row.name for row in AXES), "model")
+"""The axes of the mesh, and the ranks that hold one model together."""
 
 MESSAGE = 1 << 30
 """The bytes of the longest message."""

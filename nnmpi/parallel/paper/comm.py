@@ -119,7 +119,8 @@ class PaperComm:
 
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> Complete:
         """Logs a message."""
-        ends = self.members[self.rank], self.members[to]
+        # of a ring each rank sends to the next one: as a price, all of them are like the first two
+        ends = self.members[:2] if self.axis != "pp" else (self.ranks.rank, self.members[to])
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:

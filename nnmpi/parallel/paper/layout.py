@@ -12,7 +12,7 @@ from nnmpi.parallel.paper.log import StepLog
 def ranks_on_paper(a: Arrangement, rank: int) -> Ranks:
     """What the Comms of a rank share."""
     narrow = a.is_mixed and a.sums_dtype is None
-    return Ranks(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.scatters))
+    return Ranks(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
 
 
 def layout_on_paper(a: Arrangement, ranks: Ranks) -> Layout:

@@ -18,15 +18,17 @@ WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agree
 class StepLog(Recorder):
     """Counts equal exchanges; as the recorder of an executor it knows which operation is under way.
 
-    entries    how often each exchange was started, by axis
-    scatters   whether each backward pass scatters its gradients
+    entries   how often each exchange was started, by its axis and, of sums of gradients at the end
+              of a step, its place among these: the order in which they begin says what hides them
+    zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and in 3 layers
+              gather their parameters
     """
 
-    def __init__(self, scatters: bool = False) -> None:
-        self.entries: Counter[tuple[str, Exchange]] = Counter()
-        self._scatters, self._kind, self._stage = scatters, Kind.UPDATE, NO_STAGE
+    def __init__(self, zero: int = 0) -> None:
+        self.entries: Counter[tuple[str, int, Exchange]] = Counter()
+        self._zero, self._kind, self._stage = zero, Kind.UPDATE, NO_STAGE
 
-    def note(self, axis: str, exchange: Exchange, started: bool) -> None:
+    def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
         """Logs an exchange over the ranks of an axis, in the operation under way.
 
         What was started along dp goes on beside passes, and belongs to no stage: sums of gradients,
@@ -36,12 +38,13 @@ class StepLog(Recorder):
         if axis == "dp" and started:
             stage = NO_STAGE
             if exchange.operation is Collective.ALL_GATHER:
-                kind, word = Kind.UPDATE if kind is Kind.UPDATE else Kind.F, "parameters"
+                kind, word = Kind.F if self._zero == 3 else Kind.UPDATE, "parameters"
             else:
-                kind, word = Kind.B if self._scatters else Kind.REDUCE, "gradients"
+                kind, word = Kind.B if self._zero > 1 else Kind.REDUCE, "gradients"
         elif stage == NO_STAGE and axis != "model":
             word = "gradients" if axis == "tp" else "scalars"
-        self.entries[axis, exchange._replace(what=word, during=kind, stage=stage)] += 1
+        place = len(self.entries) if kind is Kind.REDUCE else 0
+        self.entries[axis, place, exchange._replace(what=word, during=kind, stage=stage)] += times
 
     def clear(self) -> None:
         """Begins another step."""
@@ -50,7 +53,7 @@ class StepLog(Recorder):
     def exchanges(self) -> dict[str, list[Exchange]]:
         """The exchanges by axis, each with how often it happens."""
         by_axis: dict[str, list[Exchange]] = {}
-        for (axis, exchange), times in self.entries.items():
+        for (axis, _, exchange), times in self.entries.items():
             by_axis.setdefault(axis, []).append(exchange._replace(times=times))
         return by_axis
 

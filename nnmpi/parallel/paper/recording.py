@@ -63,18 +63,38 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
+    nodes, is_last = a.division.stages[stage].nodes, stage == len(a.stages) - 1
+    cache, key = a.graph.source.cache, (*_cut_key(a), sums_by, *where)
+    known = cache.get((*key, nodes.start, nodes.stop, samples))
+    if known is not None:
+        return known
     token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
     try:
-        return _recorded(a, _cut_model(a, rank, META), rank, stage, samples)
+        known = _recorded(a, _cut_model(a, key, rank, META), rank, stage, samples)
     except NumbersReadError:
-        return _recorded(a, _cut_model(a, rank, CPU), rank, stage, samples)
+        known = _recorded(a, _cut_model(a, key, rank, CPU), rank, stage, samples)
     finally:
         recording.reset(token)
+    cache[*key, nodes.start, nodes.stop, samples] = known
+    return known
 
 
-@remembered
-def _cut_model(a: Arrangement, rank: int, on: Backend) -> CutModel:
-    """The layers of a rank, of all stages."""
+def _cut_key(a: Arrangement) -> tuple[Any, ...]:
+    """What says how the layers of a rank are cut; kept alive, so that the addresses stay theirs."""
+    parts = a.sharding.layers, a.sharding.sequences
+    a.graph.source.cache[*map(id, parts)] = parts
+    return *map(id, parts), a.dtype, a.sums_dtype
+
+
+def _cut_model(a: Arrangement, key: tuple[Any, ...], rank: int, on: Backend) -> CutModel:
+    """The layers of a rank, of all stages, cut once for all arrangements that cut them so."""
+    cache = a.graph.source.cache
+    if (*key, on) not in cache:
+        cache[*key, on] = _made(a, rank, on)
+    return cache[*key, on]
+
+
+def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
     graph, notes, ranks = a.graph, Notes(), ranks_on_paper(a, rank)
     model, layout = blank(graph.source.model), layout_on_paper(a, ranks)
     groups = {name: comm.members for name, comm in layout.axis.items()}
@@ -126,11 +146,11 @@ def _recorded(
     ahead, outputs = notes.taken(), root.parts if isinstance(root, Joined) else (root,)
     shapes = [TensorShape.of(t) for t in outputs]
     if not root.requires_grad:
-        return PassEvents(shapes, ahead, (), (), ())
+        return PassEvents(shapes, ahead)
     root.backward(_seed(root, cut.on), on_leaf=on_leaf)
     back = notes.taken()
     if not leaves:  # a first stage has all of its backward pass in the second half
-        return PassEvents(shapes, ahead, back, (), back)
+        return PassEvents(shapes, ahead, back, weights=back)
     root, leaves = forward()
     notes.taken()
     rest = root.backward(_seed(root, cut.on), until=leaves)

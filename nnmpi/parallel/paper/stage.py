@@ -6,10 +6,10 @@ replay    a stage of any rank with the same layers asks its store, its statistic
           the same again, in each pass of each micro-batch: so a long program costs little
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -30,8 +30,8 @@ from nnmpi.parallel.paper.comm import PaperComm
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.parallel.step.ports import Joined
 
-Event = Callable[["PaperStage"], None]
-"""Something that a pass has done, and that a stage does again."""
+Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
+"""A method of PaperStage, which does again what a pass has done, and its arguments."""
 
 
 class TensorShape(NamedTuple):
@@ -52,6 +52,22 @@ class TensorShape(NamedTuple):
         return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
 
 
+class Exchanged(NamedTuple):
+    """An exchange of ranks in these places along an axis."""
+
+    axis: str
+    exchange: Exchange
+    places: tuple[int, ...]
+    started: bool
+
+
+class Events(NamedTuple):
+    """What a pass did: the exchanges, each with how often it happened, and the rest in its order."""
+
+    exchanges: Mapping[Exchanged, int] = {}
+    others: Sequence[Event] = ()
+
+
 class PassEvents(NamedTuple):
     """What the passes of a stage over so many samples did.
 
@@ -60,25 +76,26 @@ class PassEvents(NamedTuple):
     """
 
     outputs: Sequence["TensorShape"]
-    forward: Sequence[Event]
-    backward: Sequence[Event]
-    inputs: Sequence[Event]
-    weights: Sequence[Event]
+    forward: Events
+    backward: Events = Events()
+    inputs: Events = Events()
+    weights: Events = Events()
 
 
 class Notes:
     """The events of the pass that is under way."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.exchanges, self._others = Counter[Exchanged](), list[Event]()
 
     def __call__(self, do: Callable[..., None], *arguments: Any) -> None:
-        self.events.append(lambda stage: do(stage, *arguments))
+        self._others.append((do, arguments))
 
-    def taken(self) -> Sequence[Event]:
+    def taken(self) -> Events:
         """The events since the last call."""
-        events, self.events = self.events, []
-        return events
+        taken = Events(self.exchanges, self._others)
+        self.exchanges, self._others = Counter(), []
+        return taken
 
 
 class NotingLog(StepLog):
@@ -88,9 +105,9 @@ class NotingLog(StepLog):
         super().__init__()
         self._notes, self._groups = notes, groups
 
-    def note(self, axis: str, exchange: Exchange, started: bool) -> None:
+    def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
         places = tuple(map(self._groups[axis].index, exchange.group))
-        self._notes(PaperStage.exchange, axis, exchange, places, started)
+        self._notes.exchanges[Exchanged(axis, exchange, places, started)] += 1
 
 
 class RecordedStore(SingleStore):
@@ -181,7 +198,8 @@ class PaperStage(Module):
         parameters: Mapping[int, Parameter],
         comms: Mapping[str, PaperComm],
     ) -> None:
-        vars(self).update(_recorded=recorded, _own=parameters, _comms=comms, _replays=count())
+        vars(self).update(_recorded=recorded, _own=parameters, _comms=comms)
+        vars(self).update(_replays=count(), _own_exchanges=dict[Exchanged, Exchange]())
         for v, p in parameters.items():
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
@@ -195,14 +213,16 @@ class PaperStage(Module):
 
     def replay(
         self,
-        events: Iterable[Event],
+        events: Events,
         stats: BatchStats,
         on_leaf: Callable[[Any], None] | None = None,
     ) -> None:
         """Does again what a pass did; `on_leaf` gets parameters whose gradient is final."""
         vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
-        for event in events:
-            event(self)
+        for noted, times in events.exchanges.items():
+            self._exchange(noted, times)
+        for do, arguments in events.others:
+            do(self, *arguments)
 
     # ---- events
 
@@ -233,12 +253,13 @@ class PaperStage(Module):
         """Sums over the batch."""
         self._stats.sum(sums)
 
-    def exchange(
-        self, axis: str, noted: Exchange, places: tuple[int, ...], started: bool
-    ) -> None:
-        """Logs an exchange of ranks in these places along an axis."""
-        comm = self._comms[axis]
-        if noted.operation is Collective.ALL_REDUCE:
-            comm.window(noted.algorithm, noted.numbers, noted.dtype)
-        group = tuple(comm.members[i] for i in places)
-        comm.ranks.log.note(axis, noted._replace(group=group), started)
+    def _exchange(self, noted: Exchanged, times: int) -> None:
+        """Logs an exchange among the ranks of this stage."""
+        axis, exchange, places, started = noted
+        if noted not in self._own_exchanges:
+            comm = self._comms[axis]
+            if exchange.operation is Collective.ALL_REDUCE:
+                comm.window(exchange.algorithm, exchange.numbers, exchange.dtype)
+            group = tuple(comm.members[i] for i in places)
+            self._own_exchanges[noted] = exchange._replace(group=group)
+        self._comms[axis].ranks.log.note(axis, self._own_exchanges[noted], started, times)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
-from nnmpi.parallel.arrangement.traffic import exchanges
+from nnmpi.parallel.paper.rank import exchanges
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import Machine, UnitTimes
 from nnmpi.parallel.planning.unit_times import ModelTimes
@@ -25,7 +25,6 @@ from nnmpi.schedules.op import Kind, Op
 from nnmpi.sim.pipeline import Costs, run, stage_times
 
 SENDS = (Kind.SEND_F, Kind.SEND_B)
-BACKWARD = (Kind.B, Kind.I, Kind.W)
 
 
 class StepTime(NamedTuple):
@@ -167,7 +166,7 @@ def _rank_times(
         if one.during in SENDS:
             continue
         if one.stage >= 0:
-            at = one.stage, _performed(one, counts)
+            at = one.stage, one.during
             tensor[at] += times.seconds(one) / counts[at]
             on_link[at] += times.is_between_nodes(one) * times.seconds(one) / counts[at]
             inside.append(one)
@@ -177,17 +176,11 @@ def _rank_times(
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
     update = numbers * costs.machine.updates[a.config.optimizer] + times.total(around)
     messages = defaultdict[tuple[Kind, int], float](float)
-    for one in along["pp"]:
+    for one in along.get("pp", ()):
         messages[one.during, one.stage] += times.seconds(one) / len(micro)
     return RankTimes(
         *(compute, tensor, on_link, inside, gathers, sums, numbers, around, update, messages)
     )
-
-
-def _performed(one: Exchange, counts: Mapping[tuple[int, Kind], int]) -> Kind:
-    """The operation in which an exchange of a backward pass happens: B, or the first of two."""
-    there = (kind for kind in (one.during, *BACKWARD) if counts.get((one.stage, kind)))
-    return next(there)
 
 
 def _exposed(one: RankTimes, busy: float, times: ExchangeTimes) -> float:
