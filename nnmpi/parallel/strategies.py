@@ -54,6 +54,7 @@ PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
 }
 """What makes the parts of strategies whose ranks make every step together."""
 
+
 def _rank_step(
     make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
 ) -> RankStep:

@@ -70,9 +70,7 @@ def built(a: Arrangement, rank: int) -> PaperRank:
     scale = LossScale.of(a.config.dtype)
     task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
     make_optimizer = partial(of_config, a.config)
-    spec = TrainSpec(
-        *(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log)
-    )
+    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log))
     return PaperRank(ranks, *strategies.RANK_STEPS[a.strategy.name](layout, spec))
 
 

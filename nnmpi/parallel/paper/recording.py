@@ -3,7 +3,6 @@
 A model whose layers read numbers, as experts do of their gates, runs on zeros instead.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from nnmpi.meta import NumbersReadError
 from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter, inverse
+from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
@@ -63,9 +62,9 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
-    nodes, is_last = a.division.stages[stage].nodes, stage == len(a.stages) - 1
+    nodes = a.division.stages[stage].nodes
     cache, key = a.graph.source.cache, (*_cut_key(a), sums_by, *where)
-    known = cache.get((*key, nodes.start, nodes.stop, samples))
+    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
     if known is not None:
         return known
     token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
@@ -91,7 +90,8 @@ def _cut_model(a: Arrangement, key: tuple[Any, ...], rank: int, on: Backend) -> 
     cache = a.graph.source.cache
     if (*key, on) not in cache:
         cache[*key, on] = _made(a, rank, on)
-    return cache[*key, on]
+    cut: CutModel = cache[*key, on]
+    return cut
 
 
 def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
@@ -112,9 +112,7 @@ def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
     return CutModel(model, layout, notes, numbers, on)
 
 
-def _recorded(
-    a: Arrangement, cut: CutModel, rank: int, stage: int, samples: int
-) -> PassEvents:
+def _recorded(a: Arrangement, cut: CutModel, rank: int, stage: int, samples: int) -> PassEvents:
     """Runs the passes of a stage, in one backward pass and in two halves."""
     notes, part = cut.notes, a.division.stages[stage]
     module = cut.model
@@ -177,7 +175,8 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
             array = x.data if positions is None else x.data.take(positions, axis=1)
             return Tensor(meta.like(array) if on is META and is_float(array.dtype) else array)
 
-        return mapped(own, a.graph.source.inputs(samples))
+        given: Arguments = mapped(own, a.graph.source.inputs(samples))
+        return given
     at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
     found = list[Tensor]()
     for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):
