@@ -8,7 +8,7 @@ from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
-from nnmpi.nn.graph import Edge, Graph
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
@@ -17,7 +17,7 @@ from nnmpi.parallel.arrangement.division import Division, divide, stages_of
 from nnmpi.parallel.arrangement.partition import CutCosts, SplitPoints, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.stage_cut import border_seconds, copies, live
@@ -139,10 +139,7 @@ def own_stages(
         held.__contains__,
         [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,
-        [
-            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at)) for e in s.takes)
-            for s in division.stages[1:]
-        ],
+        boundaries_of(arrangement, at),
         positions,
     )
 
@@ -183,12 +180,6 @@ def _facts(
         ],
         "peak_activation_bytes": [round(nbytes) for nbytes in simulated.memory],
     }
-
-
-def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
-    """The edge with axes of these lengths: of one sample, along the axis of samples."""
-    axes = zip(edge.axes, lengths, strict=True)
-    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
 
 class OnAnotherRank:
