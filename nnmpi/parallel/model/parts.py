@@ -55,15 +55,18 @@ those that require one come back."""
 
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
-    """The tensors that cross between all stages, with the lengths that ranks with these coordinates
-    have of them, and one sample."""
+    """The tensors that cross between all stages, as ranks with these coordinates have them."""
+    edges = a.graph.edges
+    return [
+        tuple(resized(edges[e], a.local_shape(e, 1, at)) for e in stage.takes)
+        for stage in a.division.stages[1:]
+    ]
 
-    def resized(e: int) -> Edge:
-        edge = a.graph.edges[e]
-        axes = zip(edge.axes, a.local_shape(e, 1, at), strict=True)
-        return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
-    return [tuple(map(resized, stage.takes)) for stage in a.division.stages[1:]]
+def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
+    """The edge with axes of these lengths: of one sample, along the axis of samples."""
+    axes = zip(edge.axes, lengths, strict=True)
+    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
 
 class ModelPart(NamedTuple):
