@@ -122,7 +122,8 @@ class PaperComm:
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> Complete:
         """Logs a message."""
         # of a ring each rank sends to the next one: as a price, all of them are like the first two
-        ends = self.members[:2] if self.axis != "pp" else (self.ranks.rank, self.members[to])
+        is_of_pair = self.axis in ("pp", "tp")
+        ends = (self.ranks.rank, self.members[to]) if is_of_pair else self.members[:2]
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
