@@ -243,8 +243,9 @@ class PaperBuffer:
         self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
 
     def start(self, start: int, stop: int) -> Complete:
-        """Logs the sum of these elements."""
-        return self._comm.start(self.mine[start:stop], "shared")
+        """Logs the sum of these elements, which takes no other memory."""
+        how = Collective.ALL_REDUCE, "shared"
+        return self._comm._note(*how, self.mine[start:stop], started=True)
 
     def own(self, start: int, stop: int, r: int) -> slice:
         """Which of these elements rank r of the node adds up."""

@@ -162,7 +162,10 @@ def test_convolutions_in_16_bits_keep_what_is_said(
     threads.run(2, keeps_what_is_said, {"build": build, "dtype": "float16", **layout})
 
 
-def test_stages_of_pipedream_send_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"pp": 2, "schedule": "pipedream"}
+@pytest.mark.parametrize("more", [{"pp": 2}, {"pp": 3}, {"pp": 3, "vertical_sync": True}])
+def test_stages_of_pipedream_send_what_is_said(
+    more: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"schedule": "pipedream", **more}
     with communicators(monkeypatch) as made:
-        threads.run(2, only_sends_what_is_said, made, options)
+        threads.run(more["pp"], only_sends_what_is_said, made, options)
