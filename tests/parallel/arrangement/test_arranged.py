@@ -166,6 +166,6 @@ def test_convolutions_in_16_bits_keep_what_is_said(
 def test_stages_of_pipedream_send_what_is_said(
     more: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"schedule": "pipedream", **more}
+    options = {"schedule": "pipedream", "batch_size": 12, **more}
     with communicators(monkeypatch) as made:
         threads.run(more["pp"], only_sends_what_is_said, made, options)
