@@ -1,7 +1,7 @@
 """A rank on paper: its store, optimizer, sums and executor, built as a run builds them."""
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +94,7 @@ def _part(
     stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
         here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
-        stages[s] = PaperStage(partial(passes, a, rank, s), here, comms)
+        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), here, comms)
     by_path = {graph.variables[v].path: p for v, p in parameters.items()}
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
     boundaries = [
