@@ -160,6 +160,11 @@ def numbers(row: Array) -> list[float]:
     return listed
 
 
+def number(x: Any) -> float:
+    """The number that an array has, or that x is; without numbers 1, as in a row."""
+    return 1.0 if isinstance(x, meta.MetaArray) else float(x)
+
+
 def to_host(array: Array) -> np.ndarray:
     """A NumPy array with these values; the only function of the engine that waits for a device."""
     if isinstance(array, (np.ndarray, np.generic)):

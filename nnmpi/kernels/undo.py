@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nnmpi.backend import Array
+from nnmpi.meta import is_meta
 
 NOTE_BYTES, LENGTH_BITS = 64, 20
 
@@ -31,8 +32,8 @@ def note(undo: Array) -> Array:
 
 
 def done(undo: Array) -> int:
-    """How many numbers are changed."""
-    return int(note(undo)[0]) >> LENGTH_BITS
+    """How many numbers are changed: none of those without numbers."""
+    return 0 if is_meta(undo) else int(note(undo)[0]) >> LENGTH_BITS
 
 
 def blocks(arrays: Sequence[Array], most: int, undo: Array) -> Iterator[slice]:

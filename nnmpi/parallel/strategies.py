@@ -24,8 +24,15 @@ from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
-from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, rank_step as rank_step
-from nnmpi.parallel.strategy import swapper_of, synchronous
+from nnmpi.parallel.strategy import (
+    RankStep,
+    Strategy,
+    StrategyParts,
+    TrainSpec,
+    rank_step,
+    swapper_of,
+    synchronous,
+)
 
 
 def _synchronous(
@@ -46,6 +53,19 @@ PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
     "replicas": replicas,
 }
 """What makes the parts of strategies whose ranks make every step together."""
+
+def _rank_step(
+    make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
+) -> RankStep:
+    return rank_step(make(layout, spec), layout, spec)
+
+
+RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
+    "server": server.rank_step,
+    "pipedream": pipedream.rank_step,
+    **{name: partial(_rank_step, make) for name, make in PARTS.items()},
+}
+"""What a rank makes steps with; it asks no other rank."""
 
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,

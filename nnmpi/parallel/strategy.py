@@ -52,7 +52,9 @@ from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.swapping.handover import LocalChannels, borders
 from nnmpi.parallel.swapping.swapper import Swapper
+from nnmpi.schedules.op import Kind
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
@@ -233,23 +235,14 @@ def synchronous(
         swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
     with swapper.making_state() if swapper else nullcontext():
         optimizer = spec.optimizer(parts.store.parameters)
-    scaler = spec.task.scaler
-    update = Update(
-        parts.store,
-        optimizer,
-        spec.arrangement.config.clip_norm,
-        spec.control.lr_factor,
-        layout,
-        counted(spec.arrangement, layout.all.rank),
-        [p for p, _ in part.tied],
-        spec.recorder,
-    )
-    apply = partial(rescaled, scaler, update.apply) if scaler else update.apply
+    update, apply = update_of(parts.store, optimizer, layout, spec)
     survives = layout.all.fault_tolerant
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
     late, clip_norm = None, spec.arrangement.config.clip_norm
     if not (swapper or survives) and can_be_late(spec.arrangement, parts.store, optimizer):
-        late = LateSteps(parts.store, optimizer, clip_norm, scaler, apply, spec.control)
+        late = LateSteps(
+            parts.store, optimizer, clip_norm, spec.task.scaler, apply, spec.control
+        )
     executor = executor_of(
         layout,
         spec,
@@ -267,25 +260,51 @@ def synchronous(
 
 
 class RankStep(NamedTuple):
-    """What carries out steps on a rank, and the optimizer in it."""
+    """What a rank makes steps with, beside what other ranks or the disk have to do with them.
 
-    executor: Executor
+    run   makes the step of a batch, in an epoch of so many
+    """
+
+    store: LocalStore
     optimizer: Optimizer
+    run: Callable[[Load, StepState, int], object]
 
 
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep:
     """The step of a rank that makes every step with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
-    config, recorder = spec.arrangement.config, spec.recorder
-    update = Update(
-        *(parts.store, optimizer, config.clip_norm, spec.control.lr_factor, layout),
-        *(counted(spec.arrangement, layout.all.rank), [p for p, _ in spec.part.tied], recorder),
+    _, apply = update_of(parts.store, optimizer, layout, spec)
+    channels, around = on_one_rank(spec)
+    executor = executor_of(
+        layout, spec, parts.sync, apply, parts.batch_stats, channels, around
     )
-    apply = update.apply
-    if spec.task.scaler:
-        apply = partial(rescaled, spec.task.scaler, update.apply)
-    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
-    return RankStep(executor, optimizer)
+    return RankStep(parts.store, optimizer, executor.run)
+
+
+def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, Around]:
+    """The borders of stages that are all on one rank, if they are."""
+    if (plan := spec.arrangement.residences) is None:
+        return None, ()
+    channels = LocalChannels(borders(plan, _takes(spec)))
+    return channels, [(Kind.F, channels.forward)]
+
+
+def update_of(
+    store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec
+) -> tuple[Update, Callable[[int], Outcome]]:
+    """The update of a rank that makes every step with the others, and what a step calls of it."""
+    update = Update(
+        store,
+        optimizer,
+        spec.arrangement.config.clip_norm,
+        spec.control.lr_factor,
+        layout,
+        counted(spec.arrangement, layout.all.rank),
+        [p for p, _ in spec.part.tied],
+        spec.recorder,
+    )
+    scaler = spec.task.scaler
+    return update, partial(rescaled, scaler, update.apply) if scaler else update.apply
 
 
 def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
@@ -293,9 +312,13 @@ def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
     a = spec.arrangement
     if a.residences is None:
         return None
-    borders = [edge.requires_grad for (edge,) in spec.part.boundaries]
     found = a.residences
-    return all_or_none(layout.all, lambda: Swapper(found, borders))
+    return all_or_none(layout.all, lambda: Swapper(found, _takes(spec)))
+
+
+def _takes(spec: TrainSpec) -> list[bool]:
+    """Whether what crosses each border of stages on one rank requires a gradient."""
+    return [edge.requires_grad for (edge,) in spec.part.boundaries]
 
 
 def executor_of(

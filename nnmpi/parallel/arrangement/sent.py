@@ -154,10 +154,10 @@ def received(a: Arrangement, one: Exchange, rank: int) -> int:
     if one.operation is Collective.ALL_REDUCE:
         found = algorithm_of_sum(a, one.algorithm, one.group, rank)
     elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
-        found = PLANS[one.operation][one.algorithm], one.group
+        found = PLANS[one.operation].get(one.algorithm), one.group
     else:
         found = None
-    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
+    numbers = added(*found, rank, one.numbers, one.edges) if found and found[0] else 0
     return numbers * (one.sums or one.dtype).itemsize
 
 
@@ -167,7 +167,9 @@ def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
 
 
 def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    algorithm = PLANS[one.operation][one.algorithm]
+    algorithm = PLANS[one.operation].get(one.algorithm)
+    if algorithm is None:  # NCCL's own
+        return Sent()
     return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges, one.sums)
 
 

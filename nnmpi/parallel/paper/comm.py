@@ -22,6 +22,7 @@ from nnmpi.dtypes import is_half, wide
 from nnmpi.meta import is_meta
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
@@ -178,7 +179,11 @@ class PaperComm:
         return PaperBuffer(self, n, dtype)
 
     def window(self, name: str, n: int, dtype: np.dtype[Any], exact: bool = False) -> None:
-        """Counts this rank's share of the memory through which its node sums n numbers."""
+        """Counts this rank's share of the memory through which its node sums n numbers; of NCCL
+        the longest copy of terms of 16 bits."""
+        if name == NCCL and is_half(dtype) and not self.narrow_sums:
+            terms = n * np.dtype(wide(dtype)).itemsize
+            self.ranks.windows[NCCL,] = max(self.ranks.windows.get((NCCL,), 0), terms)
         nodes = self.ranks.cluster.nodes
         spans_nodes = len({nodes[member] for member in self.members}) > 1
         if name == "shared" or (name == "hierarchical" and spans_nodes):

@@ -15,6 +15,10 @@ WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agree
 """What ranks tell each other along an axis in a pass; along dp, statistics of BatchNorm."""
 
 
+SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
+"""The operations as whose messages those count that stages tell each other in a pass."""
+
+
 class StepLog(Recorder):
     """Counts equal exchanges; as the recorder of an executor it knows which operation is under way.
 
@@ -35,7 +39,9 @@ class StepLog(Recorder):
         and gathers of parameters.
         """
         kind, stage, word = self._kind, self._stage, WORDS.get(axis, "moments")
-        if axis == "dp" and started:
+        if axis == "pp":
+            kind = SENT.get(kind, kind)
+        elif axis == "dp" and started:
             stage = NO_STAGE
             if exchange.operation is Collective.ALL_GATHER:
                 kind, word = Kind.F if self._zero == 3 else Kind.UPDATE, "parameters"

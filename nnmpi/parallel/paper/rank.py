@@ -1,6 +1,6 @@
 """A rank on paper: its store, optimizer, sums and executor, built as a run builds them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from nnmpi.parallel.paper.recording import passes
 from nnmpi.parallel.paper.stage import PaperStage
 from nnmpi.parallel.pipeline.stages import resized
 from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.executor import Executor, StepState
+from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores.local import LocalStore
@@ -48,7 +48,7 @@ class PaperRank(NamedTuple):
     ranks: Ranks
     store: LocalStore
     optimizer: Optimizer
-    executor: Executor
+    run: Callable[[Load, StepState, int], object]
 
 
 class PaperLoss:
@@ -62,7 +62,7 @@ class PaperLoss:
 
 
 def built(a: Arrangement, rank: int) -> PaperRank:
-    """A rank whose strategy makes all steps together with the others."""
+    """A rank of any strategy."""
     ranks, held = ranks_on_paper(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, ranks)
     parameters = {one.variable: _parameter(a, one) for one in held.trained}
@@ -73,9 +73,7 @@ def built(a: Arrangement, rank: int) -> PaperRank:
     spec = TrainSpec(
         *(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log)
     )
-    parts = strategies.PARTS[a.strategy.name](layout, spec)
-    step = strategies.rank_step(parts, layout, spec)
-    return PaperRank(ranks, parts.store, step.optimizer, step.executor)
+    return PaperRank(ranks, *strategies.RANK_STEPS[a.strategy.name](layout, spec))
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
@@ -90,7 +88,8 @@ def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
     """The stages of a rank, with their borders, and the parameters that others have too."""
-    graph, at, elsewhere = a.graph, a.mesh.coordinates(rank), Parameter.drawn((0,), None)
+    graph, elsewhere = a.graph, Parameter.drawn((0,), None)
+    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # a server has what workers have
     stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
         here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
@@ -108,13 +107,16 @@ def _part(
 @remembered
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
     """The exchanges of a rank in a step over a batch of so many samples, by axis."""
-    if rank >= a.mesh.size or a.strategy.name not in strategies.PARTS:
+    if rank >= a.mesh.size:
         return {}
     one, sizes = built(a, rank), micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
     load = Load(np.arange(batch), micro, float(batch))
-    for step in range(1 + (a.store.zero > 0)):  # at first parameters are nowhere gathered
+    # at first parameters are nowhere gathered; a stage of PipeDream has no batch under way, and
+    # all versions of its weights after as many steps as there are stages
+    first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
+    for step in range(first + 1):
         one.ranks.log.clear()
-        one.executor.run(load, StepState(step, 0, step), 1 << 30)
+        one.run(load, StepState(step, 0, step), 1 << 30)
         one.store.wait()
     return one.ranks.log.exchanges()

@@ -18,11 +18,12 @@ p. With vertical sync all stages use the version that the first one used, p-1 up
 import math
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Backend
+from nnmpi.backend import Backend, number
 from nnmpi.comm import Comm, Work
 from nnmpi.config import Config
 from nnmpi.data import Batch, Load
@@ -44,6 +45,7 @@ from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
     NotFiniteError,
+    RankStep,
     StrategyParts,
     TrainSpec,
     executor_of,
@@ -72,10 +74,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
         )
     config, control = spec.arrangement.config, spec.control
     vertical = config.vertical_sync
-    parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
-    store = VersionStore(StoreSpec(parameters, dtype, spec.task.on, layout.axis["dp"]))
-    optimizer = spec.optimizer(parameters)
-    stage = OverlappingSteps(layout, spec, store, optimizer)
+    store, optimizer, stage = _stage(layout, spec)
     parts = StrategyParts(
         store,
         BatchSplit(1, 1, 0),
@@ -85,6 +84,28 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
         outcome=lambda: {"weight_versions": max(gather_objects(layout.all, store.buffers))},
     )
     return ExecutorStrategy(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
+
+
+def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+    """The steps of one stage over batches that are all alike: the first one fills the pipeline."""
+    store, optimizer, stage = _stage(layout, spec)
+    under_way = list[Generator[StepResult, None, None]]()
+
+    def run(load: Load, state: StepState, batches: int) -> StepResult:
+        if not under_way:
+            under_way.append(stage.steps(repeat(load), state, batches))
+        return next(under_way[0])
+
+    return RankStep(store, optimizer, run)
+
+
+def _stage(
+    layout: Layout, spec: TrainSpec
+) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
+    parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
+    store = VersionStore(StoreSpec(parameters, dtype, spec.task.on, layout.axis["dp"]))
+    optimizer = spec.optimizer(parameters)
+    return store, optimizer, OverlappingSteps(layout, spec, store, optimizer)
 
 
 class InFlight(Sequence[Batch]):
@@ -252,7 +273,7 @@ class OverlappingSteps:
         with store.version_of(micro):
             do(op)
         if self._number == self._count - 1:
-            loss = float(self._executor.loss.loss())
+            loss = number(self._executor.loss.loss())
             self._check_finite("loss", loss, self._first_step + micro)
             self._reports[micro] = StageReport(loss, wish)
 
@@ -270,7 +291,7 @@ class OverlappingSteps:
         """Makes the next version of the weights, by the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
-        squares = float(store.squares([(0, len(store.flat_grad))]))
+        squares = number(store.squares([(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))

@@ -12,14 +12,27 @@ bsp, ssp and asp differ in one number: the steps that a worker may be ahead of t
 
 from nnmpi.config import Config
 from nnmpi.parallel.layout import Layout, server_count
-from nnmpi.parallel.server.client import ServerClient
+from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer
-from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.parallel.server.strategy import served
+from nnmpi.parallel.strategy import RankStep, Strategy, TrainSpec, executor_of
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy of this rank; every rank calls it."""
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
+
+
+def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+    """The gradients of a worker; a server makes no step of its own."""
+    store, _ = served(layout, spec)
+    optimizer = spec.optimizer(store.parameters)
+    if layout.serves:
+        return RankStep(store, optimizer, lambda load, state, batches: None)
+    gradient, stats = worker_parts(layout, spec, store)
+    return RankStep(
+        store, optimizer, executor_of(layout, spec, gradient, gradient.apply, stats).run
+    )
 
 
 def check(config: Config, ranks: int) -> None:

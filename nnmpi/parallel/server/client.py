@@ -24,7 +24,7 @@ from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
-from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
+from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
@@ -51,7 +51,17 @@ class LocalGradient(GradientSync):
 
     def apply(self, step: int) -> Outcome:
         """The loss of this worker's samples; the servers update the parameters."""
-        return Outcome(float(self._loss), self._request, True)
+        return Outcome(backend.number(self._loss), self._request, True)
+
+
+def worker_parts(
+    layout: Layout, spec: TrainSpec, store: LocalStore
+) -> tuple[LocalGradient, BatchStats]:
+    """What a worker does with its gradients, and its statistics: alone, but if all make each step
+    together."""
+    dp = layout.axis["dp"]
+    together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
+    return LocalGradient(store), Synced(dp, spec.recorder) if together else LOCAL
 
 
 class ServerClient(ServerStrategy):
@@ -61,11 +71,8 @@ class ServerClient(ServerStrategy):
         super().__init__(layout, spec)
         config = spec.arrangement.config
         dp = layout.axis["dp"]
-        gradient = LocalGradient(self._store)
         self._recorder = spec.recorder
-        stats: BatchStats = (
-            Synced(dp, spec.recorder) if self._synchronous and dp.size > 1 else LOCAL
-        )
+        gradient, stats = worker_parts(layout, spec, self._store)
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
         self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)

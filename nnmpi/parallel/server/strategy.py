@@ -8,6 +8,7 @@ from operator import sub
 from typing import Any
 
 from nnmpi.collectives.step import chunk_start
+from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.store import spans_of
@@ -26,6 +27,22 @@ from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
 from nnmpi.parallel.wire import wire_of
 
 
+def steps_ahead(config: Config) -> float:
+    """How many steps a worker may be ahead of the slowest one; 0: they make each step together."""
+    return {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
+
+
+def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
+    """The store of a rank, and the slices that servers update."""
+    trained = [p for p in spec.task.model.parameters() if p.requires_grad]
+    n = spans_of([p.room for p in trained])[-1][1]
+    ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
+    slices = [slice(*both) for both in pairwise(ends)]
+    own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
+    made_from = StoreSpec(trained, trained[0].data.dtype, spec.task.on, layout.axis["dp"])
+    return ServedStore(made_from, own), slices
+
+
 class ServerStrategy:
     """A rank's store and optimizer, and how it begins and ends."""
 
@@ -35,18 +52,10 @@ class ServerStrategy:
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config
         self.layout, self._task, self._control = layout, spec.task, spec.control
-        self._micro_batches = config.micro_batches
-        # how many steps a worker may be ahead of the slowest one; 0: they make each step together
-        self._bound = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
+        self._micro_batches, self._bound = config.micro_batches, steps_ahead(config)
         self._synchronous = self._bound == 0
         self._next_steps = () if self._synchronous else spec.next_steps
-        trained = [p for p in spec.task.model.parameters() if p.requires_grad]
-        n = spans_of([p.room for p in trained])[-1][1]
-        ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
-        self._slices = [slice(*both) for both in pairwise(ends)]  # that servers update
-        own = self._slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
-        dtype, on = trained[0].data.dtype, spec.task.on
-        self._store = ServedStore(StoreSpec(trained, dtype, on, layout.axis["dp"]), own)
+        self._store, self._slices = served(layout, spec)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)
         self.traffic = StepTraffic(layout, config)

@@ -40,6 +40,10 @@ class VersionStore(LocalStore):
         """The buffers of weights that were made so far."""
         return len(self._weights) + len(self._free)
 
+    def slot_bytes(self) -> int:
+        """The memory of all versions but the newest, so far."""
+        return super().slot_bytes() + (self.buffers - 1) * int(self.flat.nbytes)
+
     def retain(self, micro: int, version: int) -> None:
         """A micro-batch uses this version, now or later."""
         self._used[micro] = version

@@ -8,7 +8,8 @@ it, or the stage is to be computed again: an array of the same shape without num
 place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
 from nnmpi.data import Load
 from nnmpi.kernels import Vjp
+from nnmpi.parallel.arrangement.residence import Residence, Residences
+from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
+from nnmpi.schedules.op import Op
 
 
 def hollow(array: Array) -> Array:
@@ -110,3 +114,26 @@ class LocalChannels(Channels):
 
     def poll(self) -> None:
         """There is nothing to move."""
+
+    def forward(self, do: Do, op: Op) -> None:
+        """A forward pass, behind which the border in front of the stage is empty."""
+        do(op)
+        if op.stage:
+            self.inlets[op.stage].passed()
+
+
+def borders(
+    plan: Residences,
+    takes: Sequence[bool],
+    noted: Callable[[int, np.ndarray], None] = lambda s, array: None,
+) -> list[Handover]:
+    """The borders between stages, across which gradients come back where `takes` says so.
+
+    noted   is told of each activation that stage s takes, before it does
+    """
+    return [
+        Handover(
+            requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(noted, s)
+        )
+        for s, requires_grad in enumerate(takes, 1)
+    ]

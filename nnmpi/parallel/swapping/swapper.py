@@ -9,7 +9,6 @@ It waits for room and for the disk by the rules of the clocks in `arrangement/re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.residence import (
@@ -24,7 +23,7 @@ from nnmpi.parallel.step.executor import Around
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
-from nnmpi.parallel.swapping.handover import Handover, LocalChannels
+from nnmpi.parallel.swapping.handover import LocalChannels, borders
 from nnmpi.parallel.swapping.model_pages import ModelPages
 from nnmpi.schedules.op import Kind, Op
 
@@ -51,14 +50,7 @@ class Swapper:
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
         self._arena = Arena(file_bytes(plan.activations, plan.in_file))
         self._pages: ModelPages | None = None
-        self.borders = [
-            Handover(
-                requires_grad,
-                self._choice[s] is Residence.RECOMPUTE,
-                partial(self._arena.retag, s),
-            )
-            for s, requires_grad in enumerate(takes, 1)
-        ]
+        self.borders = borders(plan, takes, self._arena.retag)
         self.channels = LocalChannels(self.borders)
         self.around: Around = (
             (Kind.F, self._forward),

@@ -12,6 +12,9 @@ Those that are cut (`--sequence-parallel`) go to the ranks that have an expert f
 each, with its gates: C + E_r numbers a token to a rank of E_r experts. That rank adds up what its
 experts make of the token, and C numbers come back. Backward the same with gradients: C numbers
 there, C + E_r back.
+
+Gates without numbers send the most (`Routing`). Where all tokens go to all experts, a step sends
+that. It sends less where experts are equally loaded: (p - 1) / p of the tokens leave their rank.
 """
 
 from collections.abc import Sequence
@@ -25,9 +28,16 @@ from nnmpi.autograd.ops import experts
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Prepare, Result, Vjp
+from nnmpi.meta import is_meta
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, own
+from nnmpi.parallel.tensor.sides import CutAlong
+
+
+def lengths(bounds: Sequence[int]) -> list[int]:
+    """How much each rank has."""
+    return [stop - start for start, stop in pairwise(bounds)]
 
 
 class ShardedExperts(Sharded, Experts):
@@ -94,7 +104,47 @@ class ExchangingExperts(Sharded, Experts):
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
         options = {"activation": self.activation, "comm": self.comm, "bounds": self.bounds}
-        return apply(experts_by_exchange, x, gates, *weights, **options)
+        return apply(experts_by_exchange, x, gates, *weights, most=self._most(), **options)
+
+    def _most(self) -> "Routing":
+        assert isinstance(self.side, CutAlong)
+        tokens, E = self.side.bounds, self.num_experts
+        slots = experts.slots_of(tokens[-1], E, self.top_k, self.capacity_factor)
+        return Routing(lengths(tokens), lengths(self.bounds), self.top_k, slots)
+
+
+class Routing(NamedTuple):
+    """The most tokens of a sample that ranks send to each other.
+
+    tokens, experts   how many each rank has
+    top_k, slots      the most experts of a token, and the most tokens of an expert
+    """
+
+    tokens: Sequence[int]
+    experts: Sequence[int]
+    top_k: int
+    slots: int
+
+    def goes(self, me: int) -> list[int]:
+        """How many tokens rank `me` may send to each rank, most where experts are most; to its own
+        experts all that they take."""
+        room = [min(self.tokens[me], n * self.slots) for n in self.experts]
+        goes, left = [0] * len(room), self.tokens[me] * self.top_k
+        for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
+            if q != me:
+                goes[q] = min(room[q], left)
+                left -= goes[q]
+        goes[me] = room[me]
+        return goes
+
+    def comes(self, me: int) -> list[int]:
+        """How many tokens may come from each rank, in proportion to those that it has."""
+        others = [n * (r != me) for r, n in enumerate(self.tokens)]
+        total = min(sum(others), self.experts[me] * self.slots)
+        ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
+        comes = lengths(ends)
+        comes[me] = self.goes(me)[me]
+        return comes
 
 
 class TokenExchange(NamedTuple):
@@ -102,49 +152,75 @@ class TokenExchange(NamedTuple):
 
     goes   the numbers of the tokens, rank by rank, of which each has at least one gate there
     comes  how many there are from each rank
+    slots  on which an expert computes, where numbers do not say it; then ranks to which no token
+           goes count as if some did
     """
 
     comm: Comm
     goes: Sequence[Array]
     comes: Sequence[int]
+    slots: int | None = None
 
     def there(self, parts: Sequence[Array], width: int) -> Array:
         """The rows that come for the experts of this rank, of so many numbers; parts[r] goes."""
-        found = all_to_all(parts, [(n, width) for n in self.comes], self.comm)
+        found = self._all_to_all(parts, [(n, width) for n in self.comes])
         return xp_of(found[0]).concatenate(found)
 
     def back(self, rows: Array, widths: Sequence[int]) -> list[Array]:
         """What the experts of each rank make of the tokens that went there; rows go back."""
         ends = pairwise(accumulate(self.comes, initial=0))
         shapes = [(len(i), width) for i, width in zip(self.goes, widths, strict=True)]
-        return all_to_all([rows[start:stop] for start, stop in ends], shapes, self.comm)
+        return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
+
+    def _all_to_all(
+        self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]
+    ) -> list[Array]:
+        return all_to_all(parts, shapes, self.comm, skips=not self.slots)
 
 
-def exchange(gates: Array, comm: Comm, bounds: Bounds) -> TokenExchange:
-    """The exchange of tokens with these gates (tokens, E)."""
-    xp = xp_of(gates)
-    goes = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
+def exchange(
+    gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
+) -> TokenExchange:
+    """The exchange of tokens of some samples with these gates (tokens, E); without numbers, the
+    most."""
+    xp, me = xp_of(gates), comm.rank
+    most = most if is_meta(gates) else None
+    if most is None:
+        goes = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
+    else:
+        goes = [xp.empty(samples * n, int) for n in most.goes(me)]
     here = np.array([[len(index) for index in goes]])
     ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
-    return TokenExchange(comm, goes, ranks[:, comm.rank].tolist())
+    if most is None:
+        return TokenExchange(comm, goes, ranks[:, me].tolist())
+    comes = [samples * n for n in most.comes(me)]
+    return TokenExchange(comm, goes, comes, min(samples * most.slots, sum(comes)))
 
 
 def experts_by_exchange(
-    x: Array, gates: Array, *weights: Array, comm: Comm, bounds: Bounds, activation: str
+    x: Array,
+    gates: Array,
+    *weights: Array,
+    comm: Comm,
+    bounds: Bounds,
+    activation: str,
+    most: Routing | None = None,
 ) -> Result:
     """`experts` of all ranks, for x (N, t, C) of which this rank has some positions.
 
     Rank r has experts bounds[r] to bounds[r + 1] - 1. They compute on as many slots as the one with
-    the most tokens has.
+    the most tokens has. `most` says how many tokens go where, for gates without numbers.
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
-    trip, of_gates = exchange(table, comm, bounds), gates.shape
+    trip, of_gates = exchange(table, comm, bounds, len(x), most), gates.shape
     widths = [C + stop - start for start, stop in spans]
     pairs = zip(trip.goes, spans, strict=True)
     parts = [xp.concatenate((rows[i], table[i, a:b]), axis=1) for i, (a, b) in pairs]
     came = trip.there(parts, widths[comm.rank])[None]
-    slots = int((came[0, :, C:] != 0).sum(axis=0).max())
+    slots = trip.slots
+    if slots is None:
+        slots = int((came[0, :, C:] != 0).sum(axis=0).max())
     options: dict[str, Any] = {"slots": slots, "activation": activation}
     value, vjps, plain, _ = experts.experts(came[..., :C], came[..., C:], *weights, **options)
     y = xp.zeros(rows.shape, x.dtype)

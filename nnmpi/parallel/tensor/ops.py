@@ -142,19 +142,22 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
 
 
 def all_to_all(
-    parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], comm: Comm
+    parts: Sequence[Array],
+    shapes: Sequence[tuple[int, ...]],
+    comm: Comm,
+    skips: bool = True,
 ) -> list[Array]:
     """What each rank has for this one, of these shapes; parts[r] goes to rank r.
 
-    No message is sent of an array that is empty, which both ranks know.
+    With `skips` no message is sent of an array that is empty, which both ranks know.
     """
     xp, me, dtype = xp_of(parts[0]), comm.rank, parts[0].dtype
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
     found = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
     recorder = current_recorder.get()
     began = recorder.now()
-    works = [wire.irecv(found[r], r) for r in reversed(ahead) if found[r].size]
-    works += [wire.isend(parts[r], r) for r in ahead if parts[r].size]
+    works = [wire.irecv(found[r], r) for r in reversed(ahead) if found[r].size or not skips]
+    works += [wire.isend(parts[r], r) for r in ahead if parts[r].size or not skips]
     for work in works:
         work.wait()
     recorder.add("tensor", began)
