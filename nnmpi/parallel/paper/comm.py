@@ -232,7 +232,9 @@ class PaperBuffer:
 
     def start(self, start: int, stop: int) -> Complete:
         """Logs the sum of these elements."""
-        return self._comm.start(self.mine[start:stop], "shared")
+        return self._comm._note(
+            Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
+        )
 
     def own(self, start: int, stop: int, r: int) -> slice:
         """Which of these elements rank r of the node adds up."""

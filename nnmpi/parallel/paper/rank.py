@@ -17,8 +17,9 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.rank_model import HeldVariable
+from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.state_bytes import running_sums
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.paper.comm import Ranks
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
@@ -29,7 +30,9 @@ from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import Executor, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategy import TrainSpec
 
 CONTROL = StepControl(
@@ -105,16 +108,44 @@ def _part(
     return ModelPart(model, stages, tied=tied, boundaries=boundaries)
 
 
-@remembered
+class PaperStep(NamedTuple):
+    """The exchanges of a rank in a step, by axis, and what it holds of trained parameters."""
+
+    exchanges: Mapping[str, list[Exchange]]
+    held: Memory
+
+
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
     """The exchanges of a rank in a step over a batch of so many samples, by axis."""
-    if rank >= a.mesh.size or a.strategy.name not in strategies.PARTS:
-        return {}
+    return step(a, rank, batch).exchanges if is_buildable(a, rank) else {}
+
+
+def is_buildable(a: Arrangement, rank: int) -> bool:
+    """Whether a rank can be built on paper."""
+    return rank < a.mesh.size and a.strategy.name in strategies.PARTS
+
+
+@remembered
+def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """A step of a rank over a batch of so many samples."""
     one, sizes = built(a, rank), micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
     load = Load(np.arange(batch), micro, float(batch))
-    for step in range(2):  # the first one has what the next ones need no more
+    for number in range(2):  # the first one has what the next ones need no more
         one.ranks.log.clear()
-        one.executor.run(load, StepState(step, 0, step), 1 << 30)
+        one.executor.run(load, StepState(number, 0, number), 1 << 30)
         one.store.wait()
-    return one.ranks.log.exchanges()
+    return PaperStep(one.ranks.log.exchanges(), _held(a, one))
+
+
+def _held(a: Arrangement, one: PaperRank) -> Memory:
+    """What a rank holds of trained parameters between steps."""
+    store, windows = one.store, sum(one.ranks.windows.values())
+    masters = 0 if store.masters.array is None else store.masters.array.nbytes
+    values, gradients = store.parameter_bytes(), store.gradient_bytes()
+    if isinstance(store, NodeStore):
+        windows -= values + gradients
+    if isinstance(store, JournaledNodeStore) and values:  # state of all ranks of the node
+        windows -= running_sums(a, store.length - store.spans[0][0])
+    sums = sum(array.nbytes for array in one.optimizer.state.values())
+    return Memory(values, gradients, sums + masters, slots=store.slot_bytes(), windows=windows)

@@ -29,6 +29,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.paper.comm import PaperComm
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.parallel.step.ports import Joined
+from nnmpi.schedules.op import Kind
 
 Event = Callable[["PaperStage"], None]
 """Something that a pass has done, and that a stage does again."""
@@ -52,8 +53,33 @@ class TensorShape(NamedTuple):
         return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
 
 
+class PassBytes(NamedTuple):
+    """Bytes of activations of a stage, of one micro-batch.
+
+    enters   what comes into it
+    inside   what it keeps for its backward pass besides what enters and what goes out
+    out      what goes out, but a loss
+    read, out_read   of what enters and goes out, what the backward pass of this stage reads
+    left     what it keeps between the halves of the backward pass
+    more     by how much the most within each pass is above what it keeps when that pass begins
+    """
+
+    enters: int
+    inside: int
+    out: int
+    read: int
+    out_read: int
+    left: int = 0
+    more: Mapping[Kind, int] = {}
+
+    @property
+    def kept(self) -> int:
+        """What it keeps from its forward pass to its backward pass."""
+        return self.enters + self.inside + self.out
+
+
 class PassEvents(NamedTuple):
-    """What the passes of a stage over so many samples did.
+    """What the passes of a stage over so many samples did, and the bytes that they take.
 
     outputs   of a forward pass
     forward, backward; inputs, weights   of the passes F and B, and of the halves of B
@@ -64,6 +90,7 @@ class PassEvents(NamedTuple):
     backward: Sequence[Event]
     inputs: Sequence[Event]
     weights: Sequence[Event]
+    nbytes: PassBytes
 
 
 class Notes:
