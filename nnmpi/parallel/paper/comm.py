@@ -1,7 +1,7 @@
 """PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
 
 What it fills in is what the ranks would bring that all do as this one does: a sum is `size` times
-the numbers of this rank, a gather has its part in every place, and a message has zeros. So counts
+the numbers of this rank, a gather has its part in every place, and a message has ones. So counts
 and flags that ranks agree on are those of ranks that are alike. Arrays without numbers stay so.
 """
 
@@ -123,9 +123,9 @@ class PaperComm:
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
-        """Zeros arrive."""
+        """Ones arrive: rows that are for an expert have a gate."""
         if not is_meta(array):
-            array[...] = 0
+            array[...] = 1
         return COMPLETE
 
     def chunk(self, n: int) -> slice:

@@ -37,6 +37,7 @@ from nnmpi.parallel.paper.stage import (
     RecordedStats,
     RecordedStore,
     TensorShape,
+    numbers,
 )
 from nnmpi.parallel.step.ports import Joined
 from nnmpi.parallel.step.scaling import widened
@@ -232,7 +233,7 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
     at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
     found = list[Tensor]()
     for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):
-        memory = on.xp.zeros([shape[k] for k in edge.order], edge.dtype)
+        memory = numbers(on, [shape[k] for k in edge.order], edge.dtype)
         found.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
     return tuple(found), {}
 

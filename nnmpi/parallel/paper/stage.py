@@ -19,7 +19,7 @@ from nnmpi.meta.layout import nesting
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.backend import Array
+from nnmpi.backend import META, Array, Backend
 from nnmpi.collectives.collective import Collective
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -120,13 +120,20 @@ class NotingLog(StepLog):
         self._notes(PaperStage.exchange, axis, exchange, places, started)
 
 
+def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
+    """An array without numbers; on other backends with any, by which experts get their tokens."""
+    if on is META:
+        return on.xp.empty(shape, dtype)
+    return on.asarray(np.random.default_rng(0).standard_normal(shape).astype(dtype))
+
+
 class RecordedStore(SingleStore):
     """The store of one parameter, which notes when its values and its gradient are asked for."""
 
     rotates = True
 
-    def __init__(self, variable: int, p: Parameter, dtype: Any, notes: Notes, on: Any) -> None:
-        memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
+    def __init__(self, variable: int, p: Parameter, dtype: Any, notes: Notes, on: Backend) -> None:
+        memory = numbers(on, [p.shape[k] for k in p.memory_axes], dtype)
         order = sorted(range(p.ndim), key=p.memory_axes.__getitem__)
         super().__init__(memory.transpose(order))
         super().grad_memory(0)  # no pass takes it
