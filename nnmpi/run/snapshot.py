@@ -12,6 +12,7 @@ from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.planning.measured_stages import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import quoted
@@ -66,7 +67,7 @@ class Snapshot(NamedTuple):
         return {
             k: v
             for k, v in self.measured.items()
-            if (costs if k == strategies.UNIT_COSTS else rest)
+            if (costs if k == UNIT_COSTS else rest)
         }
 
 

@@ -25,6 +25,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
+
 class Complete:
     """A transfer that is complete."""
 

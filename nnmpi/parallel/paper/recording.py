@@ -18,7 +18,7 @@ from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter, inverse
+from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
@@ -193,9 +193,11 @@ def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) ->
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
     inside = (memory for key, memory in read.items() if key not in enters and key not in out)
-    of_both = (nbytes(memory for key, memory in read.items() if key in of) for of in (enters, out))
+    of_input, of_output = (
+        nbytes(memory for key, memory in read.items() if key in of) for of in (enters, out)
+    )
     return PassBytes(
-        nbytes(enters.values()), nbytes(inside), nbytes(out.values()), *of_both
+        nbytes(enters.values()), nbytes(inside), nbytes(out.values()), of_input, of_output
     )
 
 

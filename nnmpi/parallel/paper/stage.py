@@ -7,23 +7,21 @@ replay    a stage of any rank with the same layers asks its store, its statistic
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from nnmpi import meta
-from nnmpi.meta.array import made
-from nnmpi.meta.layout import nesting
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import META, Array, Backend
 from nnmpi.collectives.collective import Collective
+from nnmpi.meta.array import made
+from nnmpi.meta.layout import nesting
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import BatchStats, Pass, current_pass
+from nnmpi.nn.passes import BatchStats, current_pass
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.paper.comm import PaperComm
