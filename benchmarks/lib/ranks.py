@@ -36,10 +36,10 @@ from nnmpi.comm.transport.mpi import MPITransport
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.activations import activations
-from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 REPEATS = 20  # passes of a unit, of which the least time counts

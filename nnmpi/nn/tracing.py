@@ -23,8 +23,8 @@ from nnmpi.backend import CPU, META, Backend
 from nnmpi.cgroup import memory_available
 from nnmpi.dtypes import is_float
 from nnmpi.meta import NumbersReadError
-from nnmpi.nn.blank import blank
 from nnmpi.nn.axis_names import with_names
+from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import (
     Arguments,
     Axis,
@@ -44,6 +44,7 @@ from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
 from nnmpi.nn.registries import REGISTRIES
 from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
+
 
 class ModelSource(NamedTuple):
     """How the model of a graph is run again on paper."""

@@ -12,6 +12,7 @@ from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 
+
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
     """The optimizer that the options of a run ask for, of parameters with their paths."""
     lr, decay = config.lr, config.weight_decay

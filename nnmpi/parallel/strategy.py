@@ -240,9 +240,7 @@ def synchronous(
     buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
     late, clip_norm = None, spec.arrangement.config.clip_norm
     if not (swapper or survives) and can_be_late(spec.arrangement, parts.store, optimizer):
-        late = LateSteps(
-            parts.store, optimizer, clip_norm, spec.task.scaler, apply, spec.control
-        )
+        late = LateSteps(parts.store, optimizer, clip_norm, spec.task.scaler, apply, spec.control)
     executor = executor_of(
         layout,
         spec,
@@ -275,9 +273,7 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep
     optimizer = spec.optimizer(parts.store.parameters)
     _, apply = update_of(parts.store, optimizer, layout, spec)
     channels, around = on_one_rank(spec)
-    executor = executor_of(
-        layout, spec, parts.sync, apply, parts.batch_stats, channels, around
-    )
+    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, channels, around)
     return RankStep(parts.store, optimizer, executor.run)
 
 

@@ -25,7 +25,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, Memory, RankModel
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -92,7 +92,6 @@ def _all(a: "Arrangement", rank: int) -> Iterator[Stretch]:
 class StoreKind(NamedTuple):
     """A row of `STORE_KINDS`.
 
-    holds       memory of a rank for the parameters that are trained
     sends       gradients, and what is summed beside them
     gathers     parameters, for their use in layers
     updaters    the ranks that share the update of a bucket, each a part of it
@@ -111,7 +110,6 @@ class StoreKind(NamedTuple):
     """
 
     name: str
-    holds: Callable[["Arrangement", int], Memory]
     sends: Messages = _nothing
     gathers: Messages = _nothing
     updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)

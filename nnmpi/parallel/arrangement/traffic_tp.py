@@ -22,12 +22,13 @@ from nnmpi.autograd.ops.experts import slots_of
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.convolutions import halo_of
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
 from nnmpi.parallel.tensor import patterns
+from nnmpi.parallel.tensor.halo import Halo
 from nnmpi.parallel.tensor.ops import SHORT, Bounds
 from nnmpi.parallel.tensor.patterns import LayerMessage
+from nnmpi.parallel.tensor.row_graph import window_of_rows
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
 
@@ -236,3 +237,9 @@ EXCHANGES = {
     Collective.MESSAGE: _of_halo,
 }
 """What a rank takes part in for a message of a layer in a pass."""
+
+
+def halo_of(a: Arrangement, k: int, at: Mapping[str, int]) -> Halo:
+    """What a rank along tp needs of the images that a layer takes, of which it has some rows."""
+    height = a.graph.edges[a.graph.nodes[k].inputs[0]].sample[1]
+    return Halo.of(window_of_rows(a.graph, k), height, a.sharding.ranks, at["tp"])

@@ -1,7 +1,7 @@
 """PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
 
 What it fills in is what the ranks would bring that all do as this one does: a sum is `size` times
-the numbers of this rank, a gather has its part in every place, and a message has zeros. So counts
+the numbers of this rank, a gather has its part in every place, and a message has ones. So counts
 and flags that ranks agree on are those of ranks that are alike. Arrays without numbers stay so.
 """
 
@@ -25,6 +25,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.schedules.op import Kind
+
 
 class Complete:
     """A transfer that is complete."""
@@ -125,9 +126,9 @@ class PaperComm:
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
-        """Zeros arrive."""
+        """Ones arrive: rows that are for an expert have a gate."""
         if not is_meta(array):
-            array[...] = 0
+            array[...] = 1
         return COMPLETE
 
     def chunk(self, n: int) -> slice:
@@ -136,7 +137,9 @@ class PaperComm:
 
     # ---- groups, agreement, progress
 
-    def split(self, color: int | None, key: int | None = None, narrow_sums: bool = False) -> Self | None:
+    def split(
+        self, color: int | None, key: int | None = None, narrow_sums: bool = False
+    ) -> Self | None:
         """The same ranks again."""
         return None if color is None else type(self)(self.members, self.axis, self.ranks)
 
@@ -198,7 +201,11 @@ class PaperComm:
 
     def _sum(self, array: Any, algorithm: str, started: bool = False) -> Complete:
         if self.size > 1:
-            if algorithm == "shared" and self.axis == "tp" and self.ranks.sums_by(self.members) != "shared":
+            if (
+                algorithm == "shared"
+                and self.axis == "tp"
+                and self.ranks.sums_by(self.members) != "shared"
+            ):
                 raise NoRoomError("no memory that the node shares")
             self.window(algorithm, array.size, array.dtype)
         return self._note(Collective.ALL_REDUCE, algorithm, array, started=started)
@@ -238,7 +245,9 @@ class PaperBuffer:
 
     def start(self, start: int, stop: int) -> Complete:
         """Logs the sum of these elements."""
-        return self._comm.start(self.mine[start:stop], "shared")
+        return self._comm._note(
+            Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
+        )
 
     def own(self, start: int, stop: int, r: int) -> slice:
         """Which of these elements rank r of the node adds up."""

@@ -99,9 +99,7 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
     return RankStep(store, optimizer, run)
 
 
-def _stage(
-    layout: Layout, spec: TrainSpec
-) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
+def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
     parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
     store = VersionStore(StoreSpec(parameters, dtype, spec.task.on, layout.axis["dp"]))
     optimizer = spec.optimizer(parameters)

@@ -32,6 +32,7 @@ from nnmpi.parallel.tensor.ways import OF_SAMPLES, TERMS
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """Of a block, or of a layer of a Sequential, in the path of a layer."""
 
+
 class LayerWays:
     """Finds ways of layers once for each (dp, tp)."""
 

@@ -14,8 +14,8 @@ from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.dtypes import wide
-from nnmpi.meta import is_meta
 from nnmpi.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
+from nnmpi.meta import is_meta
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler

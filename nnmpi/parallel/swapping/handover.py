@@ -132,8 +132,6 @@ def borders(
     noted   is told of each activation that stage s takes, before it does
     """
     return [
-        Handover(
-            requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(noted, s)
-        )
+        Handover(requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(noted, s))
         for s, requires_grad in enumerate(takes, 1)
     ]

@@ -172,9 +172,7 @@ class TokenExchange(NamedTuple):
         shapes = [(len(i), width) for i, width in zip(self.goes, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
 
-    def _all_to_all(
-        self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]
-    ) -> list[Array]:
+    def _all_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
         return all_to_all(parts, shapes, self.comm, skips=not self.slots)
 
 
