@@ -7,7 +7,7 @@ and flags that ranks agree on are those of ranks that are alike. Arrays without 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -104,7 +104,7 @@ class PaperComm:
         """Logs a gather that is waited for; each rank brings what this one brings."""
         self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
         edges = self._edges(array.size, parts)
-        if not is_meta(array) and len({b - a for a, b in zip(edges, edges[1:])}) == 1:
+        if not is_meta(array) and len({b - a for a, b in pairwise(edges)}) == 1:
             rows = array.reshape(self.size, -1)
             rows[...] = rows[self.rank].copy()
 

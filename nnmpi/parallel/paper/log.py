@@ -24,8 +24,8 @@ class StepLog(Recorder):
 
     entries   how often each exchange was started, by its axis and, of sums of gradients at the end
               of a step, its place among these: the order in which they begin says what hides them
-    zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and in 3 layers
-              gather their parameters
+    zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and in 3
+              layers gather their parameters
     """
 
     def __init__(self, zero: int = 0) -> None:

@@ -87,7 +87,7 @@ class Exchanged(NamedTuple):
 
 
 class Events(NamedTuple):
-    """What a pass did: the exchanges, each with how often it happened, and the rest in its order."""
+    """What a pass did: exchanges, each with how often it happened, and the rest in its order."""
 
     exchanges: Mapping[Exchanged, int] = {}
     others: Sequence[Event] = ()
@@ -262,7 +262,9 @@ class PaperStage(Module):
 
     def use(self, variable: int) -> None:
         """Asks for values."""
-        self._own[variable].operand
+        p = self._own[variable]
+        assert p.store is not None
+        p.store.value(p.index)
 
     def use_again(self, variable: int, made: int) -> None:
         """Asks for values again, for the node number `made`."""
@@ -271,7 +273,8 @@ class PaperStage(Module):
     def contribute(self, variable: int) -> None:
         """Writes a gradient, or adds to it."""
         p = self._own[variable]
-        p.grad_memory
+        assert p.store is not None
+        p.store.grad_memory(p.index)
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
