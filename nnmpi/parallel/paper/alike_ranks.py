@@ -14,17 +14,12 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import PLANS
 from nnmpi.parallel.arrangement.rank_model import Memory
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.sole import sole_bytes
-from nnmpi.parallel.arrangement.traffic import (
-    TRAFFIC,
-    Traffic,
-    exchanges,
-    parameters_sent,
-    traffic,
-)
 from nnmpi.parallel.paper.activations import activations
 from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.rank import exchanges
+from nnmpi.parallel.paper.traffic import parameters_sent, traffic
 
 FEW = 64
 """Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks
@@ -74,7 +69,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     first, one = ranks[0], alone(a) if a.config.verify else None
     held, own = memory(a, first, batch), sole_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC, Sent()), sole=own)
+        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=own)
     kept = activations(a, first, batch)
     if one is not None:
         held = Memory(*map(add, held, memory(one, 0, batch)))
@@ -125,7 +120,7 @@ def _sent_by_place(
     """How many messages and chunks each rank sends in the first and the last rounds of sums over
     replicas; where there are others, ranks of a kind do the same in these."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
-    told = exchanges(a, 0, batch)["dp"] if 1 < p <= MANY else ()
+    told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(one.operation, one.algorithm): None for one in told}:
         found = (ALGORITHMS | PLANS.get(operation, {})).get(name)
         if found is not None:
