@@ -18,7 +18,8 @@ def blank(model: Module) -> Module:
         object.__setattr__(twin, "_parent", parent)
         object.__setattr__(twin, "_name", part._name if parent is not None else "")
         if isinstance(twin, Module):
-            for registry in (twin._modules, twin._parameters):
+            registries: tuple[dict[str, Any], ...] = (twin._modules, twin._parameters)
+            for registry in registries:
                 registry.update((name, twins.get(child)) for name, child in registry.items())
                 vars(twin).update(registry)
     root: Module = twins[model]

@@ -8,28 +8,19 @@ from contextlib import nullcontext
 from functools import partial
 
 from nnmpi.config import Config
-from nnmpi.parallel import nccl, refusals, server
+from nnmpi.parallel import nccl, pipedream, refusals, server
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
 from nnmpi.parallel.pipeline.profile import profile as profile
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
+from nnmpi.parallel.rank_steps import PARTS
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
-from nnmpi.parallel.replicas.replicas import pipelined, replicas
-from nnmpi.parallel.strategy import (
-    RankStep,
-    Strategy,
-    StrategyParts,
-    TrainSpec,
-    rank_step,
-    swapper_of,
-    synchronous,
-)
+from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, swapper_of, synchronous
 
 
 def _synchronous(
@@ -43,27 +34,6 @@ def _synchronous(
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec, swapper)
 
-
-PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
-    "reproducible": reproducible.reproducible,
-    "pipeline": pipelined,
-    "replicas": replicas,
-}
-"""What makes the parts of strategies whose ranks make every step together."""
-
-
-def _rank_step(
-    make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
-) -> RankStep:
-    return rank_step(make(layout, spec), layout, spec)
-
-
-RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
-    "server": server.rank_step,
-    "pipedream": pipedream.rank_step,
-    **{name: partial(_rank_step, make) for name, make in PARTS.items()},
-}
-"""What a rank makes steps with; it asks no other rank."""
 
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,

@@ -154,10 +154,11 @@ def received(a: Arrangement, one: Exchange, rank: int) -> int:
     if one.operation is Collective.ALL_REDUCE:
         found = algorithm_of_sum(a, one.algorithm, one.group, rank)
     elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
-        found = PLANS[one.operation].get(one.algorithm), one.group
+        algorithm = PLANS[one.operation].get(one.algorithm)
+        found = (algorithm, one.group) if algorithm else None
     else:
         found = None
-    numbers = added(*found, rank, one.numbers, one.edges) if found and found[0] else 0
+    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
     return numbers * (one.sums or one.dtype).itemsize
 
 

@@ -22,6 +22,7 @@ from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 WRITER = 0
 """The rank on which tensors are put together."""
@@ -51,6 +52,21 @@ def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
 Boundary: TypeAlias = tuple[Edge, ...]
 """The tensors that cross between two stages, in the order in which they are sent. Gradients of
 those that require one come back."""
+
+
+def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
+    """The tensors that cross between all stages, as ranks with these coordinates have them."""
+    edges = a.graph.edges
+    return [
+        tuple(resized(edges[e], a.local_shape(e, 1, at)) for e in stage.takes)
+        for stage in a.division.stages[1:]
+    ]
+
+
+def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
+    """The edge with axes of these lengths: of one sample, along the axis of samples."""
+    axes = zip(edge.axes, lengths, strict=True)
+    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
 
 class ModelPart(NamedTuple):

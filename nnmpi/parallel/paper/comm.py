@@ -171,17 +171,17 @@ class PaperComm:
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
         """Memory for sums of n numbers."""
-        self.window("shared", n, np.dtype(dtype), exact=True)
+        self._count(("shared", len(self.ranks.windows)), n, np.dtype(dtype))
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
         """One array for the ranks of the node."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
-        self.ranks.windows["node memory", self.members, n, dtype] = nbytes
+        self.ranks.windows["node memory", len(self.ranks.windows)] = nbytes
         return PaperBuffer(self, n, dtype)
 
-    def window(self, name: str, n: int, dtype: np.dtype[Any], exact: bool = False) -> None:
+    def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
         """Counts this rank's share of the memory through which its node sums n numbers; of NCCL
         the longest copy of terms of 16 bits."""
         if name == NCCL and is_half(dtype) and not self.narrow_sums:
@@ -190,22 +190,20 @@ class PaperComm:
         nodes = self.ranks.cluster.nodes
         spans_nodes = len({nodes[member] for member in self.members}) > 1
         if name == "shared" or (name == "hierarchical" and spans_nodes):
-            is_first = self.node()[0] == self.rank
-            n = n if exact else power_of_two(n)
-            share = memory_of_sums(n, dtype, 1)
-            if not is_first:
-                share = memory_of_sums(n, dtype, 2) - share
-            self.ranks.windows[self.members, n, dtype] = share
+            n = power_of_two(n)
+            self._count((self.members, n, dtype), n, dtype)
+
+    def _count(self, key: tuple[Any, ...], n: int, dtype: np.dtype[Any]) -> None:
+        is_first = self.node()[0] == self.rank
+        share = memory_of_sums(n, dtype, 1)
+        self.ranks.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
 
     # ---- the log
 
     def _sum(self, array: Any, algorithm: str, started: bool = False) -> Complete:
         if self.size > 1:
-            if (
-                algorithm == "shared"
-                and self.axis == "tp"
-                and self.ranks.sums_by(self.members) != "shared"
-            ):
+            has_room = self.axis != "tp" or self.ranks.sums_by(self.members) == "shared"
+            if algorithm == "shared" and not has_room:
                 raise NoRoomError("no memory that the node shares")
             self.window(algorithm, array.size, array.dtype)
         return self._note(Collective.ALL_REDUCE, algorithm, array, started=started)

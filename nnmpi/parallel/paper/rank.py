@@ -13,19 +13,18 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.optim import Optimizer, of_config
 from nnmpi.optim.loss_scale import LossScale, Scaler
-from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.state_bytes import running_sums
-from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.paper.comm import Ranks
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.recording import passes
 from nnmpi.parallel.paper.stage import PaperStage
-from nnmpi.parallel.pipeline.stages import resized
+from nnmpi.parallel.rank_steps import RANK_STEPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.objective import Objective
@@ -74,7 +73,7 @@ def built(a: Arrangement, rank: int) -> PaperRank:
     task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
     make_optimizer = partial(of_config, a.config)
     spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log))
-    return PaperRank(ranks, *strategies.RANK_STEPS[a.strategy.name](layout, spec))
+    return PaperRank(ranks, *RANK_STEPS[a.strategy.name](layout, spec))
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
@@ -97,12 +96,8 @@ def _part(
         stages[s] = PaperStage(cache(partial(passes, a, rank, s)), here, comms)
     by_path = {graph.variables[v].path: p for v, p in parameters.items()}
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
-    boundaries = [
-        tuple(resized(graph.edges[e], a.local_shape(e, 1, at)) for e in stage.takes)
-        for stage in a.division.stages[1:]
-    ]
     model = next(iter(stages.values()))
-    return ModelPart(model, stages, tied=tied, boundaries=boundaries)
+    return ModelPart(model, stages, tied=tied, boundaries=boundaries_of(a, at))
 
 
 class PaperStep(NamedTuple):

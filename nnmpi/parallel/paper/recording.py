@@ -70,7 +70,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
     nodes = a.division.stages[stage].nodes
     cache, key = a.graph.source.cache, (*_cut_key(a), sums_by, *where)
-    known = cache.get((*key, nodes.start, nodes.stop, samples))
+    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
     if known is not None:
         return known
     token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
@@ -96,7 +96,8 @@ def _cut_model(a: Arrangement, key: tuple[Any, ...], rank: int, on: Backend) -> 
     cache = a.graph.source.cache
     if (*key, on) not in cache:
         cache[*key, on] = _made(a, rank, on)
-    return cache[*key, on]
+    cut: CutModel = cache[*key, on]
+    return cut
 
 
 def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
@@ -250,7 +251,8 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
             array = x.data if positions is None else x.data.take(positions, axis=1)
             return Tensor(meta.like(array) if on is META and is_float(array.dtype) else array)
 
-        return mapped(own, a.graph.source.inputs(samples))
+        given: Arguments = mapped(own, a.graph.source.inputs(samples))
+        return given
     at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
     found = list[Tensor]()
     for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):

@@ -7,7 +7,7 @@ replay    a stage of any rank with the same layers asks its store, its statistic
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -22,7 +22,7 @@ from nnmpi.meta.array import made
 from nnmpi.meta.layout import nesting
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import BatchStats, current_pass
+from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.paper.comm import PaperComm
@@ -35,7 +35,7 @@ Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class TensorShape(NamedTuple):
-    """What a tensor without numbers is made from; `order` is that of its axes in memory."""
+    """The shape of a tensor without numbers; `order` is that of its axes in memory."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -44,7 +44,7 @@ class TensorShape(NamedTuple):
 
     @classmethod
     def of(cls, t: Tensor) -> Self:
-        """That of a tensor."""
+        """The shape of a tensor."""
         return cls(t.shape, t.dtype, nesting(t.data), t.requires_grad)
 
     def tensor(self) -> Tensor:
@@ -78,7 +78,7 @@ class PassBytes(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """An exchange of ranks in these places along an axis."""
+    """An exchange of the ranks in these places along an axis."""
 
     axis: str
     exchange: Exchange
@@ -87,7 +87,7 @@ class Exchanged(NamedTuple):
 
 
 class Events(NamedTuple):
-    """What a pass did: exchanges, each with how often it happened, and the rest in its order."""
+    """A pass as a log: its exchanges, each with how often it happened, and the rest in order."""
 
     exchanges: Mapping[Exchanged, int] = {}
     others: Sequence[Event] = ()
@@ -183,7 +183,7 @@ class RecordedStats:
 
 
 class PaperRoot(Joined):
-    """What a stage on paper returns: its outputs, and the way back."""
+    """The outputs of a stage on paper, and the way back."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -192,7 +192,7 @@ class PaperRoot(Joined):
     ) -> None:
         super().__init__(outputs)
         self._stage, self._events, self._leaves = stage, events, leaves
-        self._stats = current_pass.get().batch_stats
+        self._stats = _pass().batch_stats
         self.requires_grad = True
 
     def backward(  # type: ignore[override]
@@ -218,6 +218,11 @@ class _Rest(NamedTuple):
         self.stage.replay(self.events.weights, self.stats, on_leaf)
 
 
+def _pass() -> Pass:
+    """The forward pass that is under way."""
+    return current_pass.get() or Pass(0)
+
+
 class PaperStage(Module):
     """A stage that does what recorded passes of it did, with parameters of any store.
 
@@ -225,6 +230,15 @@ class PaperStage(Module):
     parameters   by their numbers in the graph
     comms        of this rank, by axis
     """
+
+    _recorded: Callable[[int], PassEvents]
+    _own: Mapping[int, Parameter]
+    _comms: Mapping[str, PaperComm]
+    _own_exchanges: dict[Exchanged, Exchange]
+    _replays: Iterator[int]
+    _replay: int  # the number of the pass that is under way, with its statistics and its hook
+    _stats: BatchStats
+    _on_leaf: Callable[[Any], None] | None
 
     def __init__(
         self,
@@ -238,7 +252,8 @@ class PaperStage(Module):
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        now = current_pass.get()
+        now = _pass()
+        assert now.samples is not None
         events = self._recorded(len(now.samples))
         self.replay(events.forward, now.batch_stats)
         outputs = [shape.tensor() for shape in events.outputs]
@@ -262,9 +277,7 @@ class PaperStage(Module):
 
     def use(self, variable: int) -> None:
         """Asks for values."""
-        p = self._own[variable]
-        assert p.store is not None
-        p.store.value(p.index)
+        _ = self._own[variable].operand
 
     def use_again(self, variable: int, made: int) -> None:
         """Asks for values again, for the node number `made`."""
@@ -273,8 +286,7 @@ class PaperStage(Module):
     def contribute(self, variable: int) -> None:
         """Writes a gradient, or adds to it."""
         p = self._own[variable]
-        assert p.store is not None
-        p.store.grad_memory(p.index)
+        _ = p.grad_memory
         p.has_grad = True
 
     def ready(self, variable: int) -> None:

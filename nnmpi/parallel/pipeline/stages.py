@@ -1,13 +1,12 @@
 """Which layers this rank has of a model in stages, and what is left of other stages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from nnmpi.nn import Module
-from nnmpi.nn.graph import Edge
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 
 
 def own_stages(
@@ -38,18 +37,9 @@ def own_stages(
         held.__contains__,
         [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,
-        [
-            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at)) for e in s.takes)
-            for s in division.stages[1:]
-        ],
+        boundaries_of(arrangement, at),
         positions,
     )
-
-
-def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
-    """The edge with axes of these lengths: of one sample, along the axis of samples."""
-    axes = zip(edge.axes, lengths, strict=True)
-    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
 
 class OnAnotherRank:

@@ -22,10 +22,10 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic, traffic
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.paper.activations import pass_bytes
 from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.step.step_traffic import less, sent_along
@@ -103,7 +103,7 @@ def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Traine
     """After some steps; returns the Trainer, steps that are left, and what stages have taken."""
     trainer, steps, taken = _begun(comm, options)
     a = trainer.arrangement
-    before: Traffic = dict.fromkeys(TRAFFIC, Sent())
+    before: Traffic = dict.fromkeys(TRAFFIC_AXES, Sent())
     after = before
     for _ in range(3):  # the first step has what the next ones need no more
         next(steps)

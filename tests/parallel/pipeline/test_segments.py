@@ -21,7 +21,7 @@ from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import layers
-from nnmpi.parallel.pipeline.stages import resized
+from nnmpi.parallel.model.parts import resized
 from nnmpi.parallel.step.channels import Pool
 
 DIGITS = (1, 8, 8)
