@@ -4,6 +4,7 @@ A model whose layers read numbers, as experts do of their gates, runs on zeros i
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.paper import repeated
 from nnmpi.parallel.paper.gauge import Gauge, gauge
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.stage import (
@@ -68,19 +70,32 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
-    nodes = a.division.stages[stage].nodes
-    cache, key = a.graph.source.cache, (*_cut_key(a), sums_by, *where)
-    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
-    if known is not None:
-        return known
+    key = *_cut_key(a), sums_by, *where
     token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
     try:
-        known = _recorded(a, _cut_model(a, key, rank, META), rank, stage, samples)
-    except NumbersReadError:
-        known = _recorded(a, _cut_model(a, key, rank, CPU), rank, stage, samples)
+        if parts := repeated.sections(a, stage):
+            cut = repeated.in_sections(a)
+            edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
+            has_gradient = any(edge.requires_grad for edge in edges)
+            record = partial(_kept_record, cut, key, rank, samples)
+            return repeated.put_together(parts, record, has_gradient)
+        return _kept_record(a, key, rank, samples, stage)
     finally:
         recording.reset(token)
-    cache[*key, nodes.start, nodes.stop, samples] = known
+
+
+def _kept_record(
+    a: Arrangement, key: tuple[Any, ...], rank: int, samples: int, stage: int
+) -> PassEvents:
+    """The passes of a stage, recorded once for all arrangements that cut its layers so."""
+    nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
+    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
+    if known is None:
+        try:
+            known = _recorded(a, _cut_model(a, key, rank, META), rank, stage, samples)
+        except NumbersReadError:
+            known = _recorded(a, _cut_model(a, key, rank, CPU), rank, stage, samples)
+        cache[*key, nodes.start, nodes.stop, samples] = known
     return known
 
 

@@ -16,7 +16,7 @@ from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.arrangement.partition import Unit, joined, nodes_of, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.residence import (
@@ -32,7 +32,7 @@ from nnmpi.parallel.arrangement.residence import (
 from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.paper.activations import activations, pass_bytes
 from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.unit_bytes import divided, joined, kept_by_units, nodes_of
+from nnmpi.parallel.paper.unit_bytes import divided, kept_by_units
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
