@@ -165,10 +165,10 @@ def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     held[i]   what the sections before i keep when i begins, without what comes into i
     """
     held, within = [0], [0]
-    border, is_read = parts[0].enters, True
+    border, is_read = 0, False  # what comes into the first one is counted apart
     for i, part in enumerate(parts):
         is_read |= part.read > 0
-        inside = part.inside + (border if i and is_read else 0)
+        inside = part.inside + border * is_read
         within.append(inside)
         held.append(held[-1] + inside + (part.enters if not i else 0))
         if part.out:  # else the output is a view of the input
