@@ -23,8 +23,8 @@ from lib.timing import Row
 from lib.workloads import endless
 
 from nnmpi import Config, Trainer, blas
-from nnmpi.parallel.arrangement.activations import activations
-from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
 
 CASES: dict[str, dict[str, Any]] = {
     "gpt": {"model": "gpt:4x4x128", "data": "text", "batch_size": 32},

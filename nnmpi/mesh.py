@@ -40,7 +40,7 @@ AXES = (
 )
 """What ranks along an axis do is in tables by these names: how a model is cut for them
 (`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
-`parallel/arrangement/arrangement.py`) and what they send (`TRAFFIC`, in `traffic.py` there)."""
+`parallel/arrangement/arrangement.py`) and what they tell each other (`paper/log.py`)."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
 """The axes of ranks that have copies of the same parameters."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from nnmpi.parallel.arrangement.traffic import traffic
 
 import nnmpi
 from lib import jobs
@@ -36,10 +37,9 @@ from nnmpi.comm.transport.mpi import MPITransport
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.activations import activations
-from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 REPEATS = 20  # passes of a unit, of which the least time counts

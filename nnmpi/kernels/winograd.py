@@ -270,11 +270,13 @@ class Winograd:
     def begin_backward(self, needs_dx: bool) -> None:
         """Transforms w again, as it is now; U[k] is transposed, which BLAS is slow at."""
         if needs_dx:
-            self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
+            U = self.transformed().transpose(0, 2, 1)
+            self.U = xp_of(self.w).ascontiguousarray(U)
 
     def release(self) -> None:
         """After the last chunk of a pass: frees U, and the images, whose tiles are kept."""
-        self.U, self.x = self.w[:0], np.empty((0, *self.x.shape[1:]), self.x.dtype)
+        images = xp_of(self.x).empty((0, *self.x.shape[1:]), self.x.dtype)
+        self.U, self.x = self.w[:0], images
 
     def _tiles(self, n: int, channels: int, dtype: Any) -> np.ndarray:
         """Uninitialised tiles of n images."""
@@ -298,7 +300,8 @@ class Winograd:
 
     def new_dw(self) -> np.ndarray:
         """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
-        return np.zeros((len(self.f.B), self.O, self.C), self.sums)
+        zeros: np.ndarray = xp_of(self.w).zeros((len(self.f.B), self.O, self.C), self.sums)
+        return zeros
 
     def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
         """The gradient of w (3, 3, C, O) from that sum, a view."""

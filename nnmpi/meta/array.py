@@ -8,6 +8,7 @@ import numpy as np
 
 from nnmpi.meta import shapes
 from nnmpi.meta.layout import addresses, nesting, refuse, small, strides
+from nnmpi.meta.live import counting
 
 RULES: dict[Any, Callable[..., Any]] = {}
 """What functions of NumPy do with arrays without numbers, beside OF_METHODS."""
@@ -173,7 +174,10 @@ def made(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -
             f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, more "
             "addresses than this process may have; take a smaller model or batch"
         ) from None
-    return MetaArray(shape, dtype, room, 0, steps)
+    array = MetaArray(shape, dtype, room, 0, steps)
+    if (live := counting.get()) is not None:
+        live.count(array)
+    return array
 
 
 def made_as(shape: Sequence[int], few: Any) -> MetaArray:

@@ -17,9 +17,6 @@ from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
 from nnmpi.parallel.pipeline.profile import profile as profile
-from nnmpi.parallel.pipeline.residences import within_memory as within_memory
-from nnmpi.parallel.pipeline.stages import UNIT_COSTS as UNIT_COSTS
-from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.rank_steps import PARTS
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches

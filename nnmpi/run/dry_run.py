@@ -20,6 +20,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.planning.residences import within_memory
 from nnmpi.quoting import quoted
 from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
@@ -51,7 +52,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         return on_paper(uncut(config, model, dataset, setup.loss, setup.metrics), cluster)
 
     found = all_or_none(comm, arranged)
-    found = strategies.within_memory(found, comm, model, setup.samples, setup.on)
+    found = within_memory(found, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if found.store.buckets:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from nnmpi.parallel.arrangement.traffic import Traffic
+from nnmpi.parallel.arrangement.sent import Traffic
 from nnmpi.run.report import Event
 
 PROCESS = Path("/proc/self")

@@ -12,6 +12,7 @@ from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.planning.measured_stages import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.quoting import quoted
@@ -63,11 +64,7 @@ class Snapshot(NamedTuple):
 
         costs = same(COSTS_DEPEND_ON)
         rest = ranks == self.ranks and same(option.name for option in options(MAY_CHANGE))
-        return {
-            k: v
-            for k, v in self.measured.items()
-            if (costs if k == strategies.UNIT_COSTS else rest)
-        }
+        return {k: v for k, v in self.measured.items() if (costs if k == UNIT_COSTS else rest)}
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from helpers.datafiles import refused
+from nnmpi.parallel.arrangement.traffic import TRAFFIC
 
 import nnmpi
 from nnmpi import Config, nn
@@ -12,7 +13,6 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import options
 from nnmpi.mesh import AXES, Mesh
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES
-from nnmpi.parallel.arrangement.traffic import TRAFFIC
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,8 @@ from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, Memory, RankModel
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -77,14 +76,6 @@ class StrategyKind(NamedTuple):
     is_pipeline: bool = False
 
 
-Messages: TypeAlias = Callable[["Arrangement", int, int], Iterable[Exchange]]
-"""The exchanges of a rank in a step of so many micro-batches."""
-
-
-def _nothing(a: "Arrangement", rank: int, micro: int) -> Iterable[Exchange]:
-    return ()
-
-
 def _all(a: "Arrangement", rank: int) -> Iterator[Stretch]:
     yield 0, a.model_on(rank).length
 
@@ -92,9 +83,6 @@ def _all(a: "Arrangement", rank: int) -> Iterator[Stretch]:
 class StoreKind(NamedTuple):
     """A row of `STORE_KINDS`.
 
-    holds       memory of a rank for the parameters that are trained
-    sends       gradients, and what is summed beside them
-    gathers     parameters, for their use in layers
     updaters    the ranks that share the update of a bucket, each a part of it
     own         the stretches of the flat buffer whose running sums can be read as long as the rank,
                 or with a shared memory its node, is there; and with them values that are up to date
@@ -111,9 +99,6 @@ class StoreKind(NamedTuple):
     """
 
     name: str
-    holds: Callable[["Arrangement", int], Memory]
-    sends: Messages = _nothing
-    gathers: Messages = _nothing
     updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
     own: Callable[["Arrangement", int], Iterable[Stretch]] = _all
     divides: bool = False

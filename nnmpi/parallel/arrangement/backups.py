@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import agreed
-from nnmpi.parallel.arrangement.memory import running_sums
 from nnmpi.parallel.arrangement.sent import Sent, sent
 from nnmpi.parallel.arrangement.sole import (
     Sole,
@@ -27,6 +26,7 @@ from nnmpi.parallel.arrangement.sole import (
     updated_stretches,
     value_bytes,
 )
+from nnmpi.parallel.arrangement.state_bytes import running_sums
 
 VERSIONS_KEPT = 2
 

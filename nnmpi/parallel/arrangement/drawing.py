@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from nnmpi.drawing.svg import INK, PAPER, QUIET, between, box, page, text
 from nnmpi.mesh import REPLICAS
-from nnmpi.parallel.arrangement.alike_ranks import alike_layers, numbers_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
+from nnmpi.parallel.arrangement.rank_names import alike_layers, numbers_of
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters

@@ -90,6 +90,25 @@ def layers(graph: Graph) -> list[Unit]:
     return units(graph, range(len(_places(graph))))
 
 
+def joined(graph: Graph, units: Sequence[Unit]) -> list[list[Unit]]:
+    """Units that stay together: between others one tensor crosses, and no buffer is in both."""
+    buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
+    last = {v: i for i, own in enumerate(buffers) for v in own}
+    found, together = list[list[Unit]](), 0  # up to this unit a buffer is used again
+    for i, unit in enumerate(units):
+        if found and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
+            found[-1].append(unit)
+        else:
+            found.append([unit])
+        together = max([together, *(last[v] for v in buffers[i])])
+    return found
+
+
+def nodes_of(units: Sequence[Unit]) -> range:
+    """The nodes of units that stay together."""
+    return range(units[0].nodes.start, units[-1].nodes.stop)
+
+
 def _places(graph: Graph) -> list[int]:
     """The node of each layer."""
     return [k for k, node in enumerate(graph.nodes) if node.layer]

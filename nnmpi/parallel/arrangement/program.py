@@ -1,6 +1,6 @@
 """What a rank does in a step: its program, its micro-batches, and what ZeRO 3 gathers when."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -9,7 +9,7 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit, part_of
 from nnmpi.mesh import BATCH
-from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.schedules import proof
@@ -97,7 +97,7 @@ class SlotWalk:
     slot        0       1          1       0          0
 
     Bucket b is always in slot b mod SLOTS, and `stages` are those that use each bucket. The store
-    carries it out (`parallel/stores/weight_slots.py`), and `gathered` counts it on paper.
+    carries it out (`parallel/stores/weight_slots.py`).
     """
 
     def __init__(self, stages: Sequence[frozenset[int]]) -> None:
@@ -137,25 +137,3 @@ class SlotWalk:
         there = self.holds(b)
         self._held[b % SLOTS] = b
         return not there
-
-
-def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
-    """How often a rank gathers each bucket in a step, by its place in the order of memory."""
-    held = a.model_on(rank)
-    inside = [*held.inside().values()]
-    of = {one.variable: b for b, members in enumerate(inside) for one in members}
-    walk = SlotWalk([*map(users_of, inside)])
-    uses = dict[int, list[int]]()
-    for s in held.stages:
-        own = (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank))
-        uses[s] = [of[v] for node in own for v in node.variables if v in of]
-    found: Counter[int] = Counter()
-    for _ in range(2):  # the first step of a run begins with empty slots
-        found.clear()
-        for op in ops(a, rank, micro):
-            if op.kind in (Kind.F, Kind.RECOMPUTE):
-                found.update(b for use in uses[op.stage] for b in walk.use(use, FORWARD))
-            elif op.kind in (Kind.B, Kind.I, Kind.W):
-                found.update(b for use in uses[op.stage][::-1] for b in walk.use(use, BACKWARD))
-        found.update(walk.updated())
-    return found

@@ -12,7 +12,7 @@ from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.memory import noted, sums_of_optimizer
+from nnmpi.parallel.arrangement.state_bytes import noted, sums_of_optimizer
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.layout import server_count
 

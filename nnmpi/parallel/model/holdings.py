@@ -14,8 +14,8 @@ from nnmpi.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Place, Range, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import sums_of_optimizer
 from nnmpi.parallel.arrangement.sole import updated_stretches
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.model.moves import VALUES, Arrays, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import plan_moves
 

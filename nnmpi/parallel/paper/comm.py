@@ -127,7 +127,7 @@ class PaperComm:
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
-        """Zeros arrive."""
+        """Zeros arrive: no stage wants to stop."""
         if not is_meta(array):
             array[...] = 0
         return COMPLETE
@@ -243,9 +243,10 @@ class PaperBuffer:
         self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
 
     def start(self, start: int, stop: int) -> Complete:
-        """Logs the sum of these elements, which takes no other memory."""
-        how = Collective.ALL_REDUCE, "shared"
-        return self._comm._note(*how, self.mine[start:stop], started=True)
+        """Logs the sum of these elements."""
+        return self._comm._note(
+            Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
+        )
 
     def own(self, start: int, stop: int, r: int) -> slice:
         """Which of these elements rank r of the node adds up."""

@@ -1,7 +1,7 @@
 """A rank on paper: its store, optimizer, sums and executor, built as a run builds them."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.rank_model import HeldVariable
+from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.state_bytes import running_sums
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.paper.comm import Ranks
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
@@ -28,7 +29,9 @@ from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategy import TrainSpec
 
 CONTROL = StepControl(
@@ -90,26 +93,52 @@ def _part(
     stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
         here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
-        stages[s] = PaperStage(partial(passes, a, rank, s), here, comms)
+        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), here, comms)
     by_path = {graph.variables[v].path: p for v, p in parameters.items()}
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
     model = next(iter(stages.values()))
     return ModelPart(model, stages, tied=tied, boundaries=boundaries_of(a, at))
 
 
-@remembered
+class PaperStep(NamedTuple):
+    """The exchanges of a rank in a step, by axis, and what it holds of trained parameters."""
+
+    exchanges: Mapping[str, list[Exchange]]
+    held: Memory
+
+
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
     """The exchanges of a rank in a step over a batch of so many samples, by axis."""
-    if rank >= a.mesh.size:
-        return {}
-    one, sizes = built(a, rank), micro_batches(a, rank, batch)
+    return step(a, rank, batch).exchanges
+
+
+@remembered
+def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """A step of a rank over a batch of so many samples."""
+    one = built(a, rank)
+    if rank >= a.mesh.size:  # servers compute no stage
+        return PaperStep({}, _held(a, one))
+    sizes = micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
     load = Load(np.arange(batch), micro, float(batch))
     # at first parameters are nowhere gathered; a stage of PipeDream has no batch under way, and
     # all versions of its weights after as many steps as there are stages
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
-    for step in range(first + 1):
+    for number in range(first + 1):
         one.ranks.log.clear()
-        one.run(load, StepState(step, 0, step), 1 << 30)
+        one.run(load, StepState(number, 0, number), 1 << 30)
         one.store.wait()
-    return one.ranks.log.exchanges()
+    return PaperStep(one.ranks.log.exchanges(), _held(a, one))
+
+
+def _held(a: Arrangement, one: PaperRank) -> Memory:
+    """What a rank holds of trained parameters between steps."""
+    store, windows = one.store, sum(one.ranks.windows.values())
+    masters = 0 if store.masters.array is None else store.masters.array.nbytes
+    values, gradients = store.parameter_bytes(), store.gradient_bytes()
+    if isinstance(store, NodeStore):
+        windows -= values + gradients
+    if isinstance(store, JournaledNodeStore) and values:  # state of all ranks of the node
+        windows -= running_sums(a, store.length - store.spans[0][0])
+    sums = sum(array.nbytes for array in one.optimizer.state.values())
+    return Memory(values, gradients, sums + masters, slots=store.slot_bytes(), windows=windows)

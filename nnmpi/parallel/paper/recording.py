@@ -3,6 +3,8 @@
 A model whose layers read numbers, as experts do of their gates, runs on zeros instead.
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from nnmpi.dtypes import is_float
 from nnmpi.meta import NumbersReadError
 from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import Arguments, mapped
+from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
@@ -24,19 +27,24 @@ from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.paper import repeated
+from nnmpi.parallel.paper.gauge import Gauge, gauge
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.stage import (
     Notes,
     NotingLog,
     PaperStage,
+    PassBytes,
     PassEvents,
     RecordedStats,
     RecordedStore,
     TensorShape,
+    numbers,
 )
 from nnmpi.parallel.step.ports import Joined
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.parallelize import rebuild
+from nnmpi.schedules.op import Kind
 
 
 class CutModel(NamedTuple):
@@ -62,19 +70,32 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
-    nodes = a.division.stages[stage].nodes
-    cache, key = a.graph.source.cache, (*_cut_key(a), sums_by, *where)
-    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
-    if known is not None:
-        return known
+    key = *_cut_key(a), sums_by, *where
     token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
     try:
-        known = _recorded(a, _cut_model(a, key, rank, META), rank, stage, samples)
-    except NumbersReadError:
-        known = _recorded(a, _cut_model(a, key, rank, CPU), rank, stage, samples)
+        if parts := repeated.sections(a, stage):
+            cut = repeated.in_sections(a)
+            edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
+            has_gradient = any(edge.requires_grad for edge in edges)
+            record = partial(_kept_record, cut, key, rank, samples)
+            return repeated.put_together(parts, record, has_gradient)
+        return _kept_record(a, key, rank, samples, stage)
     finally:
         recording.reset(token)
-    cache[*key, nodes.start, nodes.stop, samples] = known
+
+
+def _kept_record(
+    a: Arrangement, key: tuple[Any, ...], rank: int, samples: int, stage: int
+) -> PassEvents:
+    """The passes of a stage, recorded once for all arrangements that cut its layers so."""
+    nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
+    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
+    if known is None:
+        try:
+            known = _recorded(a, _cut_model(a, key, rank, META), rank, stage, samples)
+        except NumbersReadError:
+            known = _recorded(a, _cut_model(a, key, rank, CPU), rank, stage, samples)
+        cache[*key, nodes.start, nodes.stop, samples] = known
     return known
 
 
@@ -82,7 +103,7 @@ def _cut_key(a: Arrangement) -> tuple[Any, ...]:
     """What says how the layers of a rank are cut; kept alive, so that the addresses stay theirs."""
     parts = a.sharding.layers, a.sharding.sequences
     a.graph.source.cache[*map(id, parts)] = parts
-    return *map(id, parts), a.dtype, a.sums_dtype
+    return *map(id, parts), a.dtype, a.sums_dtype, a.config.micro_batches > 1
 
 
 def _cut_model(a: Arrangement, key: tuple[Any, ...], rank: int, on: Backend) -> CutModel:
@@ -114,47 +135,117 @@ def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
 
 def _recorded(a: Arrangement, cut: CutModel, rank: int, stage: int, samples: int) -> PassEvents:
     """Runs the passes of a stage, in one backward pass and in two halves."""
-    notes, part = cut.notes, a.division.stages[stage]
-    module = cut.model
-    if len(a.stages) > 1:
-        module = segment(cut.model, a.graph, part.nodes, part.variables)
+    with gauge(cut.on) as live:
+        return _Recording(a, cut, rank, stage, samples, live).passes()
 
-    def on_leaf(leaf: Any) -> None:
-        if leaf in cut.numbers:
-            notes(PaperStage.ready, cut.numbers[leaf])
 
-    def forward() -> tuple[Any, list[Tensor]]:
-        for p in cut.numbers:
-            p.has_grad = False
-        given = _arguments(a, rank, stage, samples, cut.on)
-        stats: Any = RecordedStats(notes)
-        token = current_pass.set(Pass(0, np.arange(samples), stats, batch=samples))
+class _Recording:
+    """The passes of a stage that are run once."""
+
+    def __init__(
+        self, a: Arrangement, cut: CutModel, rank: int, stage: int, samples: int, live: Gauge
+    ) -> None:
+        self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
+        self._live, self._is_last = live, stage == len(a.stages) - 1
+        self._module, part = cut.model, a.division.stages[stage]
+        if len(a.stages) > 1:
+            self._module = segment(cut.model, a.graph, part.nodes, part.variables)
+
+    def passes(self) -> PassEvents:
+        """What they do and take."""
+        notes, live = self._cut.notes, self._live
+        notes.taken()
+        start = live.begin()
+        root, given = self._forward()
+        most, ahead = live.most() - start, notes.taken()
+        outputs = root.parts if isinstance(root, Joined) else (root,)
+        shapes = [TensorShape.of(t) for t in outputs]
+        taken = _bytes(given, outputs, self._is_last)
+        taken = taken._replace(left=taken.kept, more={Kind.F: max(most, taken.kept)})
+        leaves = [x for x in given if x.requires_grad]
+        del given, outputs
+        notes.taken()  # what is kept was looked for among the parameters
+        if not root.requires_grad:
+            return PassEvents(shapes, taken, ahead)
+        more = self._more(lambda: root.backward(_seed(root, self._cut.on), on_leaf=self._on_leaf))
+        back, taken = notes.taken(), taken._replace(more={**taken.more, Kind.B: more})
+        if not leaves:  # a first stage has all of its backward pass in the second half
+            return PassEvents(shapes, _in_second_half(taken), ahead, back, weights=back)
+        return self._in_halves(PassEvents(shapes, taken, ahead, back))
+
+    def _in_halves(self, whole: PassEvents) -> PassEvents:
+        """The same, with the backward pass in two halves besides."""
+        notes, live, taken = self._cut.notes, self._live, whole.nbytes
+        root, given = self._forward()
+        leaves = [x for x in given if x.requires_grad]
+        del given
+        notes.taken()
+        rests, start = list[Any](), live.begin()
+        seed = _seed(root, self._cut.on)
+        rests.append(root.backward(seed, until=leaves))
+        del seed
+        for x in leaves:
+            x.grad = None  # it is sent to the stage before
+        inputs, first = notes.taken(), live.most() - start
+        left = taken.kept + live.bytes() - start
+        second = self._more(lambda: rests.pop().finish(on_leaf=self._on_leaf))
+        more = {**taken.more, Kind.I: first, Kind.W: second}
+        taken = taken._replace(left=left, more=more)
+        return whole._replace(inputs=inputs, weights=notes.taken(), nbytes=taken)
+
+    def _more(self, run: Callable[[], object]) -> int:
+        """Runs a pass; returns by how much the most bytes are above those when it began."""
+        start = self._live.begin()
+        run()
+        return self._live.most() - start
+
+    def _on_leaf(self, leaf: Any) -> None:
+        if leaf in self._cut.numbers:
+            self._cut.notes(PaperStage.ready, self._cut.numbers[leaf])
+
+    def _forward(self) -> tuple[Any, list[Tensor]]:
+        """Returns what a backward pass starts from, and what came in."""
+        a, cut = self._a, self._cut
+        for p in cut.numbers:  # gradients of later micro-batches are added to those of the first
+            p.has_grad = a.config.micro_batches > 1
+        args, named = _arguments(a, self._rank, self._stage, self._samples, cut.on)
+        stats: Any = RecordedStats(cut.notes)
+        of_pass = Pass(0, np.arange(self._samples), stats, batch=self._samples)
+        token = current_pass.set(of_pass)
         try:
-            y = module(*given[0], **given[1])
-            if stage == len(a.stages) - 1:
-                y = _loss(a, rank, cut.layout, y, samples)
+            y = self._module(*args, **named)
+            if self._is_last:
+                y = _loss(a, self._rank, cut.layout, y, self._samples)
         finally:
             current_pass.reset(token)
-        tensors = (x for x in (*given[0], *given[1].values()) if isinstance(x, Tensor))
-        root = Joined(y) if isinstance(y, tuple) else y
-        return root, [x for x in tensors if x.requires_grad]
+        given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
+        return Joined(y) if isinstance(y, tuple) else y, given
 
-    notes.taken()
-    root, leaves = forward()
-    ahead, outputs = notes.taken(), root.parts if isinstance(root, Joined) else (root,)
-    shapes = [TensorShape.of(t) for t in outputs]
-    if not root.requires_grad:
-        return PassEvents(shapes, ahead)
-    root.backward(_seed(root, cut.on), on_leaf=on_leaf)
-    back = notes.taken()
-    if not leaves:  # a first stage has all of its backward pass in the second half
-        return PassEvents(shapes, ahead, back, weights=back)
-    root, leaves = forward()
-    notes.taken()
-    rest = root.backward(_seed(root, cut.on), until=leaves)
-    inputs = notes.taken()
-    rest.finish(on_leaf=on_leaf)
-    return PassEvents(shapes, ahead, back, inputs, notes.taken())
+
+def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
+    """What a forward pass keeps; the loss has only what it reads."""
+    read, enters = kept(outputs), _memory(given)
+    out = {} if is_last else _memory(outputs)
+    out = {key: memory for key, memory in out.items() if key not in enters}
+    inside = (memory for key, memory in read.items() if key not in enters and key not in out)
+    of_input, of_output = (
+        nbytes(memory for key, memory in read.items() if key in of) for of in (enters, out)
+    )
+    return PassBytes(
+        nbytes(enters.values()), nbytes(inside), nbytes(out.values()), of_input, of_output
+    )
+
+
+def _memory(tensors: Iterable[Tensor]) -> dict[int, Any]:
+    """The memory of these, by id."""
+    memories = (memory_of(t.operand) for t in tensors)
+    return {id(memory): memory for memory in memories}
+
+
+def _in_second_half(taken: PassBytes) -> PassBytes:
+    """Those of a first stage, which keeps the gradients of what it sends until the second half."""
+    more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
+    return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})
 
 
 def _seed(root: Tensor, on: Backend) -> Any:
@@ -180,7 +271,7 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
     at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
     found = list[Tensor]()
     for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):
-        memory = on.xp.zeros([shape[k] for k in edge.order], edge.dtype)
+        memory = numbers(on, [shape[k] for k in edge.order], edge.dtype)
         found.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
     return tuple(found), {}
 

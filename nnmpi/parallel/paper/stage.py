@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Self, TypeAlias
 
+import numpy as np
+
 from nnmpi import meta
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.backend import Array
+from nnmpi.backend import META, Array, Backend
 from nnmpi.collectives.collective import Collective
 from nnmpi.meta.array import made
 from nnmpi.meta.layout import nesting
@@ -26,6 +28,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.paper.comm import PaperComm
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.parallel.step.ports import Joined
+from nnmpi.schedules.op import Kind
 
 Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 """A method of PaperStage, which does again what a pass has done, and its arguments."""
@@ -49,6 +52,31 @@ class TensorShape(NamedTuple):
         return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
 
 
+class PassBytes(NamedTuple):
+    """Bytes of activations of a stage, of one micro-batch.
+
+    enters   what comes into it
+    inside   what it keeps for its backward pass besides what enters and what goes out
+    out      what goes out, but a loss
+    read, out_read   of what enters and goes out, what the backward pass of this stage reads
+    left     what it keeps between the halves of the backward pass
+    more     by how much the most within each pass is above what it keeps when that pass begins
+    """
+
+    enters: int
+    inside: int
+    out: int
+    read: int
+    out_read: int
+    left: int = 0
+    more: Mapping[Kind, int] = {}
+
+    @property
+    def kept(self) -> int:
+        """What it keeps from its forward pass to its backward pass."""
+        return self.enters + self.inside + self.out
+
+
 class Exchanged(NamedTuple):
     """An exchange of the ranks in these places along an axis."""
 
@@ -66,13 +94,14 @@ class Events(NamedTuple):
 
 
 class PassEvents(NamedTuple):
-    """The events of the passes of a stage over so many samples.
+    """What the passes of a stage over so many samples did, and the bytes that they take.
 
     outputs   of a forward pass
     forward, backward; inputs, weights   of the passes F and B, and of the halves of B
     """
 
     outputs: Sequence["TensorShape"]
+    nbytes: PassBytes
     forward: Events
     backward: Events = Events()
     inputs: Events = Events()
@@ -107,15 +136,23 @@ class NotingLog(StepLog):
         self._notes.exchanges[Exchanged(axis, exchange, places, started)] += 1
 
 
+def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
+    """An array without numbers; on other backends with any, by which experts get their tokens."""
+    if on is META:
+        return on.xp.empty(shape, dtype)
+    return on.asarray(np.random.default_rng(0).standard_normal(shape).astype(dtype))
+
+
 class RecordedStore(SingleStore):
     """The store of one parameter, which notes when its values and its gradient are asked for."""
 
     rotates = True
 
-    def __init__(self, variable: int, p: Parameter, dtype: Any, notes: Notes, on: Any) -> None:
-        memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
+    def __init__(self, variable: int, p: Parameter, dtype: Any, notes: Notes, on: Backend) -> None:
+        memory = numbers(on, [p.shape[k] for k in p.memory_axes], dtype)
         order = sorted(range(p.ndim), key=p.memory_axes.__getitem__)
         super().__init__(memory.transpose(order))
+        super().grad_memory(0)  # no pass takes it
         self._variable, self._notes = variable, notes
 
     def value(self, i: int) -> Array:

@@ -13,7 +13,7 @@ its `messages`, the exchanges within passes count, too: about as many in each st
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import ceil, log2
 from typing import Any, NamedTuple
 
@@ -21,9 +21,9 @@ import numpy as np
 
 from nnmpi.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
-from nnmpi.parallel.arrangement.memory import sums_of_optimizer
-from nnmpi.parallel.arrangement.traffic import TRAFFIC
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.layer_messages import in_passes
 from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, stage_passes
@@ -188,8 +188,7 @@ class LowerBounds:
         if key not in self._messages:
             whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
             a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))
-            along = (TRAFFIC[axis](a, a.mesh.size - 1, [samples]) for axis in ("tp", "cp"))
-            inside = (x for x in chain.from_iterable(along) if x.during is not Kind.UPDATE)
+            inside = in_passes(a, a.mesh.size - 1, samples)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from nnmpi.collectives.collective import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.schedules.op import Kind
 
@@ -18,8 +19,15 @@ def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
     if a.config.allreduce != "auto" or a.algorithm in ("shared", "nccl") or a.tied:
         return a
     ranks = a.mesh.group(a.mesh.size - 1, "pp")
-    sends = [one for rank in ranks for one in a.store.sends(a, rank, 1)]
-    sums = [x for x in sends if (x.operation, x.during) == (Collective.ALL_REDUCE, Kind.REDUCE)]
+    sums = [
+        Exchange(
+            *("gradients", Collective.ALL_REDUCE, a.algorithm, a.summed_over(rank, bucket)),
+            *(bucket.stop - bucket.start, a.dtype, Kind.REDUCE),
+            sums=a.sums_dtype,
+        )
+        for rank in ranks
+        for bucket in (() if a.store.zero else a.model_on(rank).buckets)
+    ]
     seconds = {
         name: times.total(one._replace(algorithm=name) for one in sums)
         for name in dict.fromkeys((a.algorithm, *ALL_REDUCES))

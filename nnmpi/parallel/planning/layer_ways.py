@@ -17,8 +17,8 @@ from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.arrangement.traffic_tp import EXCHANGES, OPERATIONS, summed
 from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.parallel.planning.layer_messages import of_layer, passes_of, summed
 from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel
@@ -28,12 +28,9 @@ from nnmpi.parallel.tensor.patterns import POSITIONS, SPATIAL
 from nnmpi.parallel.tensor.possible import follows, possible
 from nnmpi.parallel.tensor.sharding import described
 from nnmpi.parallel.tensor.ways import OF_SAMPLES, TERMS
-from nnmpi.schedules.op import Kind
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """Of a block, or of a layer of a Sequential, in the path of a layer."""
-
-PASSES = frozenset({Kind.F, Kind.B})
 
 
 class LayerWays:
@@ -85,7 +82,7 @@ class _Prices:
         self._parts = self._of_nodes(model.units, model.of(a.sharding, plain, self._samples))
         numbers = sum(v.size for v in a.graph.variables if v.is_trained)
         self._of_term, sums = (
-            costs.exchanges.seconds(summed(a, a.mesh.group(0, axis), numbers, a.dtype)) / numbers
+            costs.exchanges.seconds(summed(a, a.mesh.group(0, axis), numbers)) / numbers
             for axis in ("tp", "dp")
         )
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
@@ -121,9 +118,8 @@ class _Prices:
         a, found = self._a, 0.0
         layer = described(a.graph, k, choice, a.sharding.ranks, "")
         for message in layer.sends:
-            during = frozenset[Kind]().union(*(OPERATIONS[kind] for kind in message.passes))
-            those = EXCHANGES[message.row.by](a, a.mesh.size - 1, layer, message, self._samples)
-            found += len(during & PASSES) * self._exchanges.total(those)
+            sends = of_layer(a, a.mesh.size - 1, layer, message, self._samples)
+            found += len(passes_of(message)) * self._exchanges.total(sends)
         return found
 
     def _of_parameters(self, choice: NodeChoice) -> float:

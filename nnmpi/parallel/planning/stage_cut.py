@@ -8,7 +8,6 @@ import numpy as np
 from nnmpi.collectives.price import Link
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.division import Division, divide, stages_of
-from nnmpi.parallel.arrangement.memory import sums_of_optimizer
 from nnmpi.parallel.arrangement.partition import (
     CutCosts,
     SplitPoints,
@@ -16,6 +15,7 @@ from nnmpi.parallel.arrangement.partition import (
     refuse_few,
     split_points,
 )
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.schedules import proof

@@ -5,8 +5,7 @@ from contextlib import closing
 
 from nnmpi.comm import Comm
 from nnmpi.config import Config
-from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.arrangement.traffic import TRAFFIC, Traffic
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepResult
 
@@ -48,7 +47,7 @@ def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
     """What these Comms of a rank have sent so far, by the axis of the one that they are made of."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
-    found = dict.fromkeys(TRAFFIC, Sent())
+    found = dict.fromkeys(TRAFFIC_AXES, Sent())
     for comm in dict.fromkeys(comms):
         whose = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
         axis = next(whose, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)

@@ -4,10 +4,10 @@ Who reads them:
 
     choices.py                   what a plan costs
     sharding.py                  what is said of a layer
-    arrangement/traffic_tp.py    bytes, messages, and how long sums are
+    planning/layer_messages.py   a bound of what they take
     parallelize.py, layers.py    the run, which sends them
 
-A new collective needs its exchanges in `traffic_tp.py`; all else follows from the row of a message.
+A new collective needs a row in `layer_messages.py`; all else follows from the row of a message.
 """
 
 from collections.abc import Callable, Mapping

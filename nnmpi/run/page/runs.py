@@ -6,7 +6,7 @@ from typing import Any
 
 from nnmpi.config import options
 from nnmpi.drawing.tables import amount, duration, plural
-from nnmpi.parallel.arrangement.alike_ranks import numbers_of
+from nnmpi.parallel.arrangement.rank_names import numbers_of
 from nnmpi.quoting import shown
 from nnmpi.run.report.layouts import HELD
 from nnmpi.run.report.messages import Event, as_text, ranks_used

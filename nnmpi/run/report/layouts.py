@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nnmpi.drawing.tables import columns, duration, plural
-from nnmpi.parallel.arrangement.alike_ranks import MANY, alike_layers, numbers_of
+from nnmpi.parallel.arrangement.rank_names import alike_layers, numbers_of
+from nnmpi.parallel.paper.alike_ranks import MANY
 
 Event = dict[str, Any]
 

@@ -35,6 +35,8 @@ from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.planning.measured_stages import measured_stages
+from nnmpi.parallel.planning.residences import within_memory
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
@@ -238,7 +240,7 @@ def arranged(
     comm, want = layout.all, Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
     samples = partial(setup.samples, want=want)
 
-    division, facts, of_stages = strategies.measured_stages(
+    division, facts, of_stages = measured_stages(
         config, layout, model, graph, samples, setup.on, len(setup.train), known
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
@@ -248,4 +250,4 @@ def arranged(
         fastest = layout.replicas.fastest(found.longest_sum)
         measured["allreduce"] = gather_objects(comm, fastest)[0]
         found = arrangement()
-    return strategies.within_memory(found, comm, model, samples, setup.on), facts
+    return within_memory(found, comm, model, samples, setup.on), facts

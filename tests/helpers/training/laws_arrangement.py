@@ -20,10 +20,11 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import memory, of_stage
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
+from nnmpi.parallel.paper.activations import pass_bytes
+from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
@@ -214,7 +215,7 @@ def _keeps(trainer: Trainer, taken: Taken) -> None:
             whole = [*x, *(y if s + 1 < len(a.stages) else [])]  # the loss has only what it reads
             memory = kept(y) | {id(m): m for m in (memory_of(t.operand) for t in whole)}
             held = nbytes(memory.values())
-        said = of_stage(a, s, n, rank)
+        said = pass_bytes(a, rank, s, n).kept
         near = pytest.approx(said, rel=0.05, abs=100)
         is_less = is_routed(a) and held < said
         of = f"stage {s} of the cut at {a.division.begins}"

@@ -17,9 +17,7 @@ from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import left_for_weights, of_stage
-from nnmpi.parallel.arrangement.passing import needed
-from nnmpi.parallel.arrangement.traffic import message_buffers, receive_buffers
+from nnmpi.parallel.paper.activations import message_buffers, needed, pass_bytes, receive_buffers
 from nnmpi.parallel.planning.candidate import Candidate
 
 DIGITS = partial(datasets.load, "synthetic:1x28x28:10:600")
@@ -75,8 +73,9 @@ def test_gradients_of_outputs_stay_between_both_halves_of_a_backward_pass() -> N
     another stage has sent; the first stage has the gradient of its output, and all else."""
     a = arranged(pp=2, schedule="zb-h1", micro_batches=4)
     assert [stage.layers for stage in a.division.stages] == [5, 3]
-    assert left_for_weights(a, 1, 8, 1) == 8 * 4 * (64 + 64 + 64 + 10)
-    assert left_for_weights(a, 0, 8, 0) == of_stage(a, 0, 8, 0) + 8 * 4 * 64
+    first, last = (pass_bytes(a, s, s, 8) for s in range(2))
+    assert last.left == 8 * 4 * (64 + 64 + 64 + 10)
+    assert first.left == first.kept + 8 * 4 * 64
 
 
 def test_messages_between_stages_are_ahead_of_what_a_rank_works_on() -> None:

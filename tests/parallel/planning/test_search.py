@@ -10,10 +10,10 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
 from nnmpi.config import Config
-from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.parallel.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name

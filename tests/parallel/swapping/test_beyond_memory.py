@@ -22,10 +22,10 @@ from nnmpi import Config, Trainer, native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.kernels.epilogue import constant
-from nnmpi.parallel.arrangement.activations import activations
-from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
-from nnmpi.parallel.pipeline import residences
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.planning import residences
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
 
@@ -247,8 +247,8 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
-from nnmpi.parallel.arrangement.activations import activations
-from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -17,12 +17,12 @@ from nnmpi import Config, Trainer, native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
-from nnmpi.parallel.arrangement.activations import activations
-from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.residence import PIECE, Disk, ModelOnDisk, Residence, UnitLoad
 from nnmpi.parallel.arrangement.residence import seconds as seconds_of
-from nnmpi.parallel.pipeline import residences
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.pipeline.profile import UnitCost
+from nnmpi.parallel.planning import residences
 from nnmpi.parallel.stores.local import squares
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena

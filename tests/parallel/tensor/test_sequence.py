@@ -7,17 +7,17 @@ import pytest
 from helpers.datafiles import refused
 from helpers.training.laws_language import gpt, tokens
 from helpers.training.pipelined import run
+from nnmpi.parallel.arrangement.traffic import traffic
 
 import nnmpi
 from nnmpi import Config, nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.activations import activations
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding

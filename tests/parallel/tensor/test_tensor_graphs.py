@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.tensor import laws_tensor_graphs as laws
 from helpers.training.graph_models import SAMPLE, ResidualMLP
+from nnmpi.parallel.arrangement.traffic import traffic
 
 import nnmpi
 from nnmpi import Config, data, nn
@@ -18,7 +19,6 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
 from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, SUM_OUTPUT

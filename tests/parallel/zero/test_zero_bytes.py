@@ -11,7 +11,7 @@ import pytest
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.paper.memory import memory
 
 LAYERS = 9
 MODEL = "mlp:" + "-".join(["128"] * LAYERS + ["16"])

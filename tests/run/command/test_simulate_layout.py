@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from helpers.datafiles import refused
+from nnmpi.parallel.arrangement.traffic import traffic
 
 from nnmpi import Config, simulate, train
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.arrangement.alike_ranks import alike_ranks
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.alike_ranks import alike_ranks
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
 from nnmpi.run.setup.on_paper import on_paper, uncut_of

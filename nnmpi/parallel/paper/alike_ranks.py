@@ -1,42 +1,32 @@
 """Ranks that hold and send as much as each other, with the figures of one of them."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import add
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
 from nnmpi.mesh import BATCH, REPLICAS
-from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import PLANS
-from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.rank_model import Memory
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.sole import sole_bytes
-from nnmpi.parallel.arrangement.traffic import (
-    TRAFFIC,
-    Traffic,
-    exchanges,
-    parameters_sent,
-    traffic,
-)
+from nnmpi.parallel.paper.activations import activations
+from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.rank import exchanges
+from nnmpi.parallel.paper.traffic import parameters_sent, traffic
 
-Row = TypeVar("Row", bound=tuple[object, ...])
 FEW = 64
 """Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks
 apart."""
 
 MANY = 1 << 16
 """Ranks of more than which each kind sends in sums over replicas what its first one sends."""
-
-BLOCK = re.compile(r"(?<![^.])(\d+)\.")
-"""The number of a block in the name of one of its layers."""
 
 
 class AlikeRanks(NamedTuple):
@@ -79,7 +69,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     first, one = ranks[0], alone(a) if a.config.verify else None
     held, own = memory(a, first, batch), sole_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC, Sent()), sole=own)
+        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=own)
     kept = activations(a, first, batch)
     if one is not None:
         held = Memory(*map(add, held, memory(one, 0, batch)))
@@ -130,7 +120,7 @@ def _sent_by_place(
     """How many messages and chunks each rank sends in the first and the last rounds of sums over
     replicas; where there are others, ranks of a kind do the same in these."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
-    told = exchanges(a, 0, batch)["dp"] if 1 < p <= MANY else ()
+    told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(one.operation, one.algorithm): None for one in told}:
         found = (ALGORITHMS | PLANS.get(operation, {})).get(name)
         if found is not None:
@@ -157,45 +147,3 @@ def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
             most = found.size
         found, most = found * length + row, most * length
     return found
-
-
-def numbers_of(ranks: tuple[int, ...]) -> str:
-    """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
-    step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
-    if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
-        return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
-    runs = [
-        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1))) for a, b in _runs(ranks)
-    ]
-    return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
-
-
-def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
-    """Rows of which the first cell is the name of a layer, and a name for each.
-
-    Rows that differ in the number of a block alone, h.0.fc and h.1.fc, are one, h.0-1.fc.
-    """
-    found: dict[tuple[object, ...], tuple[list[int], Row]] = {}
-    for row in rows:
-        before, *number = BLOCK.split(str(row[0]), maxsplit=1)
-        key = (before, *number[1:], *row[1:])
-        found.setdefault(key, ([], row))[0].extend(map(int, number[:1]))
-    return [
-        (BLOCK.sub(f"{_blocks(blocks)}.", str(row[0]), count=1), row)
-        for blocks, row in found.values()
-    ]
-
-
-def _blocks(numbers: Iterable[int]) -> str:
-    """Numbers of blocks in words: 0-3,5."""
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(numbers))
-
-
-def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of each run of numbers that follow each other."""
-    there = np.fromiter(numbers, int)
-    if (np.diff(there) < 1).any():
-        there = np.unique(there)
-    ends = np.flatnonzero(np.diff(there) > 1)
-    starts, stops = [0, *(ends + 1).tolist()], [*ends.tolist(), len(there) - 1]
-    return [*zip(there[starts].tolist(), there[stops].tolist(), strict=True)] if there.size else []

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +14,9 @@ from nnmpi.data import Inputs
 from nnmpi.drawing.tables import amount, plural
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import divide
-from nnmpi.parallel.arrangement.memory import entering, memory, sums_of_optimizer
-from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.arrangement.partition import Unit, joined, nodes_of, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.residence import (
@@ -32,7 +29,10 @@ from nnmpi.parallel.arrangement.residence import (
     choose,
     least_memory,
 )
-from nnmpi.parallel.arrangement.unit_bytes import joined, kept_by_units, nodes_of
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.paper.activations import activations, pass_bytes
+from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.unit_bytes import divided, kept_by_units
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
@@ -101,9 +101,7 @@ def within_memory(
         _check_disk(a, longest_file, min(by_file.values()))
         fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
         found = min(fitting, key=lambda r: r.seconds)
-        ends = (*accumulate(map(len, groups)),)[:-1]
-        every = [unit for group in groups for unit in group]
-        division = divide(a.graph, every, ends, 1)
+        division = divided(a.graph, groups)
         whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
         return replace(whole, residences=found)
 
@@ -146,14 +144,14 @@ def _with_model(
 
 def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
     samples = max(micro_batches(a, rank, a.config.batch_size))
-    found = kept_by_units(a, [nodes_of(group) for group in groups], samples, rank)
+    found = kept_by_units(a, groups, samples, rank)
     held = memory(a, rank, a.config.batch_size)
     own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
     values = _values(a, rank, groups)
     return Needs(
         held.total,
         held.optimizer * own,
-        entering(a, 0, samples, rank),
+        pass_bytes(a, rank, 0, samples).enters,
         tuple(found),
         _model(a, rank, held, values) if own and a.store.has_pages else None,
         values,

@@ -1,0 +1,37 @@
+"""Bytes of what a rank updates, and of what it has besides: by their numbers, for plans."""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi.config import Config
+from nnmpi.dtypes import is_float
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.flat_buffer import DECIDED, record_length, undo_length
+from nnmpi.parallel.arrangement.rank_model import HeldVariable
+
+
+def bytes_of_other(a: Arrangement, held: HeldVariable) -> int:
+    """The bytes of a frozen parameter or of a buffer."""
+    variable = a.graph.variables[held.variable]
+    dtype = np.dtype(variable.dtype)
+    if is_float(dtype):
+        dtype = a.dtype if variable.is_parameter else a.updated_dtype
+    return held.size * dtype.itemsize
+
+
+def running_sums(a: Arrangement, n: int) -> int:
+    """The bytes of the optimizer for n numbers that it updates."""
+    return (sums_of_optimizer(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
+
+
+def sums_of_optimizer(config: Config) -> int:
+    """How many running sums each number has."""
+    of_sgd = int(config.momentum > 0)
+    return {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[config.optimizer]
+
+
+def noted(config: Config, parameters: int, dtype: np.dtype[Any]) -> int:
+    """The bytes by which others can finish what a rank of a node has begun to update."""
+    undo = undo_length(sums_of_optimizer(config), dtype) * dtype.itemsize
+    return undo + record_length(DECIDED, parameters) * 8

@@ -1,0 +1,51 @@
+"""Gauges of the memory that a recorded pass takes: of arrays without numbers, or with them."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import NamedTuple
+
+from nnmpi.backend import META, Backend
+from nnmpi.meta.live import LiveBytes, counting
+
+
+class Gauge(NamedTuple):
+    """Bytes of arrays that are alive, and the most of them since the last `begin`."""
+
+    bytes: Callable[[], int]
+    most: Callable[[], int]
+    reset: Callable[[], None]
+
+    def begin(self) -> int:
+        """Forgets the most so far; returns the bytes that are alive."""
+        self.reset()
+        return self.bytes()
+
+
+@contextmanager
+def gauge(on: Backend) -> Iterator[Gauge]:
+    """Within it memory is counted: of arrays without numbers where `on` is META."""
+    if on is META:
+        live = LiveBytes()
+        token = counting.set(live)
+        try:
+            yield Gauge(lambda: live.bytes, lambda: live.most, live.forget)
+        finally:
+            counting.reset(token)
+        return
+    with _ALONE:
+        was_tracing = tracemalloc.is_tracing()
+        tracemalloc.start()
+        try:
+            yield Gauge(
+                lambda: tracemalloc.get_traced_memory()[0],
+                lambda: tracemalloc.get_traced_memory()[1],
+                tracemalloc.reset_peak,
+            )
+        finally:
+            if not was_tracing:
+                tracemalloc.stop()
+
+
+_ALONE = Lock()  # since tracemalloc counts for all threads

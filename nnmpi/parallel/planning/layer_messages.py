@@ -1,0 +1,119 @@
+"""Exchanges of sharded layers before ranks are arranged: a bound for the search, and the price of
+a way of cutting a layer.
+
+What an arranged rank exchanges is in the log of its step on paper; of that these are a part
+(`tests/parallel/planning/test_layer_messages.py`): statistics, the loss and tokens of experts are
+left out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
+
+from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import bounds as parts_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.tensor import patterns
+from nnmpi.parallel.tensor.halo import Halo
+from nnmpi.parallel.tensor.ops import SHORT
+from nnmpi.parallel.tensor.patterns import LayerMessage
+from nnmpi.parallel.tensor.row_graph import window_of_rows
+from nnmpi.parallel.tensor.sharding import ShardedLayer
+from nnmpi.schedules.op import Kind
+
+PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
+"""The pass in which a message is sent, where backward passes are not in two halves."""
+
+
+def in_passes(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
+    """Exchanges of a rank that has all layers, in a forward and a backward pass over so many
+    samples."""
+    for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
+        for message in layer.sends if a.runs(layer.node, rank) else ():
+            for _ in passes_of(message):
+                yield from of_layer(a, rank, layer, message, samples)
+    yield from _along_cp(a, rank, samples)
+
+
+def passes_of(message: LayerMessage) -> set[Kind]:
+    """The passes in which a message is sent, F or B."""
+    return {PASS_OF[kind] for kind in message.passes}
+
+
+def of_layer(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterable[Exchange]:
+    """The exchanges of a message in a pass."""
+    make = EXCHANGES.get(message.row.by)
+    return () if make is None else make(a, rank, layer, message, samples)
+
+
+def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
+    """A sum of n activations of ranks along tp."""
+    name = "doubling" if n * a.dtype.itemsize <= SHORT else a.sums_by(group)
+    how = "activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F
+    return Exchange(*how, sums=a.sums_dtype)
+
+
+def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
+    """How many numbers a message carries, of all ranks along tp together."""
+    cp = a.mesh.coordinates(rank)["cp"]
+    return a.sharding.sequences.share(message.numbers, cp) * samples
+
+
+def _by_sum(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Exchange]:
+    yield summed(a, a.mesh.group(rank, "tp"), _numbers(a, rank, message, samples))
+
+
+def _by_ring(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Exchange]:
+    """Half an all-reduce, whose chunks are the parts of the ranks: channels, positions, samples."""
+    numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
+    bounds = message.bounds or parts_of(samples, len(group))
+    edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
+    how = "activations", message.row.by, "ring", group, numbers, a.dtype, Kind.F
+    sums = a.sums_dtype if message.row.by is Collective.REDUCE_SCATTER else None
+    yield Exchange(*how, edges=edges, sums=sums)
+
+
+def _of_halo(
+    a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
+) -> Iterator[Exchange]:
+    """Rows that others need of this rank, or gradients of those that it needs of others."""
+    ends, row = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
+    height = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].sample[1]
+    at = a.mesh.coordinates(rank)["tp"]
+    halo = Halo.of(window_of_rows(a.graph, layer.node), height, a.sharding.ranks, at)
+    for rows in halo.sent() if message.row is patterns.HALO else halo.received():
+        if rows * row:
+            yield Exchange("rows", Collective.MESSAGE, "", ends, rows * row, a.dtype, Kind.F)
+
+
+EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
+    Collective.ALL_REDUCE: _by_sum,
+    Collective.ALL_GATHER: _by_ring,
+    Collective.REDUCE_SCATTER: _by_ring,
+    Collective.MESSAGE: _of_halo,
+}
+"""What a rank takes part in for a message of a layer in a pass."""
+
+
+def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
+    """Keys and values around the ring, forward and back, and their gradients to their owners."""
+    at, cut = a.mesh.coordinates(rank), a.sharding.sequences
+    ends = a.mesh.group(rank, "cp")[:2]
+    parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype
+    owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
+    for k in cut.rings:
+        node = a.graph.nodes[k]
+        of_key = prod(a.local_shape(node.inputs[0], 1, at)[2:]) // 3 * 2 * samples
+        causal = bool(node.settings["is_causal"])
+        around = [cut.count(r) for r in owners[:-1]]
+        home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
+        for keys, dtype in ((2 * around, a.dtype), (home, parts)):
+            for n in keys:
+                how = "keys", Collective.MESSAGE, "", ends, n * of_key, dtype, Kind.F
+                yield Exchange(*how)
