@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from lib import plan_plot, ranks, timing
 from lib.timing import Row
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.traffic import traffic
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, world

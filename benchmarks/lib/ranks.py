@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.traffic import traffic
 
 import nnmpi
 from lib import jobs

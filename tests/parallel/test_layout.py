@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from helpers.datafiles import refused
-from nnmpi.parallel.arrangement.traffic import TRAFFIC
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES
 
 import nnmpi
 from nnmpi import Config, nn
@@ -88,7 +88,7 @@ def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
 
 def test_tables_of_axes_have_the_names_of_the_mesh() -> None:
     names = {axis.name for axis in AXES}
-    assert {*TRAFFIC} == {*names, "model"}
+    assert {*TRAFFIC_AXES} == {*names, "model"}
     assert names >= {*LOCAL_SHAPES} == {*SET_UPS}
     assert names <= {option.name for option in options()}
 

@@ -14,7 +14,6 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
-from nnmpi.parallel.paper.activations import activations, pass_bytes
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
@@ -101,10 +100,3 @@ def test_one_bucket_on_a_node_and_several_between_nodes() -> None:
     options: dict[str, Any] = {"bucket_mb": 1e-4, "dtype": "float64"}
     assert len(arranged(2).model_on(0).buckets) == 1
     assert len(arranged(2, 2, **options).model_on(0).buckets) > 1
-
-
-def test_a_stage_of_pipedream_keeps_as_many_batches_as_there_are_stages_from_it_on() -> None:
-    found = arranged(3, pp=3, schedule="pipedream")
-    for rank in range(3):
-        one = pass_bytes(found, rank, rank, 64).kept
-        assert activations(found, rank, 64) == pytest.approx((3 - rank) * one, abs=1)

@@ -7,7 +7,7 @@ import pytest
 from helpers.datafiles import refused
 from helpers.training.laws_language import gpt, tokens
 from helpers.training.pipelined import run
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.traffic import traffic
 
 import nnmpi
 from nnmpi import Config, nn

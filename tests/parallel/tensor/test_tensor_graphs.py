@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.tensor import laws_tensor_graphs as laws
 from helpers.training.graph_models import SAMPLE, ResidualMLP
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.traffic import traffic
 
 import nnmpi
 from nnmpi import Config, data, nn

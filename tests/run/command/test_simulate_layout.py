@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.datafiles import refused
-from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.paper.traffic import traffic
 
 from nnmpi import Config, simulate, train
 from nnmpi.comm import Comm

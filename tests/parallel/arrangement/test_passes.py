@@ -17,7 +17,13 @@ from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.paper.activations import message_buffers, needed, pass_bytes, receive_buffers
+from nnmpi.parallel.paper.activations import (
+    activations,
+    message_buffers,
+    needed,
+    pass_bytes,
+    receive_buffers,
+)
 from nnmpi.parallel.planning.candidate import Candidate
 
 DIGITS = partial(datasets.load, "synthetic:1x28x28:10:600")
@@ -29,7 +35,7 @@ CASES = {
     "cifar-cnn": (Config(model="cifar-cnn", batch_size=8), None, IMAGES),
     "gpt": (
         Config(batch_size=8),
-        partial(nn.GPT, 2, 4, 64, VOCABULARY, 64),
+        partial(nn.GPT, 2, 4, 128, VOCABULARY, 64),
         partial(windows, 40, 64),
     ),
 }
@@ -76,6 +82,13 @@ def test_gradients_of_outputs_stay_between_both_halves_of_a_backward_pass() -> N
     first, last = (pass_bytes(a, s, s, 8) for s in range(2))
     assert last.left == 8 * 4 * (64 + 64 + 64 + 10)
     assert first.left == first.kept + 8 * 4 * 64
+
+
+def test_a_stage_of_pipedream_keeps_as_many_batches_as_there_are_stages_from_it_on() -> None:
+    a = arranged(pp=3, schedule="pipedream")
+    for rank in range(3):
+        of_batch = pass_bytes(a, rank, rank, 32).kept
+        assert activations(a, rank, 32) == (3 - rank) * of_batch
 
 
 def test_messages_between_stages_are_ahead_of_what_a_rank_works_on() -> None:
