@@ -30,6 +30,10 @@ DIFFERS = {
 } | {"gpt": {}, "unet": {}}
 SHORTER = {"EPOCHS = 6, 5": "EPOCHS = 6, 1", "EPOCHS = 16, 24, 3": "EPOCHS = 16, 24, 1"}
 SHORTER |= {"EPOCHS = 3": "EPOCHS = 1", "32, 32, 4, 2, 120": "32, 32, 4, 2, 30"}
+STEPS = 8
+"""Losses that are compared: later ones differ by more than rounding, since a hinge or a ReLU near 0
+turns the rounding of one processor into another gradient."""
+
 DRAWS = ("rand", "randn", "randn_like", "randint", "randperm")
 
 
@@ -124,6 +128,6 @@ def test_losses_are_pytorchs(
     monkeypatch.setattr(torch.utils.data.dataset, "randperm", torch.randperm)
     monkeypatch.setattr(torch.utils.data.RandomSampler, "__iter__", order)
     expected = losses(of_pytorch(name, text)[0])
-    assert len(found) > 7
+    assert len(found) == len(expected) >= STEPS
     assert not states
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(found[:STEPS], expected[:STEPS], rtol=1e-4)
