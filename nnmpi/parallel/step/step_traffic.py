@@ -12,7 +12,7 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Bytes and messages that a rank sends in the first step over a whole batch that follows another step.
+    """Messages of a rank in the first step over a whole batch that follows another one.
 
     Messages that a step has started count in it, also those that go on during the next step: until
     a step is counted, each waits for them by `complete`. What is sent between two steps, as by
