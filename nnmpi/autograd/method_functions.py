@@ -10,9 +10,10 @@ from nnmpi.autograd.tensor import Tensor
 __all__ = [
     "abs", "absolute", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "bmm",
     "chunk", "clamp", "clip", "clone", "cos", "cumsum", "div", "eq", "exp", "expand_dims",
-    "flatten", "floor_divide", "isfinite", "isinf", "isnan", "log", "log_softmax", "masked_fill", "matmul", "mean",
-    "mm", "mul", "permute", "pow", "prod", "relu", "remainder", "reshape", "sigmoid", "sin", "softmax", "split",
-    "sqrt", "squeeze", "std", "sub", "sum", "swapaxes", "tanh", "transpose", "unsqueeze", "var",
+    "flatten", "floor_divide", "isfinite", "isinf", "isnan", "log", "log_softmax", "masked_fill",
+    "matmul", "mean", "mm", "mul", "permute", "pow", "prod", "relu", "remainder", "reshape",
+    "sigmoid", "sin", "softmax", "split", "sqrt", "squeeze", "std", "sub", "sum", "swapaxes",
+    "tanh", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 
 
