@@ -73,3 +73,22 @@ def test_what_mpirun_does(
 def test_no_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert "source .venv/bin/activate" in doctor.launcher().problem
+
+
+def test_the_docs_remove_what_the_doctor_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory of jobs of Open MPI, old and new, and of MPICH; of other programs none."""
+    names = "sm_segment.vm.0.e1.0", "vader_segment.vm.0.e1.1", "osc_sm.vm.e1.2", "mpich_shm_91d1_0"
+    others = "sm_segments", "my_segment.1", "mpich", "ompi.99"
+    for name in (*names, *others):
+        (tmp_path / name).write_bytes(bytes(500_000))
+    page = (ROOT / "docs/communicators.md").read_text(encoding="utf-8")
+    command = page[page.index("`find /dev/shm ") + 1 :].partition("`")[0]
+    assert "-user $USER" in command
+    command = command.replace("$USER", str(os.getuid())).replace("/dev/shm", str(tmp_path))
+    monkeypatch.setattr(doctor, "SHARED", tmp_path)
+    assert doctor.leftovers().text.startswith("4 segments, 2 MB; where no job of yours runs")
+    subprocess.run(command, shell=True, check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {*others}
+    assert doctor.leftovers().text == "0 segments, 0 MB"

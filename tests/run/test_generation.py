@@ -110,6 +110,32 @@ def test_the_function_generates_as_the_command_does() -> None:
         assert found.tolist() == laws.by_full_passes(model(), laws.PROMPT, how.choose)
 
 
+PUBLISHED = {  # token 99 is beyond the vocabulary
+    "config.json": {"bos_token_id": 3, "eos_token_id": None},
+    "generation_config.json": {"bos_token_id": [1, 3], "eos_token_id": [99, 7]},
+}
+
+
+def test_a_text_is_between_the_special_tokens_of_a_folder() -> None:
+    """As transformers has it, generation_config.json goes before config.json."""
+    made = model().to("float64")
+    behind_1 = nnmpi.generate(made, [1], 9).tolist()
+    end = behind_1[4]
+    length = behind_1.index(end) + 1
+    made.published = {**PUBLISHED, "generation_config.json": {"eos_token_id": [99, end]}}
+    assert nnmpi.generate(made, [1], 9).tolist() == behind_1[:length]
+    assert nnmpi.generate(made, [], 9).tolist() == nnmpi.generate(made, [3], 9).tolist()
+    made.published = PUBLISHED
+    assert nnmpi.generate(made, max_new_tokens=3).tolist() == behind_1[:3]
+    made.published = {"config.json": PUBLISHED["config.json"]}
+    assert nnmpi.generate(made, [1], 9).tolist() == behind_1
+    made.published = {"generation_config.json": {"eos_token_id": ["7"]}}
+    with pytest.raises(
+        ValueError, match=r"eos_token_id of generation_config.json is \['7'\]: give"
+    ):
+        nnmpi.generate(made, [1], 9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -76,6 +76,19 @@ def test_special_tokens_and_all_else_that_a_folder_says_is_kept(folder: Path) ->
         assert json.loads((there / "generation_config.json").read_text()) == generation
 
 
+def test_a_trainer_s_text_ends_at_the_folder_s_special_token(folder: Path) -> None:
+    """On two ranks, which compare these tokens."""
+    full = trainer(load=str(folder)).generate([1, 2], 9).tolist()
+    end = {"eos_token_id": full[4]}
+    (folder / "generation_config.json").write_text(json.dumps(end))
+
+    def text(comm: Comm) -> list[int]:
+        with Trainer(Config(load=str(folder), pp=2), data=tokens(), comm=comm) as made:
+            return made.generate([1, 2], 9).tolist()
+
+    assert threads.run(2, text) == [full[: full.index(full[4]) + 1]] * 2
+
+
 def test_a_snapshot_of_a_folder_s_model_is_restored(folder: Path) -> None:
     made = trainer(load=str(folder), epochs=1, batch_size=9, dropout=0.1)
     made.rearrange(micro_batches=2)

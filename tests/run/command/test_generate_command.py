@@ -1,6 +1,8 @@
 """`python -m nnmpi.generate`: text behind a prompt, from files of the train command."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +54,24 @@ def test_a_file_and_a_folder_give_the_same_text(trained: Path, capsys) -> None:
         assert found.startswith("the quick")
         assert len(found) == len("the quick") + 30 + 1  # a line's end
         assert {*found} <= {*TEXT, "\n"}
+
+
+def test_special_tokens_of_a_folder_begin_and_end_a_text(trained: Path, tmp_path, capsys) -> None:
+    """Of the folder, and of a file of a model that was loaded from it; they are not shown."""
+    letters = "".join(sorted({*TEXT}))
+    tokenizer = CharTokenizer(letters)
+    shutil.copytree(trained / "gpt2", tmp_path / "gpt2")
+    options = ("--tokens", "40", "--temperature", "0.5", "--seed", "3")
+    full = text(capsys, "--load", tmp_path / "gpt2", "--prompt", "q", *options)[1:-1]
+    end = full[20]
+    special = {"bos_token_id": tokenizer.encode("q").tolist(), "eos_token_id": letters.index(end)}
+    (tmp_path / "gpt2/generation_config.json").write_text(json.dumps(special))
+    again = ["--load", f"{tmp_path}/gpt2/", "--data", f"text:{trained}/words.txt", "--quiet"]
+    again += ["--context", "16", "--steps", "1", "--lr", "1e-30"]
+    assert train.main([*again, "--save", f"{tmp_path}/file"]) == 0
+    capsys.readouterr()
+    for name in ("gpt2", "file"):
+        assert text(capsys, "--load", tmp_path / name, *options) == full[: full.index(end)] + "\n"
 
 
 def test_the_metadata_describe_the_model_and_its_tokens(trained: Path) -> None:

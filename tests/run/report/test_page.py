@@ -75,6 +75,7 @@ def write(log: Path, events: list[Event]) -> Path:
 SENDS: dict[str, tuple[int, dict[str, Any]]] = {
     **{name: LAYOUTS[name] for name in ("ring", "tp", "3D")},
     "zero 3, verified": (2, {"zero": 3, "verify": True}),
+    "a batch an epoch": (2, {"model": "iris-mlp", "data": "iris", "batch_size": 120, "epochs": 2}),
 }
 
 
@@ -83,10 +84,8 @@ def test_ranks_have_sent_what_was_predicted(
     ranks: int, options: dict[str, Any], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    config = Config(
-        **{"allreduce": "ring", **options}, model="digits-cnn", epochs=1, steps=3,
-        log=str(log), quiet=True, batch_size=32,
-    )  # fmt: skip
+    plain = {"allreduce": "ring", "model": "digits-cnn", "epochs": 1, "steps": 3, "batch_size": 32}
+    config = Config(**{**plain, **options}, log=str(log), quiet=True)
     threads.run(ranks, lambda comm: Trainer(config, comm=comm).fit())
     start, *_, done = events_of(log)
     assert len(done["measured"]) == ranks
