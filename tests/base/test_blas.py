@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from nnmpi import blas
@@ -43,140 +42,7 @@ def test_better_core(text, core):
     assert blas.better_core(blas.cpu(text)) == core
 
 
-def test_cpu_reads_the_first_processor():
-    c = blas.cpu(PROCESSORS["Zen 5"][0])
-    names = "vendor_id", "cpu family", "model name"
-    assert [c[name] for name in names] == ["AuthenticAMD", "26", "Some: Processor"]
-    assert {"avx2", "avx512vl", "fma"} <= {*c["flags"].split()}
-    assert blas.cpu("") == {}
-
-
-def test_a_machine_without_cpuinfo_has_no_processor(monkeypatch, tmp_path):
-    monkeypatch.setattr(blas, "Path", lambda name: tmp_path / "missing")
-    assert blas.cpu() == blas.cpu("")
-
-
 # ---- tune, with a fake BLAS and a fake processor
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """What `tune` does on a Zen 5 whose BLAS has chosen Haswell's kernels."""
-    done, processor = [], blas.cpu(PROCESSORS["Zen 5"][0])
-    monkeypatch.setattr(blas, "cpu", lambda: processor)
-    monkeypatch.setattr(blas, "core", lambda: "Haswell")
-    monkeypatch.setattr(blas, "_switch_core", done.append)
-    monkeypatch.setattr(blas, "_keep_memory", lambda: done.append("memory"))
-    for name in ("NNMPI_TUNE", "OPENBLAS_CORETYPE"):
-        monkeypatch.delenv(name, raising=False)
-    return done
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "does"),
-    [
-        ("NNMPI_TUNE", "1", ["memory", "SkylakeX"]),
-        ("NNMPI_TUNE", "0", []),
-        ("OPENBLAS_CORETYPE", "Haswell", ["memory"]),
-        ("OPENBLAS_CORETYPE", "", ["memory"]),
-    ],
-)
-def test_environment_variables_override_the_choice(calls, monkeypatch, name, value, does):
-    monkeypatch.setenv(name, value)
-    blas.tune()
-    assert calls == does
-
-
-def test_another_value_of_the_variable_is_refused(calls, monkeypatch):
-    monkeypatch.setenv("NNMPI_TUNE", "no")
-    with pytest.raises(ValueError, match="NNMPI_TUNE is 'no': set it to 0, 1 or not at all"):
-        blas.tune()
-    assert calls == []
-
-
-def test_kernels_that_are_right_already_are_not_switched(calls, monkeypatch):
-    blas.tune()
-    monkeypatch.setattr(blas, "core", lambda: "SkylakeX")
-    blas.tune()
-    monkeypatch.setattr(blas, "better_core", lambda c: None)
-    blas.tune()
-    assert calls == ["memory", "SkylakeX", "memory", "memory"]
-
-
-class Library:
-    """An OpenBLAS with these functions; records their calls."""
-
-    def __init__(self, monkeypatch, *names: str) -> None:
-        self.calls = []
-        functions = {name: self.function(name) for name in names}
-        monkeypatch.setattr(blas, "_function", lambda *asked: functions.get(asked[0]))
-        monkeypatch.setattr(blas, "core", lambda: "Haswell")
-        monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
-
-    def function(self, name: str):
-        return lambda: self.calls.append((name, os.environ.get("OPENBLAS_CORETYPE")))
-
-
-def test_the_switch_quits_then_initialises_and_restores_the_environment(monkeypatch):
-    library = Library(monkeypatch, "gotoblas_dynamic_quit", "gotoblas_dynamic_init")
-    blas._switch_core("SkylakeX")
-    names = [name for name, _ in library.calls]
-    assert names == ["gotoblas_dynamic_quit", "gotoblas_dynamic_init"]
-    assert library.calls[-1][1] == "SkylakeX"
-    assert "OPENBLAS_CORETYPE" not in os.environ
-
-
-@pytest.mark.parametrize("half", ["gotoblas_dynamic_quit", "gotoblas_dynamic_init"])
-def test_nothing_is_switched_if_one_function_is_missing(monkeypatch, half):
-    library = Library(monkeypatch, half)
-    blas._switch_core("SkylakeX")
-    assert library.calls == []
-
-
-def test_another_blas_than_openblas_is_not_touched(monkeypatch):
-    monkeypatch.setattr(blas, "_openblas", lambda: None)
-    monkeypatch.setattr(blas, "better_core", lambda c: "SkylakeX")
-    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
-    before = dict(os.environ)
-    assert blas.core() == "unknown"
-    blas.tune()
-    blas.default_threads(1)
-    assert dict(os.environ) == before
-    assert (np.eye(64) @ np.ones((64, 64)) == 1).all()
-
-
-def test_without_libc_no_memory_settings_are_made(monkeypatch):
-    def refuse(name):
-        raise OSError("no such library")
-
-    monkeypatch.setattr(blas.ctypes, "CDLL", refuse)
-    blas._keep_memory()
-    blas._openblas.cache_clear()
-    try:
-        assert blas.core() == "unknown"
-    finally:
-        blas._openblas.cache_clear()
-
-
-MALLOPT = {
-    "today's": (1 << 30, [(-3, 1 << 30), (-1, (1 << 31) - 1)]),
-    "an older one": (1 << 25, [(-3, 1 << 30), (-3, 1 << 25), (-1, (1 << 31) - 1)]),
-    "one that refuses": (0, [(-3, 1 << 30), (-3, 1 << 25)]),
-}
-
-
-@pytest.mark.parametrize(("largest", "expected"), MALLOPT.values(), ids=MALLOPT)
-def test_memory_is_kept_up_to_the_limit_of_the_c_library(monkeypatch, largest, expected):
-    asked = []
-
-    class Library:
-        def mallopt(self, setting, value):
-            asked.append((setting, value))
-            return int(setting == -1 or value <= largest)
-
-    monkeypatch.setattr(blas.ctypes, "CDLL", lambda name: Library())
-    blas._keep_memory()
-    assert asked == expected
 
 
 # ---- the real BLAS, in separate processes
