@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import mpijob
 from helpers.laws import table
 from helpers.mpijob import MPICH, ROOT, run
 
@@ -50,15 +49,6 @@ def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     ended = run(3, *PYTEST, "-p", "helpers.ends_job", str(tmp_path), env={"PYTHONPATH": path})
     assert ended.status not in (0, None), ended
     assert "this rank is 1" in ended.err
-
-
-def test_a_job_that_the_launcher_could_not_start_is_started_once_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ends = [mpijob.Ended(1, "", mpijob.NOT_STARTED), mpijob.Ended(0, "done", "")]
-    monkeypatch.setattr(mpijob, "outcome_of", lambda *_: ends.pop(0))
-    assert run(2, "program.py").out == "done"
-    assert "started once more" in capsys.readouterr().err
 
 
 ONE_FAILS = """

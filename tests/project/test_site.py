@@ -65,24 +65,6 @@ def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> 
         assert not anchor or f'id="{unquote(anchor)}"' in text, place
 
 
-def test_the_check_finds_links_that_lead_nowhere_and_names_on_no_page(tmp_path: Path) -> None:
-    """Of a site of two pages, one of which describes a name."""
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "index.html").write_text('<h1 id="nnmpi.Tensor">Tensor</h1>')
-    (tmp_path / "sitemap.xml").write_text("<loc>https://pages.example/nnmpi/</loc>")
-    links = ("there/", "there/#nnmpi.Tensor", "#top", "there/#gone", "gone/")
-    body = "".join(f'<a href="{link}">link</a>' for link in links)
-    (tmp_path / "index.html").write_text(f'<p id="top">{body}')
-    found = problems(tmp_path)
-    assert found.returncode == 1
-    nowhere = [line for line in found.stdout.splitlines() if "nowhere" in line]
-    assert nowhere == [f"index.html: {link} leads nowhere" for link in links[3:]]
-    assert "nnmpi.nn.Linear is on no page of docs/api" in found.stdout
-    assert "nnmpi.Tensor is on" not in found.stdout
-    unlisted = [line for line in found.stdout.splitlines() if "sitemap" in line]
-    assert unlisted == ["there/index.html is not in sitemap.xml"]
-
-
 def test_a_lesson_is_a_page_with_what_its_cells_print_and_draw() -> None:
     nbformat = pytest.importorskip("nbformat")
     new = nbformat.v4

@@ -99,27 +99,3 @@ def test_a_job_runs_the_command_or_a_script(
 
 def events(job: int, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"nnmpi-{job}.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("user", "words"),
-    [
-        ("0", "there is no munged munge slurmctld slurmd sinfo: apt-get install"),
-        ("1000", "this needs root"),
-    ],
-)
-def test_a_local_slurm_says_what_it_lacks(user: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
-    (tmp_path / "id").chmod(0o755)
-    (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
-    ended = subprocess.run(
-        [tmp_path / "bash", LOCAL, "true"],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert len(ended.stderr.splitlines()) == 1
-    assert f"scripts/slurm/local: {words}" in ended.stderr
