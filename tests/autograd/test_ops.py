@@ -10,17 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device, waits
-from helpers.ops.opcases import ELEMENTWISE
 from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
-from helpers.ops.opcases_attention import ATTENTION
-from helpers.ops.opcases_conv import CONVOLUTIONS
-from helpers.ops.opcases_experts import EXPERTS
-from helpers.ops.opcases_layers import LAYERS
-from helpers.ops.opcases_logic import LOGIC
-from helpers.ops.opcases_losses import LOSSES
-from helpers.ops.opcases_ported import PORTED
-from helpers.ops.opcases_recurrent import RECURRENT
-from helpers.ops.opcases_shapes import SHAPES
 from helpers.ops.oracle import needs_torch, pytorch
 
 from nnmpi import backend
@@ -70,12 +60,6 @@ def test_each_op_is_in_the_table():
     }
     assert len(found) > 30
     assert found == {f"{case.op.__module__}.{case.op.__name__}" for case in CASES.values()}
-
-
-def test_no_case_hides_another():
-    tables = (ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED)
-    tables += (ATTENTION, RECURRENT, EXPERTS)
-    assert len(CASES) == sum(map(len, tables))
 
 
 @pytest.mark.parametrize("name", SMOOTH)
