@@ -141,18 +141,6 @@ def test_an_index_is_loaded_as_one_file_is(shards: dict[str, str], tmp_path: Pat
     assert nnmpi.load(tmp_path / INDEX, with_metadata=True)[1] == {}
 
 
-def test_numbers_are_read_from_shards_that_a_rank_needs(
-    shards: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    opened: list[str] = []
-    mapped = np.memmap
-    monkeypatch.setattr(
-        np, "memmap", lambda file, *a: (opened.append(file.name), mapped(file, *a))[1]
-    )
-    loading.load_into(tmp_path / INDEX, model(), "0.bias".__eq__)
-    assert opened == [shards["0.bias"]]
-
-
 def test_a_shard_that_has_changed_is_refused(shards: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / shards["2.weight"]
     nnmpi.save(nnmpi.load(file), file)
@@ -209,12 +197,6 @@ def test_an_index_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
         nnmpi.load(tmp_path / INDEX)
 
 
-def test_an_index_may_be_no_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / INDEX)
-    with refused(f"{tmp_path / INDEX} cannot be read: not a regular file"):
-        nnmpi.load(tmp_path / INDEX)
-
-
 def test_a_part_of_a_shard_is_refused(tmp_path: Path) -> None:
     save_file({"a": np.ones(9)}, tmp_path / "a")
     write_index(tmp_path, {"a": "a"})
@@ -237,15 +219,3 @@ def test_a_file_of_pytorch_is_converted_as_the_message_says(tmp_path: Path) -> N
     converted = nnmpi.load(tmp_path / "net.safetensors")
     assert converted.keys() == state.keys()
     np.testing.assert_array_equal(converted["tied"], state["tied"].numpy())
-
-
-def test_other_files_are_no_pickles_and_pt_is_no_name_for_ours(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", a=VALUES)
-    with refused("not a complete safetensors file"):
-        nnmpi.load(tmp_path / "a.npz")
-    with pytest.warns(
-        UserWarning, match=r"a\.pt is written as safetensors.*name it a\.saf"
-    ) as told:
-        nnmpi.save({"a": VALUES}, tmp_path / "a.pt")
-    assert told[0].filename == __file__
-    np.testing.assert_array_equal(nnmpi.load(tmp_path / "a.pt")["a"], VALUES)
