@@ -148,13 +148,6 @@ def test_each_field_is_checked(folder: Path) -> None:
     assert not faults, "\n".join(map(str, faults))
 
 
-def test_the_all_reduce_that_was_measured_is_read(folder: Path) -> None:
-    """Of --allreduce auto on nodes with a rank each: a run that is resumed takes it again."""
-    content = json.loads((folder / NAME).read_bytes())["manifest"]
-    content["run"]["measured"]["allreduce"] = "ring"
-    assert from_bytes(to_bytes(content)).snapshot.measured["allreduce"] == "ring"
-
-
 @pytest.mark.parametrize("name", [NAME, "rank-00001.safetensors"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_what_is_no_regular_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
