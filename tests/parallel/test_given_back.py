@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.comm.counted import Counted
-from helpers.datafiles import refused
 from helpers.training.served import IRIS, clouds
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, NoRoomError
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Loader
 from nnmpi.nn.models import mlp
@@ -43,20 +42,6 @@ def test_all_memory_and_communicators_are_given_back_once(
 
     threads.run(4, rank)
     assert counted.kinds == kinds
-    assert not counted.left
-
-
-def test_memory_for_sums_is_given_back_where_there_is_none_for_parameters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def node_memory(*_: object) -> None:
-        raise NoRoomError("no room")
-
-    monkeypatch.setattr(Comm, "node_memory", node_memory)
-    counted = Counted(monkeypatch)
-    with refused("allreduce shared: no room"):
-        threads.run(2, lambda comm: Trainer(Config(**IRIS, allreduce="shared"), comm=comm))
-    assert len(counted.taken["shared"]) == 2
     assert not counted.left
 
 

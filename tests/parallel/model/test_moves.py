@@ -5,14 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.training.laws_moves import Case, carried_out, random_case
 
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.model import moves, moving
-from nnmpi.parallel.model.boxes import runs_of
+from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import GRAIN, plan_moves
 
@@ -93,14 +91,6 @@ def test_a_part_that_is_needed_comes_from_parts_cut_along_another_axis() -> None
     assert [a.tolist() for a in runs] == [[0, 6], [6, 9], [3, 3]]
 
 
-def test_rows_that_are_whole_in_both_parts_are_one_run() -> None:
-    box = ((1, 3), (0, 6))
-    runs = runs_of(Range("w", box, 2, 11), whole((4, 6)), box, (0, 1))
-    assert [a.tolist() for a in runs] == [[8], [2], [9]]
-    runs = runs_of(Range("w", box, 2, 11), whole((4, 6)), box, (1, 0))
-    assert [a.tolist() for a in runs] == [[5, 9, 13, 17, 21], [2, 4, 6, 8, 10], [2, 2, 2, 2, 1]]
-
-
 def test_numbers_that_are_nowhere_are_refused() -> None:
     gap = [part_of(0, lo=0, hi=9), part_of(1, lo=10)]
     with refused("w: no rank has number 9 of the 24 of its part ((0, 4), (0, 6))"):
@@ -130,33 +120,6 @@ def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
     threads.run(3, rank)
 
 
-def test_tensors_that_do_not_fit_are_moved_after_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(moves, "TOGETHER", 200)
-    monkeypatch.setattr(moves, "longest_message", lambda ranks: 64)
-    monkeypatch.setattr(moving, "longest_message", lambda ranks: 64)
-
-    def rank(comm: Comm) -> None:
-        case = random_case(11, comm.size)
-        plan = carried_out(case, comm)
-        several = [
-            [*dict.fromkeys(need.tensor for _, need in one.needs)] for one in plan.together()
-        ]
-        assert [path for some in several for path in some] == [*plan.tensors]
-        sizes = [sum(plan.tensors[i].nbytes for i in some) for some in several]
-        assert all(n <= 200 or len(some) == 1 for n, some in zip(sizes, several, strict=True))
-        assert 2 < len(several) < len(plan.tensors)
-
-    threads.run(3, rank)
-
-
-def test_many_plans_on_one_rank() -> None:
-    """Parts of all kinds, without threads that wait."""
-    for seed in range(100, 115):
-        threads.run(1, lambda comm, case: carried_out(case, comm), random_case(seed, 1))
-
-
 def test_what_it_costs() -> None:
     """Two arrays of floats: half of each from a rank and half from a file."""
     tensor = matrix()._replace(arrays=(*FLOATS, ("x", np.dtype(np.float64))))
@@ -166,12 +129,3 @@ def test_what_it_costs() -> None:
     assert first == (144, 144, Sent(144, 1), Sent())
     assert second == (0, 144, Sent(), Sent(144, 1))
     assert first.needed == second.needed == 288
-
-
-def test_a_case_has_something_of_all_kinds() -> None:
-    """Else the laws would hold of nothing."""
-    cases: list[Case] = [random_case(seed, 3) for seed in range(2)]
-    kinds = {type(move.holder) for case in cases for move in case.plan.moves}
-    assert kinds == {int, str}
-    lengths = [len(move.ranges) for case in cases for move in case.plan.moves]
-    assert max(lengths) > 1

@@ -1,16 +1,13 @@
 """Ports of the stages of a pipeline, without training: messages and samples."""
 
 import threading
-import time
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
-import pytest
 
 from nnmpi import nn
 from nnmpi.backend import CPU
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.data.loader import Batch
@@ -21,46 +18,12 @@ from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.outputs import Measured
-from nnmpi.parallel.step.ports import Samples, Task
+from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.lowering import forward_programs
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import Op
 
 ROWS = Edge((Axis(1, True), Axis(3)), "float64", (0, 1), True, 0)
-
-
-def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """So a message arrives while the stage computes, not when it waits for it."""
-    received: list[Work] = []
-    irecv = Comm.irecv
-
-    def keep(self: Comm, *args: Any) -> Work:
-        received.append(irecv(self, *args))
-        return received[-1]
-
-    monkeypatch.setattr(Comm, "irecv", keep)
-
-    def job(comm: Comm) -> bool:
-        channels = Channels([(ROWS,)], [comm.rank], comm, NO_RECORDER)
-        if comm.rank == 0:
-            comm.barrier()  # the other rank receives before it is sent anything
-            comm.isend(np.ones((2, 3)), 1).wait()
-            comm.barrier()
-            return True
-        nothing = np.empty(0)
-        channels.inlets[1].begin(Load(np.arange(2), [Batch(nothing, nothing, np.arange(2))], 2))
-        channels.start(Op(Kind.RECV_F, 0, 1, 0))
-        comm.barrier()
-        give_up = time.monotonic() + 60  # the other rank may get no core for a while
-        while not received[0].done and time.monotonic() < give_up:
-            channels.poll()
-        done = received[0].done
-        comm.barrier()
-        return done
-
-    assert all(threads.run(2, job))
 
 
 def no_update(step: int) -> Outcome:
@@ -109,10 +72,3 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
 
     assert threads.run(2, job) == [0, 36]
     assert seen[0] <= 1
-
-
-def test_the_samples_of_a_step_are_not_copied() -> None:
-    """Where a forward pass runs again, its input is kept: in the memory of the batch."""
-    x, source = np.ones((2, 3)), Samples(CPU)
-    source.begin(Load(np.arange(2), [Batch(x, np.zeros(2, int), np.arange(2))], 2))
-    assert np.shares_memory(source.take(0).data, x)

@@ -1,6 +1,5 @@
 """Where a model is cut: units, the best cut beside all cuts, and cuts by hand."""
 
-import tracemalloc
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from typing import Any
@@ -98,13 +97,6 @@ def test_nested_sequentials_are_flattened() -> None:
         assert all(m.path in dict(model.named_modules()) for m in part.modules() if m.root is model)
         y = part(y)
     np.testing.assert_allclose(y.numpy(), model(x).numpy(), rtol=1e-12, atol=1e-12)
-
-
-def test_a_layer_that_is_used_twice_is_two_units() -> None:
-    linear = nn.Linear(3, 3)
-    graph = graph_of(nn.Sequential(linear, nn.Tanh(), nn.Sequential(linear)), 3)
-    assert names(graph) == ["0 0 Linear", "1 1 Tanh", "2 0 Linear"]
-    assert [unit.is_trained for unit in units(graph)] == [True, False, True]
 
 
 class Reads(nn.Module):
@@ -269,32 +261,6 @@ def test_the_first_stage_has_most_micro_batches_at_once() -> None:
     assert split_points(costs, 2, [2, 1]) == (1,)
 
 
-def test_stages_begin_where_messages_are_short() -> None:
-    """Within the noise of times; a long message counts as the time that it takes."""
-    seconds = [1.0, 0.01, 1.0]
-    assert split_points(costs_of(seconds, border=[0.0, 1e-4, 2e-4]), 2) == (1,)
-    assert split_points(costs_of(seconds, border=[0.0, 2e-4, 1e-4]), 2) == (2,)
-    assert split_points(costs_of([1.0, 0.3, 1.0], border=[0.0, 0.0, 1.0]), 2) == (1,)
-
-
-def test_of_cuts_with_equal_memory_the_fastest_is_taken() -> None:
-    has_trained, memory = [True, False, True], [1.0, 0.0, 1.0]
-    assert split_points(costs_of([0.99, 0.01, 1.0], has_trained, memory), 2) == (2,)
-    assert split_points(costs_of([1.0, 0.01, 0.99], has_trained, memory), 2) == (1,)
-
-
-def test_many_units_are_cut_into_many_stages_in_little_memory() -> None:
-    """A number for each pair of units and each stage would be 3 GB."""
-    tracemalloc.start()
-    seconds = [1.0, 2.0, 1.0] * 400
-    cut = split_points(costs_of(seconds), 300, range(300, 0, -1))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(cut) == 299
-    assert max(sum(seconds[a:b]) for a, b in bounds(cut, 1200)) == 6.0
-    assert peak < 20e6
-
-
 def test_too_few_trained_layers_are_refused() -> None:
     model = MODELS["iris-mlp"]()
     graph = graph_of(model, 4)
@@ -356,8 +322,3 @@ def test_a_cut_by_hand_that_is_impossible_is_refused(text: str) -> None:
     stages, words = REFUSED[text]
     with refused(*words):
         parse_cut(text, known("mnist-cnn"), stages)
-
-
-def test_bounds_are_the_units_of_each_stage() -> None:
-    assert bounds((2, 5), 7) == [(0, 2), (2, 5), (5, 7)]
-    assert bounds((), 7) == [(0, 7)]

@@ -1,19 +1,15 @@
 """What a rank of a pipeline holds: its own stages, of others one tensor, nothing of old steps."""
 
 import gc
-import os
-import sys
 import threading
 import tracemalloc
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import pytest
-from helpers.mpijob import ROOT, run
 
 import nnmpi
 from nnmpi import Config, Trainer
@@ -26,7 +22,7 @@ from nnmpi.nn.place import Place
 from nnmpi.nn.store import ALIGN, FlatStore
 from nnmpi.nn.tensor_files import StoredTensor
 from nnmpi.parallel.pipeline.stages import OnAnotherRank
-from nnmpi.run.report import NullReport, Report
+from nnmpi.run.report import NullReport
 
 WIDTHS = (64, 96, 96, 96, 96, 96, 96, 96, 10)  # eight layers
 LAYER = 97 * 96  # numbers in one of them
@@ -152,60 +148,6 @@ def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
 # ---- over the steps
 
 
-class Measures(Report):
-    """The least memory that Python had between two steps, after 50 steps and at the end."""
-
-    def __init__(self, measure: Callable[[], int]) -> None:
-        super().__init__(quiet=True)
-        self.measure, self.found = measure, dict[int, int]()
-
-    def event(self, event: Any) -> None: ...
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if 50 <= step < 56 or step >= total - 6:
-            gc.collect()
-            self.found[step] = self.measure()
-
-    @property
-    def growth(self) -> int:
-        early = min(n for step, n in self.found.items() if step < 60)
-        return min(n for step, n in self.found.items() if step >= 60) - early
-
-
-STEPS: dict[str, dict[str, Any]] = {
-    "1f1b": {},
-    "gpipe": {"schedule": "gpipe", "recompute": True},
-    "zb-h1": {"schedule": "zb-h1"},
-    "interleaved": {"schedule": "interleaved"},
-    "pipedream": {"schedule": "pipedream", "micro_batches": 1},
-}
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        name if name in ("zb-h1", "pipedream") else pytest.param(name, marks=pytest.mark.long)
-        for name in STEPS
-    ],
-)
-def test_memory_does_not_grow_with_the_steps(how: str) -> None:
-    """A kept activation of each step would be 60 times 4 KB."""
-
-    def rank(comm: Comm) -> int:
-        options = {**BASE, **STEPS[how], "pp": 2, "steps": 120}
-        trainer = Trainer(Config(**options), lambda: mlp(64, *[96] * 3, 10), data(3600), comm)
-        report = Measures(lambda: tracemalloc.get_traced_memory()[0])
-        trainer.fit(report)
-        return report.growth
-
-    tracemalloc.start()
-    try:
-        growth = threads.run(2, rank)
-    finally:
-        tracemalloc.stop()
-    assert max(growth) < 100e3
-
-
 def test_a_prediction_has_no_more_micro_batches_than_a_batch_has_samples() -> None:
     def facts(comm: Comm) -> dict[str, Any]:
         config = Config(pp=2, schedule="gpipe", cut="5", batch_size=4, micro_batches=10_000)
@@ -214,33 +156,3 @@ def test_a_prediction_has_no_more_micro_batches_than_a_batch_has_samples() -> No
     for found in threads.run(2, facts):
         held = [4 * stage["activation_bytes"] for stage in found["stages"]]
         assert found["peak_activation_bytes"] == held
-
-
-def test_memory_of_ranks_does_not_grow_with_the_steps(tmp_path: Path) -> None:
-    """Of processes: a kept activation of each step would be 90 times 0.5 MB."""
-    script = tmp_path / "job.py"
-    script.write_text(RESIDENT)
-    path = os.pathsep.join([str(ROOT), *sys.path])  # with this file's folder and the helpers
-    ended = run(2, script, timeout=150, env={"PYTHONPATH": path}, python=sys.executable)
-    assert ended.status == 0, ended
-    growth = [int(line.split()[1]) for line in ended.out.splitlines()]
-    assert len(growth) == 2
-    assert max(growth) < 25e6
-
-
-RESIDENT = """
-import os
-from nnmpi import Config, Trainer
-from nnmpi.comm import world
-from nnmpi.nn.models import mlp
-from test_pipeline_memory import Measures, data
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-config = Config(pp=2, batch_size=24, micro_batches=2, steps=150, cut="5", quiet=True)
-report = Measures(resident)
-Trainer(config, lambda: mlp(64, 8, 5000, 8, 10), data(7200), world()).fit(report)
-print("growth", report.growth, flush=True)
-"""

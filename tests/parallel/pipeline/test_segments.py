@@ -21,7 +21,6 @@ from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import layers
-from nnmpi.parallel.pipeline.stages import resized
 from nnmpi.parallel.step.channels import Pool
 
 DIGITS = (1, 8, 8)
@@ -133,45 +132,3 @@ def test_a_graph_knows_in_which_order_parameters_are_used(name: str) -> None:
             trained = {paths[id(p)] for p in module.parameters() if p.requires_grad}
             assert {*known} == trained
             x = tuple(Tensor(t.data) for t in y)
-
-
-def test_a_boundary_of_which_a_rank_has_a_part() -> None:
-    _, graph, _ = made("digits-cnn")
-    (e,) = graph.crossing(4)
-    whole = graph.edges[e]
-    part = resized(whole, (1, 16, 4, 4))
-    assert (whole.sample, part.sample) == ((32, 4, 4), (16, 4, 4))
-    assert part.shape(5) == (5, 16, 4, 4)
-
-
-class Attached(nn.Module):
-    """Leaves a tensor behind that a later layer takes, past arguments and results."""
-
-    def __init__(self) -> None:
-        self.inner, self.outer = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
-        self.kept = [nnmpi.tanh(y)]
-        return self.outer(y)
-
-
-class Takes(nn.Module):
-    def __init__(self) -> None:
-        self.first, self.last = Attached(), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x)
-        return self.last(y) + self.first.kept[0]
-
-
-def test_what_a_module_leaves_behind_crosses_too() -> None:
-    model = Takes().to("float64")
-    graph = trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 3))),), {}), "float64")
-    model.to("float64")
-    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((4, 3)))
-    for k in starts(graph)[1:]:
-        cut = range(k), range(k, len(graph.nodes))
-        first, last = (segment(model, graph, nodes) for nodes in cut)
-        y = last(*parts(first(x)))
-        assert np.array_equal(y.numpy(), model(x).numpy())

@@ -2,14 +2,11 @@
 
 import re
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
-from helpers.training.served import Noted, clouds
 
 import nnmpi
 from nnmpi import Config, Trainer
@@ -17,8 +14,6 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress import Work
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
-from nnmpi.parallel.replicas.scattered_sync import ScatteredSync
-from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.run.report import NullReport
 
 LAYERS = {"data": "iris", "model": "mlp:4-128-128-3", "bucket_mb": 1e-6}  # a bucket a parameter
@@ -70,71 +65,6 @@ def test_sums_begin_in_the_last_backward_pass_of_a_step_and_are_pushed_there(
     for ended in threads.run(2, log.fit, config):
         assert ended.replace("p", "") == "[][ssssss]" * 2
         assert len(re.findall(r"\[[^]]*sp+s[^]]*\]", ended)) == 2
-
-
-@pytest.mark.parametrize("allreduce", ["shared", "ring"])
-def test_without_overlap_sums_begin_when_all_gradients_are_there(
-    allreduce: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Log(monkeypatch)
-    config = Config(**LAYERS, steps=2, micro_batches=2, allreduce=allreduce, overlap=False)
-    for ended in threads.run(2, log.fit, config):
-        assert ended.lstrip("p") == "[][]ssssss" * 2  # ranks meet before the first step
-
-
-@pytest.mark.parametrize(
-    ("options", "sync", "passes"),
-    [
-        ({}, BucketedSync, 1),
-        ({"overlap": False}, BucketedSync, 1),
-        ({"pp": 2, "schedule": "interleaved"}, BucketedSync, 1),
-        ({"pp": 2, "schedule": "zb-h1"}, BucketedSync, 1),
-        ({"zero": 2}, ScatteredSync, 4),
-    ],
-    ids=str,
-)
-def test_a_sync_is_told_of_parameters_in_the_passes_that_it_needs(
-    options: dict[str, Any],
-    sync: type[GradientSync],
-    passes: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of gradients that leave in each pass, in each of four; else in the last one of a stage."""
-    told: Counter[tuple[int, str]] = Counter()
-    ready = sync.ready
-
-    def noted(self: GradientSync, p: nnmpi.nn.Parameter) -> None:
-        told[threading.get_ident(), p.place.path] += 1
-        ready(self, p)
-
-    def rank(comm: Comm) -> None:
-        mlp = Config(data="iris", model="mlp:4-8-8-8-3", steps=1, micro_batches=4)
-        config = replace(mlp, allreduce="ring", dp=2, **options)
-        Trainer(config, comm=comm).fit(NullReport())
-
-    monkeypatch.setattr(sync, "ready", noted)
-    threads.run(2 * options.get("pp", 1), rank)
-    assert len(told) == 2 * 8
-    assert {*told.values()} == {passes}
-
-
-@pytest.mark.parametrize("progress", ["poll", "thread"])
-def test_a_thread_runs_beside_each_rank_if_it_is_asked_for(progress: str) -> None:
-    found: list[int] = []
-    config = Config(steps=3, progress=progress, allreduce="ring")
-
-    def rank(comm: Comm) -> None:
-        model = partial(Noted, lambda step: found.append(helpers()))
-        trainer = Trainer(config, model, clouds(60), comm)
-        found.clear()
-        trainer.fit(NullReport())
-        comm.barrier()
-
-    threads.run(2, rank)
-    least, most = {"poll": (0, 0), "thread": (1, 2)}[progress]
-    assert len(found) >= 3
-    assert least <= min(found) <= max(found) <= most
-    assert not helpers()
 
 
 def helpers() -> int:
