@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.kernels.numbers import Rng, one_of
-from test_table import CASES, COMPILED, MODULES, Draw, Seeds, arrays_of, bits
+from test_table import CASES, COMPILED, Draw, Seeds, arrays_of, bits
 
 from nnmpi.native.table import KERNELS
 
@@ -143,10 +143,3 @@ def test_it_computes_what_numpy_does_or_leaves_all_alone(
         for a, b in zip(arrays_of(mine), arrays_of(numpys), strict=True):
             largest = np.max(abs(b), where=np.isfinite(b), initial=0) if close else 0
             np.testing.assert_allclose(a, b, rtol=0, atol=FAR * largest, err_msg=str(seed))
-
-
-@pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
-def test_every_kernel_describes_its_arguments() -> None:
-    for module in MODULES.values():
-        for name in KERNELS.keys() & vars(module).keys():
-            assert getattr(module, name).__doc__, name

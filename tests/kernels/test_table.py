@@ -14,7 +14,7 @@ from nnmpi import native
 from nnmpi.comm.transport import gate  # noqa: F401 - fills the table
 from nnmpi.dtypes import HALVES, is_half
 from nnmpi.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
-from nnmpi.native.table import KERNELS, InOut, Out
+from nnmpi.native.table import KERNELS
 
 MODULES = dict(native.modules())
 DRAWS = 30
@@ -211,18 +211,6 @@ def test_every_kernel_is_compiled() -> None:
         missing = ONLY_IN_CUDA | (FUSED if kind == "baseline" else set())
         found = {name for name in vars(module) if not name.startswith("_")}
         assert found - OF_ARENAS - OF_SHARED_MEMORY == KERNELS.keys() - missing
-
-
-@pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
-def test_twins_write_what_compiled_kernels_write() -> None:
-    """The marks = and ~ of types in C are InOut and Out of the twin's annotations."""
-    marks = {"=": InOut, "~": Out}
-    for module in MODULES.values():
-        for name in KERNELS.keys() & vars(module).keys():
-            types = getattr(module, name).__doc__.split()
-            in_c = [marks.get(words.lstrip("+(")[0]) for words in types]
-            in_c += [in_c[-1]] * (len(KERNELS[name].marks) - len(types))
-            assert KERNELS[name].marks == in_c, name
 
 
 COMPILED = [
