@@ -173,9 +173,6 @@ def test_until_a_tensor_that_does_not_lead_to_the_root_is_refused():
     assert a.grad.tolist() == [1, 1]
 
 
-# ---- the hook
-
-
 # ---- statistics over several ranks
 
 

@@ -42,9 +42,6 @@ def test_better_core(text, core):
     assert blas.better_core(blas.cpu(text)) == core
 
 
-# ---- tune, with a fake BLAS and a fake processor
-
-
 # ---- the real BLAS, in separate processes
 
 COMPUTE = """

@@ -176,6 +176,3 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
             process.kill()
             bystander.kill()
             bystander.wait()
-
-
-# ---- an `up` that fails

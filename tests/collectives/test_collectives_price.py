@@ -286,6 +286,3 @@ def test_a_message_waits_for_sender_and_receiver() -> None:
     paid = price(REDUCES["ps"], 4, 10.0, Network(Link(1.0, 1.0)))
     assert paid.seconds == 3 * 11
     assert paid.rounds == 3
-
-
-# ---- size

@@ -182,9 +182,6 @@ def test_a_fused_pool_is_the_pool_apart(algorithm, size, relu, chunks):
     assert relative_error(solve(q, f), [y.data, *(a.grad for a in args)]) < 1e-12
 
 
-# ---- what nobody asks for, and where the answer goes
-
-
 # ---- rounding
 
 

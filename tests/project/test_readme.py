@@ -95,9 +95,6 @@ def test_the_recipes_run_on_two_ranks_and_print_the_same_on_both(tmp_path):
     assert {n for line, n in printed.items() if of_recipes.fullmatch(line)} == {2}, done.out
 
 
-# ---- figures
-
-
 # ---- commands and links
 
 

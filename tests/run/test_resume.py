@@ -372,6 +372,3 @@ def test_another_rate_or_loss_is_a_warning(
 
     ((line,),) = threads.run(1, rank)
     assert line.startswith(words)
-
-
-# ---- what cannot begin or end

@@ -200,9 +200,3 @@ def test_verify_goes_on(dtype: str) -> None:
         assert run(comm, {**ADAM, "dtype": dtype}, act).done["event"] == "done"
 
     threads.run(2, rank)
-
-
-# ---- servers
-
-
-# ---- what was there before

@@ -15,9 +15,6 @@ from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
 
-# ---- downloads
-
-
 # ---- shared memory is freed
 
 
@@ -48,9 +45,6 @@ def test_an_optimizer_with_a_part_of_the_state_cannot_continue_alone() -> None:
     whole = Trainer(Config(steps=2), small, rows(), comm_self())
     whole.fit(NullReport())
     whole.optimizer.step()
-
-
-# ---- reports
 
 
 # ---- saving after an error

@@ -56,6 +56,3 @@ def test_more_slices_than_a_batch_has_samples_are_refused(
 def test_slices_mean_nothing_without_reproducible() -> None:
     with refused("slices 2 without reproducible", "add --reproducible"):
         strategies.check(Config(slices=2), 4)
-
-
-# ---- threads of BLAS

@@ -114,9 +114,6 @@ def test_what_is_not_finite_ends_the_run_on_all_ranks(
     assert {*ended} <= {"AbortedError", "NotFiniteError"}  # its gradient may reach others too
 
 
-# ---- memory
-
-
 # ---- what is recorded
 
 

@@ -114,9 +114,6 @@ def test_parameters_are_laid_out_as_they_are_used() -> None:
     assert not any(p.has_grad for p in model.parameters())
 
 
-# ---- between two parts of a backward pass
-
-
 # ---- rules
 
 

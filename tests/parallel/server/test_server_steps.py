@@ -17,9 +17,6 @@ from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 
-# ---- learning rates
-
-
 # ---- clocks
 
 
@@ -37,9 +34,6 @@ def test_a_batch_of_which_a_worker_has_no_samples_counts_as_its_step() -> None:
     assert every >= {0, 1, 2, 3, 4}
     assert some >= {0, 1, 3, 4}
     assert not any(step % 3 == 2 for step in some)
-
-
-# ---- communicators
 
 
 # ---- parts of one sample

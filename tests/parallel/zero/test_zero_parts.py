@@ -88,6 +88,3 @@ def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() ->
         return Trainer(config, gpt, windows(20), comm).fit(NullReport())["event"]
 
     assert threads.run(4, rank) == ["done"] * 4
-
-
-# ---- a parameter without numbers

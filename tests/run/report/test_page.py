@@ -147,9 +147,6 @@ def test_runs_in_a_file_are_side_by_side_and_traces_are_of_the_last(
     assert [len(run.get("timelines", [])) for run in runs] == [0, 1, 0]
 
 
-# ---- in a browser
-
-
 # ---- while a run goes on
 
 

@@ -102,6 +102,3 @@ def recording(*events: tuple[str, float, float]) -> Recording:
     for name, began, _ in events:
         made.add(name, began)
     return made
-
-
-# ---- what is recorded
