@@ -83,7 +83,7 @@ def test_the_changes_pass_the_tests_that_the_pages_name(tmp_path: Path, is_sampl
         env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONPYCACHEPREFIX": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=850,
     )
     assert done.returncode == 0, done.stdout
     passed = re.search(r"^(\d+) passed", done.stdout, re.M)

@@ -35,7 +35,7 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 
@@ -86,7 +86,7 @@ def test_missing_kernels_are_told_of(
 
 
 @pytest.mark.skipif(GCC is None, reason="there is no gcc")
-@pytest.mark.timeout(320)
+@pytest.mark.timeout(620)
 def test_sanitizers_find_nothing(copy: Path) -> None:
     library = subprocess.run(
         [str(GCC), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True

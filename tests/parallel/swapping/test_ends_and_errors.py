@@ -34,7 +34,7 @@ def test_a_trainer_that_was_dropped_ends_its_thread() -> None:
     thread = next(t for t in reversed(threading.enumerate()) if t.name == "nnmpi-swap")
     del trainer
     gc.collect()
-    thread.join(10)
+    thread.join(200)
     assert running() <= before
 
 
