@@ -43,10 +43,3 @@ def test_each_name_is_there_or_has_a_hint(room: str) -> None:
 def test_each_method_is_there_or_has_a_hint() -> None:
     torch = pytorch()
     assert silent(torch.Tensor, nnmpi.tensor([[1.0]])) == []
-
-
-def test_other_names_have_none() -> None:
-    for ours in (nnmpi, nnmpi.tensor(1.0), nnmpi.nn):
-        with pytest.raises(AttributeError, match=r"'misspelt'$"):
-            _ = ours.misspelt
-    assert not hasattr(nnmpi.tensor(1.0), "__array_interface__")

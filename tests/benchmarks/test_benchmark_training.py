@@ -1,4 +1,4 @@
-"""benchmarks/training.py: all libraries take the same steps, and its ratios."""
+"""benchmarks/training.py: all libraries take the same steps."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""scripts/cluster: two hosts that communicate, its errors, and that it leaves nothing behind."""
+"""scripts/cluster: two hosts that communicate, and that it leaves nothing behind."""
 
 import fcntl
 import json

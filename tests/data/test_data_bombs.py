@@ -161,11 +161,3 @@ def test_hostile_headers_are_refused(tmp_path: Path, descr: str, shape: str, wor
         zipped.writestr("y.npy", head)
     with refused("a.npz: x.npy is damaged", words):
         data.load(str(tmp_path / "a.npz"))
-
-
-@pytest.mark.parametrize(
-    "argument", ["10:2:999999999999999999", "999999999999999999:2:1", f"{'9' * 5000}:2:3"]
-)
-def test_synthetic_data_without_end_are_refused(argument: str) -> None:
-    with refused("synthetic:", "memory" if len(argument) < 99 else "at most 18 digits"):
-        data.load(f"synthetic:{argument}")

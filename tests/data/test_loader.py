@@ -1,19 +1,13 @@
 """The loader: the order of rows, their values, and a prefetch thread that always ends."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import nnmpi
 from nnmpi import keyed
 from nnmpi.data import Loader, Split, Standardiser
-
-ROOT = Path(nnmpi.__file__).parents[1]
 
 
 def table(n: int = 53) -> Split:
@@ -87,28 +81,6 @@ def test_the_order_depends_on_seed_and_epoch_only() -> None:
     assert len({order(0, 0), order(0, 1), order(1, 0)}) == 3
     rows = np.concatenate(list(loader_of(split, shuffle=False).batches(3)))
     np.testing.assert_array_equal(rows, np.arange(53))
-
-
-def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
-    """Also while the thread waits for an item that never comes."""
-    program = (
-        "import time\n"
-        "from nnmpi.data.loader import prefetch\n"
-        "def source():\n"
-        "    yield 0\n"
-        "    time.sleep(1e6)\n"
-        "items = prefetch(source(), 2)\n"
-        "print(next(items))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 @pytest.mark.parametrize(

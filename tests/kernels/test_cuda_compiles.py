@@ -13,8 +13,6 @@ from nnmpi.cuda import launch
 NAMES = sorted(path.stem for path in launch.FOLDER.glob("*.cu"))
 KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
 ARCHITECTURES = ("sm_80", "sm_90")
-WITH_EXP = ("softmax", "activations", "recurrent")
-"""Their logarithms and powers of e multiply and add at once; all else has to round twice."""
 
 
 @cache
@@ -61,13 +59,3 @@ def test_it_compiles(name: str, architecture: str, T: str) -> None:
     assert cubin.startswith(b"\x7fELF")
     for kernel in KERNEL.findall(launch.source(name)):
         assert b".text." + kernel.encode() + b"\0" in cubin
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in WITH_EXP])
-def test_every_number_is_rounded_as_numpy_rounds_it(name: str) -> None:
-    """No product and sum in one, quotients and roots are the nearest ones; denormals become 0."""
-    ptx = output_of(name, "compute_80", "PTX").decode()
-    operations = set(re.findall(r"\b((?:fma|mad|add|sub|mul|div|sqrt|rcp)\.\S*f32)\b", ptx))
-    assert operations
-    rounded = {f"{name}.rn.ftz.f32" for name in ("add", "sub", "mul", "div", "rcp", "sqrt")}
-    assert operations <= rounded

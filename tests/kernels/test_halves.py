@@ -10,7 +10,6 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.dtypes import HALVES, is_float, is_half, wide
 from nnmpi.kernels import column_sum
-from nnmpi.kernels.linear import linear_gradients, outputs
 from nnmpi.nn.models import mlp
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -168,22 +167,3 @@ def test_types() -> None:
     assert not is_float(np.dtype("int16"))
     assert wide(bfloat16) == wide(np.dtype("float16")) == wide(np.dtype("float32")) == "float32"
     assert wide(np.dtype("float64")) == "float64"
-
-
-def test_a_product_without_inputs_is_left_to_the_twin() -> None:
-    if (compiled := linear_gradients.compiled) is None:
-        pytest.skip("there are no compiled kernels of products")
-    g, w = np.ones((4, 3), "bfloat16"), np.ones((3, 5), "bfloat16")
-    assert compiled(g, w, None, None, np.empty_like(w), None, False) is NotImplemented
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_products_of_many_rows_and_terms_wait_for_a_part_of_the_sums(dtype: str) -> None:
-    """More rows than are summed at a time, of more terms than are packed at a time."""
-    n, K, O = 2400, 2100, 5
-    rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((n, K), (O, K)))
-    y = np.empty((n, O), dtype)
-    outputs(x, w, None, y, False)
-    exact = x.astype(float) @ w.astype(float).T
-    assert (abs(y.astype(float) - exact) <= UNIT[dtype] * abs(exact) + 1e-3).all()

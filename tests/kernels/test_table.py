@@ -1,6 +1,5 @@
 """Each compiled kernel against NumPy, on every set of instructions that this processor has."""
 
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -306,28 +305,6 @@ def test_it_widens_16_bits_and_rounds_once(
             largest = np.max(abs(b), where=np.isfinite(b), initial=1e-30)
             near = halves.UNIT[dtype] + 1e-5 if is_half(a.dtype) else 1e-5
             np.testing.assert_allclose(a.astype("f8"), b, rtol=0, atol=near * largest)
-
-
-@pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
-def test_a_thread_with_a_short_stack_runs_them() -> None:
-    """128 KB are what some programs give a thread."""
-    rng = np.random.default_rng(0)
-    calls = [
-        (getattr(m, name), CASES[name][0](rng, "float32"))
-        for name, m in (p.values for p in COMPILED)
-    ]
-    x, w, y = (rng.standard_normal(s).astype("float32") for s in ((64, 900), (40, 900), (64, 40)))
-    linears = [m.linear_outputs for m in MODULES.values() if hasattr(m, "linear_outputs")]
-    calls += [(linear, [x, w, None, y, False, True]) for linear in linears]
-    before = threading.stack_size(1 << 17)
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(call(*args) for call, args in calls))
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
-    assert found == [None] * len(calls)
 
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)

@@ -180,21 +180,3 @@ def test_what_does_not_fit_is_refused(change, config, message, tmp_path: Path) -
     tensors = {name: value for name, value in published().items() if name not in change}
     with pytest.raises(ValueError, match=re.escape(message)):
         load_gpt2(written(tmp_path, tensors, **config))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[" * 100_000, "is damaged"),
-        ("[]", "is no configuration of GPT-2"),
-        ('"gpt2"', "is no configuration of GPT-2"),
-        ("5", "is no configuration of GPT-2"),
-        (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
-        ('{"n_layer": ' + "1" * 5000 + "}", "is damaged"),
-    ],
-)
-def test_a_config_that_is_none_is_refused(content: str, message: str, tmp_path: Path) -> None:
-    written(tmp_path, published())
-    (tmp_path / "config.json").write_text(content)
-    with refused(f"{tmp_path / 'config.json'}", message):
-        load_gpt2(tmp_path)

@@ -114,16 +114,6 @@ def test_what_asks_for_numbers_gets_none(reads: Callable[[Any], Any]) -> None:
         reads(meta.like(np.ones((), "int64") if reads in (float,) else X))
 
 
-def test_what_is_written_is_nowhere() -> None:
-    x, real = meta.like(X), np.ones(X.shape, "float32")
-    x[0] = 1
-    x += real
-    real += x
-    np.add(real, x, out=real)
-    np.put_along_axis(x, np.argsort(x), 1, -1)
-    assert (real == 1).all()
-
-
 STARTS_MPI_LATE = """
 import numpy as np
 from nnmpi import Config, Trainer, nn

@@ -12,7 +12,6 @@ import pytest
 from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 from helpers.shards import INDEX, cut, write_index
-from safetensors.numpy import save_file
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -176,33 +175,6 @@ def test_an_index_that_lists_what_is_not_there_is_refused(
     write_index(tmp_path, {**shards, "0.bias": file})
     with refused(str(tmp_path), words):
         loading.load_into(tmp_path / INDEX, model())
-
-
-CONTENTS = {
-    "empty": ("", "is damaged"),
-    "deep": ("[" * 100_000, "is damaged"),
-    "long": (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
-    "no text": ("\udcff", "is damaged"),
-    "a list": ("[]", "has no weight_map"),
-    "a number": (json.dumps({"weight_map": 5}), "has no weight_map"),
-    "nothing": (json.dumps({"weight_map": {}}), "has no weight_map"),
-}
-
-
-@pytest.mark.parametrize("case", CONTENTS)
-def test_an_index_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
-    content, words = CONTENTS[case]
-    (tmp_path / INDEX).write_bytes(content.encode("utf-8", "surrogateescape"))
-    with refused(f"{tmp_path / INDEX}", words):
-        nnmpi.load(tmp_path / INDEX)
-
-
-def test_a_part_of_a_shard_is_refused(tmp_path: Path) -> None:
-    save_file({"a": np.ones(9)}, tmp_path / "a")
-    write_index(tmp_path, {"a": "a"})
-    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
-    with refused(f"{tmp_path / 'a'}: not a complete safetensors file"):
-        nnmpi.load(tmp_path / INDEX)
 
 
 @needs_torch

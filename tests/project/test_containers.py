@@ -1,4 +1,4 @@
-"""containers/: the Dockerfile passes its linter, and the steps of the image and the job work."""
+"""containers/: the Dockerfile passes its linter, and the steps of the image work."""
 
 import os
 import re

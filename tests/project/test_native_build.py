@@ -55,36 +55,6 @@ def test_without_a_compiler_numpy_computes(copy: Path) -> None:
     assert found.stdout.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.stderr
 
 
-@pytest.mark.parametrize(
-    ("files", "compiler", "says"),
-    [
-        ((), "", "not built in {0}"),
-        (("module.c",), "", "not built in {0}"),
-        (("_avx2.so",), "", "_avx2.so of {0} do not run here, so NumPy computes"),
-        ((), "/no/compiler", "half the speed: install a C compiler, such as gcc; then install nnm"),
-    ],
-)
-def test_missing_kernels_are_told_of(
-    files: tuple[str, ...],
-    compiler: str,
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    monkeypatch.delenv("NNMPI_NATIVE", raising=False)
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(native.shutil, "which", lambda name: None if compiler else name)
-    monkeypatch.setattr(native, "_module", None)
-    assert says.format(tmp_path) in native.lack()
-    assert "\n" not in native.lack()
-    monkeypatch.setenv("NNMPI_NATIVE", "avx2")
-    assert f": none in {tmp_path} for NNMPI_NATIVE=avx2, so NumPy computes" in native.lack()
-    monkeypatch.setenv("NNMPI_NATIVE", "0")
-    assert native.lack() == ""
-
-
 @pytest.mark.skipif(GCC is None, reason="there is no gcc")
 @pytest.mark.timeout(620)
 def test_sanitizers_find_nothing(copy: Path) -> None:

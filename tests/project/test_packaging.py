@@ -1,10 +1,8 @@
-"""What is shipped, and the rules of the house that no linter knows."""
+"""The files that are shipped, and one version of them."""
 
 import configparser
 import importlib.metadata
 import os
-import re
-import signal
 import subprocess
 from pathlib import Path
 
@@ -68,44 +66,3 @@ def test_a_variable_that_a_script_cannot_use_is_a_one_line_error(script, name, v
     assert (ended.returncode, ended.stdout) == (2, "")
     assert len(ended.stderr.splitlines()) == 1
     assert f"{script}: {words}" in ended.stderr
-
-
-def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
-    """With stand-ins for mpirun, which waits for SIGUSR1, and for scontrol.
-
-    Slurm sends SIGUSR1 to the process that it started, which is the script.
-    """
-    wait = "trap 'exit 75' USR1\necho ready >&2\nfor _ in $(seq 999); do sleep 0.1; done\n"
-    (tmp_path / "mpirun").write_text(f'#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\n{wait}')
-    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@"\n')
-    for name in ("mpirun", "scontrol"):
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "activate").write_text("")
-    script = ROOT / "scripts" / "slurm" / "train.sbatch"
-    with subprocess.Popen(
-        ["bash", script, "--model", "mnist-cnn"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "NNMPI_VENV": str(tmp_path),
-            "SLURM_JOB_ID": "7",
-            "SLURM_CPUS_PER_TASK": "1",
-        },
-    ) as process:
-        assert process.stderr.readline() == "ready\n"
-        process.send_signal(signal.SIGUSR1)
-        out, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (75, "")
-    started, queued = out.splitlines()
-    assert started.startswith("1 python -m nnmpi.train --checkpoint-dir nnmpi-7.checkpoints ")
-    assert started.endswith("--save nnmpi-7.safetensors --model mnist-cnn")
-    assert queued == "requeue 7"
-    trap = next(line for line in script.read_text().splitlines() if line.startswith("trap "))
-    early = f"set -euo pipefail\n{trap}\nkill -USR1 $$\necho goes on"  # before there is an mpirun
-    before = subprocess.run(["bash", "-c", early], capture_output=True, text=True, check=True)
-    assert before.stdout == "goes on\n"
-    asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
-    assert {"--nodes=2", "--cpus-per-task=1", "--signal=B:USR1@120", "--requeue"} <= {*asked}

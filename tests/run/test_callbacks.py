@@ -141,30 +141,6 @@ def test_a_model_is_saved_after_a_step(tmp_path: Any) -> None:
             threads.run(ranks, job)
 
 
-@pytest.mark.parametrize("options", [{}, {"zero": 3}, {"pp": 2}, {"verify": True}], ids=str)
-def test_an_evaluation_after_a_step_changes_nothing(options: dict[str, Any]) -> None:
-    """The epoch goes on with dropout and the statistics of batches."""
-
-    class Evaluates:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            assert trainer.evaluate().samples == len(trainer.dataset.test.y)
-            assert all(m.training for m in trainer.model.modules())
-
-        def on_end(self, trainer: Trainer, event: Event) -> None:
-            assert not any(m.training for m in trainer.model.modules())
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
-
-    def job(comm: Comm, *callbacks: object) -> Event:
-        config = Config(epochs=2, batch_size=16, seed=1, **options)
-        run = Trainer(config, build, (X, Y), comm, loss=nn.MSELoss(), callbacks=callbacks)
-        return run.fit(NullReport())
-
-    plain, evaluated = threads.run(2, job), threads.run(2, job, Evaluates())
-    assert evaluated[0]["parameters_sha256"] == plain[0]["parameters_sha256"]
-
-
 @pytest.mark.parametrize("name", ["on_step", "on_epoch", "on_end"])
 def test_an_exception_in_a_callback_ends_all_ranks(name: str) -> None:
     def fails(trainer: Trainer, event: Event) -> None:

@@ -64,37 +64,6 @@ def lines(path: Path) -> list[Event]:
 # ---- when
 
 
-class Clock:
-    """Seconds that a test says."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_times_by_a_clock() -> None:
-    clock = Clock()
-    config = Config(save_every="10s", checkpoint_dir="c", time_limit="95s")
-    times = SaveTimes(config, clock.now, clock)
-    clock.now = 9.5
-    assert not times.is_due()
-    clock.now = 10
-    assert times.is_due()
-    times.begun()
-    assert not times.is_due()
-    times.written(3)
-    clock.now = 20
-    assert not times.is_over()  # 20 s without a question: the next one may come after 20 more
-    clock.now = 40
-    assert times.is_due()
-    assert not times.is_over()
-    clock.now = 49  # and 2 * 20 + 2 * 3 + 1
-    assert times.is_over()
-    assert not SaveTimes(Config(), clock.now, clock).is_over()
-
-
 def test_checkpoints_of_steps_and_the_last_one(tmp_path: Path) -> None:
     done = run(tmp_path, save_every="3", keep=9, ranks=2)
     assert steps_in(tmp_path) == [3, 6, 9, 12, 15, 18, 20]

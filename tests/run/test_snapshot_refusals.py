@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from helpers.comm.counted import Counted
@@ -78,14 +77,3 @@ def test_a_run_that_is_over() -> None:
         trainer.close()
 
     threads.run(2, rank)
-
-
-@pytest.mark.parametrize("options", [{"servers": 1}], ids=str)
-def test_ranks_at_different_steps_wait_for_the_epoch(options: dict[str, Any]) -> None:
-    class Early:
-        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
-            for act in (trainer.snapshot, trainer.rearrange):
-                with refused("ranks make their steps at different times", "in on_epoch"):
-                    act()
-
-    threads.run(3, lambda comm: trainer_of(comm, Early(), **options).fit(NullReport()))

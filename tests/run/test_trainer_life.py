@@ -1,6 +1,5 @@
 """A Trainer between its first run and `close`: outputs, files, and further epochs."""
 
-import gc
 import io
 import json
 from collections.abc import Iterator
@@ -259,51 +258,6 @@ def test_ranks_that_call_different_things_are_refused() -> None:
 
 
 # ---- what ranks share
-
-
-@pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"allreduce": "shared"}], ids=str)
-def test_a_model_outlives_the_trainer_that_is_dropped(options: Any) -> None:
-    """What is written to it between runs stays, too."""
-
-    def trained(comm: Comm) -> Any:
-        trainer = Trainer(Config(epochs=1, **options), small, rows(), comm)
-        trainer.fit(NullReport())
-        with trainer.gathered_parameters():
-            pass
-        return trainer.model
-
-    def job(comm: Comm) -> None:
-        model = trained(comm)
-        before = [np.array(p.data) for p in model.parameters()]
-        gc.collect()
-        for p, values in zip(model.parameters(), before, strict=True):
-            np.testing.assert_array_equal(p.data, values)
-        Trainer(Config(epochs=1, **options), small, rows(), comm).fit(NullReport())
-        for p, values in zip(model.parameters(), before, strict=True):
-            np.testing.assert_array_equal(p.data, values)
-
-    threads.run(2, job)
-
-
-def test_a_snapshot_of_a_second_run_goes_on_with_that_run() -> None:
-    """Also after a third one."""
-    config = Config(epochs=2, batch_size=28, lr=0.1, lr_schedule="cosine")
-
-    class Kept:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            rates[event["step"]] = trainer.last_lr
-            snapshots.setdefault(event["step"], trainer.snapshot())
-
-    rates, snapshots = dict[int, float](), dict[int, Any]()
-    trainer = Trainer(config, small, rows(), comm_self(), callbacks=[Kept()])
-    trainer.fit(NullReport())
-    trainer.fit(NullReport(), epochs=2)
-    second = dict(rates)
-    trainer.fit(NullReport(), epochs=2)
-    trainer.restore(snapshots[5])
-    rates.clear()
-    assert trainer.fit(NullReport())["steps"] == 8
-    assert rates == {step: second[step] for step in (6, 7, 8)}
 
 
 @pytest.mark.parametrize("options", [{}, {"pp": 2, "micro_batches": 2}], ids=str)

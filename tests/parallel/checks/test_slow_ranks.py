@@ -26,19 +26,6 @@ def test_each_rank_has_the_factor_that_is_named() -> None:
     assert [delay("2:3,0:1.5", rank=r).factor(7) for r in range(3)] == [1.5, 1.0, 3.0]
 
 
-def test_jitter_strikes_a_share_of_the_steps_by_the_seed_and_the_rank() -> None:
-    def struck(rank: int, seed: int) -> list[int]:
-        d = delay(None, "0.2:5", rank, seed)
-        factors = [d.factor(step) for step in range(1000)]
-        assert set(factors) == {1.0, 5.0}
-        return [step for step, f in enumerate(factors) if f == 5.0]
-
-    assert 150 < len(struck(0, 0)) < 250
-    assert struck(0, 0) == struck(0, 0)
-    assert struck(0, 0) != struck(1, 0)
-    assert struck(0, 0) != struck(0, 1)
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

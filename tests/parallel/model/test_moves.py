@@ -12,7 +12,7 @@ from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
-from nnmpi.parallel.model.nearest import GRAIN, plan_moves
+from nnmpi.parallel.model.nearest import plan_moves
 
 FLOATS = (("values", np.dtype(np.float32)),)
 WHOLE = whole((4, 6))
@@ -53,26 +53,6 @@ def test_a_rank_keeps_what_it_has_of_what_it_needs() -> None:
     assert givers(plan_of(have, [part_of(0)])) == [(0, 0, 12), (1, 0, 12)]
     have = [part_of(1), part_of(0, lo=10, hi=14)]
     assert givers(plan_of(have, [part_of(0)])) == [(1, 0, 20), (0, 0, 4)]
-
-
-def test_those_that_have_copies_send_equal_shares() -> None:
-    """Of one large tensor too; and less of it who has sent something before, if that is known."""
-
-    def shares(rows: list[int]) -> list[float]:
-        """Three ranks have what has 6 rows, the first one alone has what has 2."""
-        tensors = [matrix((n, GRAIN))._replace(path=f"{n} rows") for n in rows]
-        wholes = [Place.of_whole(tensor.path, tensor.shape).range() for tensor in tensors]
-        have = [
-            (rank, one)
-            for n, one in zip(rows, wholes, strict=True)
-            for rank in range(3 if n == 6 else 1)
-        ]
-        need = [(3, one) for one in wholes]
-        moved = plan_moves(tensors, have, need, (0,) * 4).moved(4)
-        return [one.sent.bytes / (4 * GRAIN) for one in moved]
-
-    assert shares([6, 2]) == [4, 2, 2, 0]
-    assert shares([2, 6]) == [3, 3, 2, 0]
 
 
 def test_of_what_may_differ_all_get_the_first_copy() -> None:

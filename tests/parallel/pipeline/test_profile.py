@@ -16,7 +16,7 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import construction, seeded
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile
+from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 N = 6
 
@@ -97,27 +97,6 @@ def test_a_profile_changes_nothing(name: str, dtype: str) -> None:
     for path, value in model.state_dict().items():
         np.testing.assert_array_equal(value, expected[path])
         assert value.dtype == expected[path].dtype
-
-
-def test_values_and_gradients_that_are_there_stay() -> None:
-    model, other = fresh("tied"), fresh("tied")
-    for m in (model, other):
-        m[0].weight.data[...] = 2
-        m[0].weight.grad = np.full((5, 5), 3, np.float32)
-        m[2].eval()
-    array, grad, state = model[0].weight.data, model[0].weight.grad, kept(model)
-    profiled(model, batch("tied", "float64"), CPU)
-    assert kept(model) == state
-    assert (model[0].weight.data is array, model[0].weight.grad is grad) == (True, True)
-    assert ((array == 2).all(), (grad == 3).all()) == (True, True)
-
-
-def test_costs_for_another_number_of_samples() -> None:
-    measured = UnitCosts(4, (0, 2), (UnitCost(1, 2, 3, 40, 8, 6), UnitCost(0, 4, 0, 10, 2, 2)))
-    samples, begins, costs = measured.scaled(6)
-    assert (samples, begins) == (6, (0, 2))
-    assert costs == (UnitCost(1.5, 3, 4.5, 40, 12, 9), UnitCost(0, 6, 0, 10, 3, 3))
-    assert measured.scaled(4) == measured
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_left() -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.training.served import (
@@ -77,26 +76,3 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
 
     threads.run(3 + servers, rank)
     assert not begun
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 3, "servers": 1},  # statistics are of the whole batch
-        {"batch_size": 6, "sync": "asp"},
-        {"batch_size": 50, "sync": "asp"},
-        {
-            "batch_size": 79,
-            "sync": "ssp",
-            "staleness": 1,
-            "steps": 1,
-        },  # the last batch is not reached
-    ],
-    ids=str,
-)
-def test_a_worker_with_more_than_one_sample_is_not(options: dict[str, Any]) -> None:
-    def rank(comm: Comm) -> float:
-        ended = fit(comm, Config(epochs=1, **{"steps": 6} | options), normed, clouds(240))
-        return float(ended.result["loss"])
-
-    assert np.isfinite(threads.run(4, rank)).all()

@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,35 +71,6 @@ def test_all_ranks_of_a_kind_send_what_is_said(options: dict[str, Any]) -> None:
                 said = kind.traffic[axis]
                 assert messages == said.messages, (rank, axis)
                 assert nbytes == pytest.approx(said.bytes, rel=0.01), (rank, axis)
-
-
-def test_a_picture_shows_each_rank_and_what_it_has(tmp_path: Path) -> None:
-    file = tmp_path / "layout.svg"
-    gpt = "--model gpt:2x2x32 --data text --context 16 --batch-size 16 --micro-batches 2"
-    layout(f"--ranks 8 --dp 2 --pp 2 --tp 2 --zero 2 {gpt} --svg {file}")
-    root = ET.parse(file).getroot()
-    texts = [(e.text, float(e.get("x", "")), float(e.get("y", ""))) for e in root if e.text]
-    boxes = [e.attrib for e in root if e.tag.endswith("rect")]
-
-    def bar(name: str, rank: int) -> tuple[float, float]:
-        """From where to where it is filled, in the column of a rank."""
-        ((left, top),) = [(x, y) for words, x, y in texts if words == f"rank {rank}"]
-        y = min(y for words, _, y in texts if words.startswith(name) and y > top)
-        row = [b for b in boxes if 0 < y - float(b["y"]) < 22 and float(b["x"]) >= left]
-        frame, fill = sorted(row, key=lambda b: float(b["x"]))[:2]
-        width, start = float(frame["width"]), (float(fill["x"]) - left) / float(frame["width"])
-        return round(start, 2), round(start + float(fill["width"]) / width, 2)
-
-    halves = (0, 0.5), (0.5, 1)
-    for rank in range(8):
-        pp, dp, tp = rank // 4, rank // 2 % 2, rank % 2
-        ((x, y),) = [(x, y) for words, x, y in texts if words == f"rank {rank}"]
-        below = [words for words, a, b in texts if a == x and y < b < y + 60]
-        assert below == [f"pp {pp}", f"dp {dp}", f"tp {tp}"]
-        assert bar(f"h.{pp}.mlp.c_fc", rank) == halves[tp]
-        assert bar("samples of a batch", rank) == halves[dp]
-        assert bar("parameters", rank) == (0, 1)
-        assert bar("gradients", rank) == bar("optimizer state", rank) == halves[dp]
 
 
 @pytest.mark.parametrize(

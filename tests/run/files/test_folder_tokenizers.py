@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.bpe import SAMPLE, trained
-from helpers.datafiles import refused
 
 import nnmpi
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer
 from nnmpi.comm import comm_self
-from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer
-from nnmpi.run.setup.models import saved_sizes
+from nnmpi.data.tokenizer import BPETokenizer
 from nnmpi.run.setup.vocabulary import own_tokenizer
 from nnmpi.run.text import generate_command
 
@@ -73,19 +71,3 @@ def test_another_tokenizer_in_the_folder_is_replaced(text: str, source: Path, tm
     shutil.copy(other / "one" / "tokenizer.json", other)
     save(other, text, tokenizer=str(source))
     assert BPETokenizer(other).sha256 == BPETokenizer(source).sha256
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("gpt:3000x2x4", "number of layers is 3,000, and that of the weights 1"),
-        ("gpt:999999999x2x4", "number of layers is 999,999,999, and that of the weights 1"),
-        ("gpt:1x2x800", "wte.weight has shape (3, 4), the model needs (3, 800)"),
-        ("gpt:1x3x4", "3 heads and width 4"),
-    ],
-)
-def test_metadata_that_tell_another_gpt_are_refused(model: str, words: str, tmp_path: Path) -> None:
-    about = {"model": model, "tokenizer": CharTokenizer("abc").describe()}
-    nnmpi.save(nn.GPT(1, 2, 4, 3, 5).state_dict(), tmp_path / "m", about)
-    with refused(f"{tmp_path / 'm'}: ", words):
-        saved_sizes(str(tmp_path / "m"))

@@ -13,7 +13,7 @@ import pytest
 from helpers import mpijob
 
 import nnmpi
-from nnmpi import Config, Trainer, comm, notebook
+from nnmpi import notebook
 from nnmpi.mesh import Mesh
 from nnmpi.notebook.magic import RanksError, ranks
 
@@ -34,19 +34,6 @@ def test_a_mesh_shows_every_rank_once() -> None:
     assert words(Mesh({"dp": 100, "tp": 2}))[0] == "dp 100 x tp 2, 64 of 200 ranks"
 
 
-def test_a_run_and_its_trace(tmp_path: Path) -> None:
-    log, trace = tmp_path / "run.jsonl", tmp_path / "trace.json"
-    config = Config(model="iris-mlp", data="iris", epochs=2, log=str(log), trace=str(trace))
-    Trainer(config, comm=comm.comm_self()).fit()
-    assert any(" of trace.json" in text for text in words(notebook.trace(trace)))
-    runs = notebook.log(log)
-    if not find_spec("matplotlib"):
-        assert runs._repr_svg_() is None
-        pytest.skip("matplotlib is not installed")
-    assert words(runs)
-    assert words(runs.logs[0])
-
-
 @pytest.fixture
 def has_mpirun() -> None:
     mpijob.launcher(sys.executable)  # skips where there is none
@@ -64,12 +51,6 @@ def test_a_cell_on_ranks(capfd: pytest.CaptureFixture[str]) -> None:
     assert out == "\n".join([*said, ""])
     assert err.count("ValueError: here") == 1
     assert "    raise ValueError('here')" in err
-
-
-@pytest.mark.parametrize("line", ["", "two", "0"])
-def test_a_number_of_ranks_that_is_none(line: str) -> None:
-    with pytest.raises(RanksError, match="write a number of ranks, as %%ranks 4"):
-        ranks(line, "")
 
 
 @pytest.mark.usefixtures("has_mpirun")

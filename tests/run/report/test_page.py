@@ -1,4 +1,4 @@
-"""The page of runs: what is in it, and what a browser makes of it."""
+"""The page of runs: what is in it, and how it follows a run."""
 
 import json
 import threading

@@ -161,28 +161,6 @@ def test_a_file_that_is_no_trace_is_one_line(
     assert len(error) < 500
 
 
-def test_steps_that_were_not_recorded_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "t.json")
-    events = [json.loads(complete_event(args={"step": i}))["traceEvents"][0] for i in (0, 2)]
-    Path(path).write_text(json.dumps({"traceEvents": events}))
-    assert simulate.main(["trace", path]) == 0
-    wrongs = (
-        ["--steps", f"{10**9}"],
-        ["--step", "-1", "--steps", "9"],
-        ["--svg", path],
-        ["--step", "0", "--steps", "3"],
-    )
-    for wrong in wrongs:
-        assert simulate.main(["trace", path, *wrong]) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert "has no step 3: choose one of 0 to 2" in errors[0]
-    assert "has no step -1: choose one of 0 to 2" in errors[1]
-    assert "is the trace itself" in errors[2]
-    assert "has no step 1: choose one of 0 to 2" in errors[3]
-
-
 def test_the_table_of_the_last_event() -> None:
     rows = {"0": Seconds(1, 2, 3, 4)._asdict(), "10": Seconds(1.5, 0, 0.25, 0)._asdict()}
     found = {"measured": 0.25, "simulated": 0.2}
