@@ -118,6 +118,7 @@ def expect_zeros(parameters: list[Any], on: Backend, dtype: str) -> None:
         assert not p.grad.any().item()
 
 
+@pytest.mark.one_in(4)
 @both
 @floats
 @pytest.mark.parametrize("name", LAYERS)
@@ -149,6 +150,7 @@ def test_words(dtype: str, on: Backend) -> None:
     expect_zeros(parameters, on, dtype)
 
 
+@pytest.mark.one_in(3)
 @both
 @floats
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])

@@ -29,6 +29,7 @@ def bits(tensors: list[Tensor]) -> list[Any]:
     return [None if t.grad is None else (t.grad.dtype, t.grad.tobytes()) for t in tensors]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("change", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_two_halves_of_every_op_give_the_bits_of_the_whole(name, change):

@@ -22,7 +22,6 @@ steps = {{case: step_of(sys.argv[1], Device(), case, 4) for case in CASES}}
 print(json.dumps({{case: [step().item() for _ in range(3)] for case, step in steps.items()}}))
 """
 PACKAGES = {"T+": "torch", "JAX": "jax"}
-COMPILES = pytest.param("JAX", marks=pytest.mark.long)  # half a minute
 
 
 @cache
@@ -34,7 +33,8 @@ def losses(subject: str) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("subject", ["nnmpi F(2x2)", "T+", COMPILES])
+@pytest.mark.long
+@pytest.mark.parametrize("subject", ["nnmpi F(2x2)", *PACKAGES])
 def test_all_libraries_take_the_same_steps(subject: str) -> None:
     if importlib.util.find_spec(PACKAGES.get(subject, "numpy")) is None:
         pytest.skip(f"{PACKAGES[subject]} is not installed")

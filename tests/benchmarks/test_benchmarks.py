@@ -30,6 +30,8 @@ SUMS = {"ring", "tree", "ps", "halving", "hierarchical", "mpi", "shared", "MPI_A
 JOBS = "--rounds 1 --seconds 0.001"
 CASES = [
     Case("collectives", 2, "--sizes 256,4KB --seconds 0.01", "algorithm", SUMS),
+]
+LONG = [
     Case(
         "sync", 3, "--steps 12 --repeats 1 --base 5 --batch 6", "subject", {"bsp", "ssp 3", "asp"}
     ),
@@ -37,8 +39,6 @@ CASES = [
         *("scaling", 2, "--cases W1 --rounds 2 --seconds 0.01 --hidden --allreduce ring"),
         *("subject", {"nnmpi, overlap", "nnmpi, no overlap", "nnmpi, compute alone"}),
     ),
-]
-LONG = [
     Case("scaling", 0, f"--cases W1 {JOBS} --allreduce ring", "scaling", {"weak", "strong"}),
     Case(
         *("pipeline", 0, f"--small {JOBS} --only speed-up,schedules,memory,recompute,bytes"),

@@ -53,6 +53,7 @@ def test_every_plan_has_formulas() -> None:
     assert all(list(o.costs) == list(o.algorithms) for o in OPERATIONS.values())
 
 
+@pytest.mark.one_in(3)
 @each_cost
 @pytest.mark.parametrize("p", SIZES)
 def test_simulated_time_is_our_formula(case: Case, p: int, is_sample: bool) -> None:
@@ -64,6 +65,7 @@ def test_simulated_time_is_our_formula(case: Case, p: int, is_sample: bool) -> N
         assert close(simulated, evaluate(cost.plan, letters(p, nbytes, on))), (nbytes, on)
 
 
+@pytest.mark.one_in(3)
 @each_cost
 @pytest.mark.parametrize("p", SIZES)
 def test_the_textbook_and_the_stated_differences_make_our_formula(case: Case, p: int) -> None:

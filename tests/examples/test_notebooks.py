@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 SHOWN = ("rank", "size", "irecv", "ledger")
 """What the code of a lesson reads of a Comm."""
-RUNS_BY_DEFAULT = ("2-data-parallelism", "4-sharded-layers-and-zero")
+RUNS_BY_DEFAULT = ("2-data-parallelism",)
 
 if not find_spec("nbclient") or not find_spec("ipykernel"):
     pytest.skip("nbclient and ipykernel are not installed", allow_module_level=True)

@@ -128,8 +128,8 @@ TABLE = {
     "comm": Row(
         *(OF_COMM, (1, 4, 5)),
         threads_all=(2, 3, 8),
-        mpi=(1, 3),
-        mpi_all=(2, 4, 8),
+        mpi=(3,),
+        mpi_all=(1, 2, 4, 8),
         mpich=(3,),
         quick=(2,),
     ),

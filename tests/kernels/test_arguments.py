@@ -123,6 +123,7 @@ def state(args: list[Any]) -> list[bytes]:
     return bits([a for a in arrays_of(args) if a.dtype != object and prod(a.shape) < 2**30])
 
 
+@pytest.mark.one_in(2)
 @np.errstate(all="ignore")
 @pytest.mark.parametrize(("name", "module"), COMPILED)
 def test_it_computes_what_numpy_does_or_leaves_all_alone(

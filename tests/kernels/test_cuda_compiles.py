@@ -51,6 +51,7 @@ def output_of(name: str, architecture: str, kind: str, T: str = launch.FLOAT) ->
     return found.raw
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("T", launch.FLOATS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", NAMES)

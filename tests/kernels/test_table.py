@@ -260,6 +260,7 @@ SUMS_OF_PAIRS = {
 """They add products of 16 bits in an order of their own."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "module"), COMPILED)
 def test_it_widens_16_bits_and_rounds_once(
@@ -342,6 +343,7 @@ def spoilt(args: list[Any], rng: Rng) -> list[Any]:
     return args
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "module"), COMPILED)
 def test_arguments_that_it_is_not_made_for_are_left_alone(
     name: str, module: ModuleType, seeds: Seeds

@@ -65,7 +65,7 @@ def shortened(command: str) -> str:
 @pytest.mark.parametrize(
     ("page", "command"),
     [
-        pytest.param(page, command, marks=() if command in QUICK[::2] else pytest.mark.long)
+        pytest.param(page, command, marks=() if command in QUICK[::5] else pytest.mark.long)
         for command, page in RUN.items()
     ],
 )

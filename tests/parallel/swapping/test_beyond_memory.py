@@ -119,6 +119,7 @@ def test_running_sums_are_on_disk_between_updates(tmp_path: Path) -> None:
         assert found.in_file > 0
 
 
+@pytest.mark.long
 def test_over_mpi() -> None:
     train = ("-m", "nnmpi.train", "--json", "--model", "digits-cnn", "--steps", "3")
     how = ("--batch-size", "512")
