@@ -73,7 +73,7 @@ def losses(comm: Comm, build: Any = crossed, **options: Any) -> list[float]:
     return [done["loss"], done["test_loss"]]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("zero", "how"), [(0, "auto"), (1, "auto"), (1, "mpi"), (1, "tree")])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dp", [1, 2])

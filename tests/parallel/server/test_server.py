@@ -131,6 +131,7 @@ def test_asp_lets_a_fast_worker_make_the_pushes_of_a_slow_one() -> None:
     assert np.isfinite(result["loss"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"sync": "asp"}, {"sync": "ssp", "staleness": 2}], ids=str)
 def test_asynchronous_training_learns_and_ranks_agree(options: dict[str, Any]) -> None:
     """BatchNorm and dropout, uneven parts."""

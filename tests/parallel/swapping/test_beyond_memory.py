@@ -84,7 +84,7 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
     return {*found.choice}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("order", MIXES[::2], ids=lambda order: "-".join(r.value for r in order))
 def test_it_has_the_bits_of_a_run_with_enough_memory(
@@ -94,6 +94,7 @@ def test_it_has_the_bits_of_a_run_with_enough_memory(
     assert Residence.SWAP in both(0.9, **CASES[name])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", GRAPH_MODELS)
 def test_models_that_are_no_chains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed(MIXES[2], monkeypatch)

@@ -57,6 +57,7 @@ def within(share: float, comm: Comm | None = None, **how: Any) -> tuple[str, Tra
     return digest, less
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "how",
     [
