@@ -24,9 +24,7 @@ if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 LONG = "long: runs with --all only"
-ONE_IN = (
-    "one_in(n): of the cases of the test one in n runs without --all, and each value of an argument"
-)
+ONE_IN = "one_in(n): of the cases of the test one in n runs without --all, and each value of few"
 QUICK = "quick: runs with --quick only, in the place of longer tests"
 FIRST = (
     "test_mpi_jobs.py",
