@@ -9,9 +9,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.comm import OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data.tokenizer import ByteTokenizer, CharTokenizer
 from nnmpi.nn.decoding import Past, decoding
-from nnmpi.run.text.generation import texts
 from nnmpi.run.text.sampling import Sampling
 
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))
@@ -72,15 +70,6 @@ def test_more_ranks_than_the_layout_has_are_refused(tmp_path) -> None:
     threads.run(2, too_many)
     with pytest.raises(ValueError, match="1 rank for --tp 2 --pp 1"):
         laws.ours(comm_self(), str(tmp_path), [1], Sampling(), tp=2)
-
-
-def test_text_comes_when_its_characters_are_complete() -> None:
-    euro = list("€x".encode())
-    assert list(texts(euro, ByteTokenizer())) == ["€", "x", ""]
-    assert list(texts(euro[:2], ByteTokenizer())) == ["\N{REPLACEMENT CHARACTER}"]
-    for given in ([255] * 4 + euro[3:], [0x80] * 3 + euro, [0xE2, 0xF0, *euro, 0xE2], euro * 3):
-        assert "".join(texts(given, ByteTokenizer())) == ByteTokenizer().decode(given)
-    assert list(texts([1, 0], CharTokenizer("ab"))) == ["b", "a", ""]
 
 
 # ---- nnmpi.generate

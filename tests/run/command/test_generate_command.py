@@ -111,22 +111,6 @@ def test_text_comes_token_by_token(trained: Path) -> None:
         assert job.stderr.read() == b""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_text_that_cannot_be_written_ends_all_ranks(trained: Path) -> None:
-    arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "3"]
-    arguments += ["--tp", "2"]
-    script = (
-        "import sys; from nnmpi.run.text import generate_command; "
-        "sys.stdout = open('/dev/full', 'w'); "
-        f"sys.exit(generate_command.main({arguments}))"
-    )
-    ended = run(2, "-c", script, timeout=240)
-    assert ended.status == 1
-    (line,) = [line for line in ended.err.splitlines() if "No space left" in line]
-    assert "cannot write output" in line
-    assert "Traceback" not in ended.err
-
-
 REFUSED = {
     "no file": ("--load none", "cannot load none: no such file; name another"),
     "no gpt": ("--load iris.safetensors", "its model is not named, and text is made by a gpt"),
@@ -173,34 +157,3 @@ def test_tokens_that_the_tokenizer_lacks_are_never_drawn(tmp_path: Path, capsys)
     nnmpi.save(model.state_dict(), tmp_path / "m", about)
     found = text(capsys, "--load", tmp_path / "m", "--prompt", "ab", "--tokens", "20")
     assert {*found.strip()} <= {*"abc"}
-
-
-def test_weights_that_are_too_large_end_the_text_with_one_line(tmp_path: Path, capsys) -> None:
-    """They are finite, and the scores are not."""
-    model, about = nn.GPT(1, 1, 4, 3, 5), {"model": "gpt:1x1x4"}
-    model.wte.weight.data[...] = 3e38
-    tokenizer = {"tokenizer": CharTokenizer("abc").describe()}
-    nnmpi.save(model.state_dict(), tmp_path / "m", about | tokenizer)
-    for temperature in ("0", "1"):
-        given = ["--load", str(tmp_path / "m"), "--prompt", "ab", "--temperature", temperature]
-        assert generate_command.main(given) == 2
-        found = capsys.readouterr()
-        assert found.out == "ab"
-        (line,) = found.err.splitlines()
-        assert "scores behind token 2 of the text are NaN or infinite" in line
-
-
-def test_a_description_that_is_none_names_the_file(tmp_path: Path, capsys) -> None:
-    about = {"model": "gpt:1x1x4", "tokenizer": "[" * 100_000}
-    nnmpi.save(nn.GPT(1, 1, 4, 3, 5).state_dict(), tmp_path / "m", about)
-    assert generate_command.main(["--load", str(tmp_path / "m")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"cannot load {tmp_path / 'm'}: [[[" in line
-    assert "describes no tokenizer" in line
-
-
-def test_the_prompt_may_be_left_out(trained: Path, capsys) -> None:
-    """The text begins behind the first character of the vocabulary, a space: it has no line end."""
-    options = ("--load", trained / "gpt2", "--tokens", "9", "--seed", "3")
-    behind_a_space = text(capsys, *options, "--prompt", " ")
-    assert text(capsys, *options) == behind_a_space[1:]

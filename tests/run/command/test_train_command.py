@@ -82,10 +82,6 @@ def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) 
     assert "(10000000, 10000000) and type float32 has 400.0 TB, more addresses" in larger.err
 
 
-def test_help_shows_no_list_of_lists(command: Command) -> None:
-    assert "--order ORDER" in command("--help").out
-
-
 OVERWRITES: dict[str, tuple[str, str]] = {
     "save": ("--log m --save m", "save"),
     "load": ("--log ./iris.safetensors --load iris.safetensors", "load"),
@@ -129,11 +125,6 @@ def test_an_unusable_environment_is_a_one_line_error(
     monkeypatch.setenv(name, value)
     line = f"nnmpi.train: {name} is {value!r}: set it to {remedy}\n"
     assert command(*IRIS, "--steps", "1") == (2, "", line)
-
-
-def test_a_log_may_have_the_name_of_a_data_set(command: Command) -> None:
-    for _ in range(2):
-        assert command(*IRIS, "--steps", "1", "--log", "iris", "--append").status == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

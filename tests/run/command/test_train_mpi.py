@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +67,7 @@ def test_the_terminal_of_the_launcher_gets_a_bar_and_text(tmp_path: Path) -> Non
             assert "epoch" not in before
             (tmp_path / "seen").touch()
             text = before + seen(ours, 200)
-            assert job.wait(60) == 0, text
+            assert job.wait(200) == 0, text
     finally:
         os.close(ours)
     assert "{" not in text
@@ -185,16 +184,6 @@ def test_an_error_is_a_line_of_one_rank(
         assert told[name].events[-1]["event"] == "failed"
 
 
-def test_help_and_a_dry_run_are_printed_once(told: dict[str, Told]) -> None:
-    assert told["help"].statuses == told["dry run"].statuses == [0, 0]
-    assert told["help"].out.count("usage:") == 1
-    (event,) = told["dry run"].events
-    assert event["event"] == "dry-run"
-    first, others = event["kinds"]  # memory of the node counts on its first rank
-    assert (first["ranks"], others["ranks"]) == ([0], [1])
-    assert (first["parameters_bytes"], others["parameters_bytes"]) == (4 * event["parameters"], 0)
-
-
 def test_an_error_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(ONE_FAILS)
     more = ("--model", "fails:build", "--data", "iris")
@@ -261,10 +250,10 @@ def job(tmp_path: Path) -> Any:
         start_new_session=True,
     )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 200
         while not (log.exists() and '"epoch": 3' in log.read_text()):
             assert job.poll() is None, job.communicate()
-            assert time.monotonic() < until, "no epoch in a minute"
+            assert time.monotonic() < until, "no epoch in 200 s"
             time.sleep(0.05)
         yield job, saved
     finally:
@@ -293,20 +282,6 @@ def test_a_killed_rank_ends_the_job(job: Any) -> None:
     assert process.returncode != 0
     assert '"done"' not in out
     assert err.strip()
-
-
-def test_a_rank_that_is_interrupted_twice_ends_the_job(job: Any) -> None:
-    """Whatever the others wait for; it may also have stopped already."""
-    process, _ = job
-    ranks = ranks_of(process)
-    if len(ranks) != 3:
-        pytest.skip(f"found {len(ranks)} of 3 ranks among the processes of mpirun")
-    for _ in range(2):
-        with suppress(ProcessLookupError):
-            os.kill(ranks[1], signal.SIGINT)
-        time.sleep(0.01)
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 130, err
 
 
 def test_sigusr1_stops_all_ranks_and_saves(job: Any) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import sys
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,18 +70,6 @@ def test_the_file_is_the_same_for_any_number_of_ranks(
     if tokenizer is None:
         from_text = data.load(f"text:{text}", context=1) if len(tokens) > 50 else None
         assert from_text is None or from_text.language.tokenizer == about["tokenizer"]
-
-
-def test_a_rank_has_little_of_the_text_in_memory(tmp_path: Path) -> None:
-    text, out = tmp_path / "text", tmp_path / "tokens.npy"
-    text.write_bytes(b"some words, " * (16 << 20 >> 3))  # 24 MB
-    tracemalloc.start()
-    try:
-        thread_ranks.run(1, lambda comm: tokenize.tokenized(text, out, None, comm))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 12 << 20, most
 
 
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(p, marks=pytest.mark.long) for p in (1, 3))])
@@ -168,26 +154,6 @@ def test_the_tokens_stay_in_the_file(out: Path) -> None:
         assert trainer.fit()["parameters_sha256"] == result["parameters_sha256"]
 
 
-@pytest.mark.parametrize("block", [1, 40, 1 << 26])
-def test_what_is_taken_is_what_the_file_has(
-    block: int, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows alone and behind one another, in any order, also if they are read piece by piece."""
-    monkeypatch.setattr(sys.modules[StoredTokens.__module__], "BLOCK", block)
-    tokens = np.load(out)[: 4200 * 9 // 10]
-    n = (len(tokens) - 1) // 16
-    split = data.load(f"tokens:{out}", context=16).train
-    for i, windows in enumerate(split):
-        whole = tokens[i : i + n * 16].reshape(n, 16).astype("int64")
-        assert windows.shape == whole.shape
-        np.testing.assert_array_equal(np.asarray(windows), whole)
-        for index in (slice(3, 9), slice(None, None, 7), slice(9, 3, -1), 5, -1, [4, 2, 2, 3]):
-            np.testing.assert_array_equal(windows[index], whole[index], strict=True)
-        for rows in ([], [0], [5, 6, 7, 3, 4, 4, 100, 101], range(n)):
-            taken = windows.take(np.array(rows, np.int64), axis=0)
-            np.testing.assert_array_equal(taken, whole[[*rows]], strict=True)
-
-
 def test_a_file_that_is_truncated_ends_training_with_one_line(out: Path) -> None:
     """A mapped one would end the process by SIGBUS."""
 
@@ -201,30 +167,6 @@ def test_a_file_that_is_truncated_ends_training_with_one_line(out: Path) -> None
         refused(f"{out} was truncated while it was in use; write it again with python -m nnmpi"),
     ):
         trainer.fit()
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_only_the_rows_of_a_batch_are_read(tmp_path: Path) -> None:
-    """The file has 1 GB, most of which is a hole: a step of training takes little memory."""
-    out, n = tmp_path / "tokens.npy", 1 << 30
-    about = nnmpi.data.windows.About('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
-    with out.open("wb") as file:
-        file.write(nnmpi.run.tokens._header(np.dtype("uint8"), n))
-        file.truncate(file.tell() + n)
-        file.seek(0, os.SEEK_END)
-        file.write(about.line())
-    before = resident()
-    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=256, batch_size=4, steps=1)
-    with Trainer(config) as trainer:
-        next(trainer.strategy.steps(trainer.train, trainer.state))
-        assert len(trainer.train.split.y) == (n * 9 // 10) // 256
-        assert resident() - before < 300 << 20
-
-
-def resident() -> int:
-    """Bytes in memory that this process has to itself: pages of files are not among them."""
-    _, resident, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
-    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
@@ -290,17 +232,3 @@ def test_a_model_of_another_vocabulary(out: Path, tmp_path: Path) -> None:
         kind = "tokens" if same == out else "text"
         Trainer(replace(config, data=f"{kind}:{same}", load=saved)).close()
     Trainer(replace(config, data=f"tokens:{path}", load=saved, load_partial=True)).close()
-
-
-def test_a_model_of_bytes_takes_bytes_again(folder: Path, tmp_path: Path) -> None:
-    """A text of a few characters alone would have another vocabulary; BPE is refused."""
-    saved, text = str(tmp_path / "m.safetensors"), tmp_path / "text"
-    config = Config(model="gpt:1x2x8", data=f"text:{text}", context=16, steps=1, save=saved)
-    text.write_bytes(bytes(range(256)) * 9)
-    with Trainer(config) as trainer:
-        trainer.fit()
-    text.write_text("abc" * 900)
-    with Trainer(replace(config, load=saved)) as trainer:
-        assert trainer.dataset.classes == 256
-    with refused("was trained on bytes, and data text:", "has 400 tokens of BPE (SHA-256 "):
-        Trainer(replace(config, load=saved, tokenizer=str(folder)))
