@@ -235,16 +235,6 @@ def forks(comm: Comm) -> None:
     comm.barrier()
 
 
-class StopsAtTheVeryEnd:
-    """Python deletes globals after it has called the functions of atexit, which end MPI."""
-
-    def __del__(self, kill: Any = os.kill, stop: int = signal.SIGSTOP) -> None:
-        kill(self._process, stop)
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-
-
 def waits_for_long(comm: Comm) -> None:
     """Rank 0 waits until rank 1 ends the job."""
     watchdog.LONG_WAIT = 1.0
@@ -266,8 +256,6 @@ if __name__ == "__main__":
         mpi_ranks.limited_start = interrupted_start
     if sys.argv[1] == "stopped_before_mpi" and is_second:
         os.kill(os.getpid(), signal.SIGSTOP)
-    if sys.argv[1] == "stopped_after_mpi" and is_second:
-        stopper = StopsAtTheVeryEnd()
     if sys.argv[1] == "calls_mpi_at_exit":
         from mpi4py import MPI
 
