@@ -8,31 +8,20 @@ from fuzzing import Fault, Outcome, command
 
 OPTIONS = ("save", "trace", "log")
 LINKS = {  # by name: where they lie, and where they lead to
-    "shared/a": "../own/notes",
-    "shared/b": "../own/new",
-    "shared/c": "a",
-    "shared/d": "d",
-    "own/into": "../shared/a",
-    "own/back": "../own/../shared/./b",
     "own/fair": "far",
     "own/folder": ".",
 }
-HOSTILE = (
-    *("shared/a", "shared/b", "shared/c", "shared/d", "own/into", "own/back", "own/folder/into"),
-    *("shared/pipe", "own/pipe", "own/folder", "shared/../shared/a"),
-)
-FAIR = ("own/fair", "own/free", "shared/free", "own/folder/free", "shared/../own/fair")
+HOSTILE = ("own/pipe", "own/folder", "own/notes")
+FAIR = ("own/fair", "own/free", "own/folder/free", "own/../own/fair")
 
 
 def case(rng: np.random.Generator, folder: Path) -> Outcome:
-    for name in ("own", "shared"):
-        (folder / name).mkdir()
-        os.mkfifo(folder / name / "pipe")
-    (folder / "shared").chmod(0o1777)
+    (folder / "own").mkdir()
+    os.mkfifo(folder / "own" / "pipe")
     for name, target in LINKS.items():
         (folder / name).symlink_to(target)
     notes = folder / "own" / "notes"
-    notes.write_bytes((b"notes", b'{"event": "start"}', b"", b'{"even')[rng.integers(4)])
+    notes.write_bytes((b"notes of mine", b"[1, 2]")[rng.integers(2)])
     before, names = notes.read_bytes(), sorted(os.listdir(folder / "own"))
     option = OPTIONS[rng.integers(len(OPTIONS))]
     is_hostile = rng.random() < 0.7
@@ -47,7 +36,7 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
     if outcome.fault is not None:
         return outcome
     if notes.read_bytes() != before:
-        return Outcome(Fault.LOST, f"{option} {path} has overwritten what a link leads to")
+        return Outcome(Fault.LOST, f"{option} {path} has overwritten a file of the user's")
     if is_hostile and (status != 2 or sorted(os.listdir(folder / "own")) != names):
         return Outcome(Fault.WRONG, f"{option} {path} was written")
     if not is_hostile and (status != 0 or not path.is_file()):

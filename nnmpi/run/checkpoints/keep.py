@@ -23,9 +23,10 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import read_manifest, read_metrics
-from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing, sync
+from nnmpi.run.files.atomic import lock, refusing, sync
 
 STEP = re.compile(r"step-(\d{8,})")
+ELSEWHERE = 3600.0  # seconds after which a part is stale where the file system has no locks
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
 LOCK = ".lock"
 PATIENCE = 2.0  # seconds in which a file system shows a new file, and a killed process ends
