@@ -68,8 +68,8 @@ LABELS = idx_bytes(np.arange(10))
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (GOOD[:-1], ("truncated", "199 bytes", "takes 200")),
-        (GOOD + b"ab", ("after its end", "takes 200")),
+        (GOOD[:-1], ("takes 200", "it has 199")),
+        (GOOD + b"ab", ("takes 200", "it has 202")),
         (GOOD[:10], ("10 bytes",)),
         (b"", ("0 bytes", "expected 2051")),
         (LABELS, ("2049 (labels)", "expected 2051 (images)")),
@@ -78,7 +78,7 @@ LABELS = idx_bytes(np.arange(10))
         (gzip.compress(GOOD)[:40] + b"zz" + gzip.compress(GOOD)[42:], ("is damaged",)),
         (gzip.compress(GOOD) + b"more", ("is damaged",)),
         (b"\0\0\x08\x03" + b"\0" * 12, ("is empty", "(0, 0, 0)")),
-        (b"\0\0\x08\x03" + b"\xff" * 12, ("truncated", "more than 16 bytes")),
+        (b"\0\0\x08\x03" + b"\xff" * 12, ("takes", "it has 0")),
         (idx_bytes(images(9)), ("9 images", "10 labels")),
     ],
 )
