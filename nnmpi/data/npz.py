@@ -74,5 +74,5 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 def _array(archive: Any, name: str, path: Path) -> np.ndarray:
     """An array of the archive, in the type in which it is kept."""
     with reading(f"{path}: {name}.npy", REMEDY), np.errstate(over="ignore"):
-        array: np.ndarray = archive[name]
+        array = np.asarray(archive[name])  # bytes where it is no array
         return array.astype(kept_as(array.dtype, name in LABELS), copy=False)
