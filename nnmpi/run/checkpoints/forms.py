@@ -1,10 +1,9 @@
-"""The JSON of a manifest as dataclasses, for `checked`."""
+"""The JSON of a manifest as dataclasses, for `decoded`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
 from nnmpi.parallel.step.executor import StepState
@@ -18,7 +17,7 @@ class MeasuredForm:
 
     cut: str | None = None
     unit_costs: strategies.UnitCosts | None = None
-    allreduce: Annotated[str, NAMES] | None = None
+    allreduce: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """Numbers in the files of a checkpoint: which file, type and byte."""
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from nnmpi.nn.tensor_files import TYPES
 from nnmpi.parallel.model.snapshot import RangeOf
 
 NAME = "manifest.json"
-TYPE_NAMES = (*TYPES,)
 
 
 class DamagedError(ValueError):
@@ -17,14 +15,14 @@ class DamagedError(ValueError):
 class InFile(NamedTuple):
     """Numbers in a file: the name of their type, and the byte at which they begin."""
 
-    dtype: Annotated[str, TYPE_NAMES]
+    dtype: str
     at: int
 
 
 class ArrayInFile(NamedTuple):
     """An array in the file of the first rank, in C order."""
 
-    dtype: Annotated[str, TYPE_NAMES]
+    dtype: str
     at: int
     shape: tuple[int, ...]
 
