@@ -45,8 +45,7 @@ def cifar10(request: DatasetRequest) -> Dataset:
             "with --data-dir DIR, or fetch them with --download"
         )
     train = _split([content[name] for name in TRAIN])
-    note = download.unlike_published("cifar10", [archive] if archive and folder is None else [])
-    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, note)
+    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, "")
 
 
 def _missing(folder: Path) -> list[str]:

@@ -6,8 +6,7 @@ ranks, let one of them download first.
 """
 
 import os
-from collections.abc import Iterable
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -51,21 +50,8 @@ def fetch(name: str, directory: Path) -> None:
             _fetch(urls, file, int(size), expected, directory)
 
 
-def unlike_published(name: str, files: Iterable[Path]) -> str:
-    """Which of these files have a name that is published, and another content; empty if none."""
-    sums = {file: expected for file, _, expected in _rows(MIRRORS[name].sums)}
-    others = [path for path in files if sums.get(path.name, "") not in ("", _sum(path))]
-    names = ", ".join(shown(path.name) for path in others)
-    return f"not of the published SHA-256: {names} in {shown(others[0].parent)}" if others else ""
-
-
 def _rows(sums: str) -> list[list[str]]:
     return [line.split() for line in sums.strip().splitlines()]
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory: Path) -> None:

@@ -51,9 +51,7 @@ def _load(name: str, torchvision: str, request: DatasetRequest) -> Dataset:
     pairs = [files for files in found if files.keys() == {*TEST}]
     if complete or pairs:
         files, read = (complete[0], _four) if complete else (pairs[0], _divided)
-        dataset = read(name, files)
-        notes = (dataset.note, download.unlike_published(name, files.values()))
-        return dataset._replace(note="; ".join(filter(None, notes)))
+        return read(name, files)
     best = max(found, key=len)
     missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
     looked = ", ".join(map(shown, directories))

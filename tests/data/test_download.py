@@ -11,7 +11,7 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
-from helpers.datafiles import four, refused, write_mnist
+from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import mnist
@@ -105,20 +105,6 @@ def test_a_bad_response_leaves_no_file(
     with refused(f"{server.base}a.bin", "check the network", "--data-dir", *words):
         fetch_from(server.base, folder=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_files_that_are_not_the_published_ones_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_mnist(tmp_path, four(), ".gz")
-    rows = [f"{p.name} 1 {sha256(p.read_bytes()).hexdigest()}" for p in tmp_path.iterdir()]
-    monkeypatch.setitem(MIRRORS, "mnist", Mirrors((), "\n".join(rows)))
-    assert data.load("mnist", data_dir=str(tmp_path)).note == ""
-    changed = f"{mnist.TEST[1]}.gz"
-    others = [f"{changed} 1 {'0' * 64}", *(row for row in rows if not row.startswith(changed))]
-    monkeypatch.setitem(MIRRORS, "mnist", Mirrors((), "\n".join(others)))
-    note = data.load("mnist", data_dir=str(tmp_path)).note
-    assert note == f"not of the published SHA-256: {changed} in {tmp_path}"
 
 
 def test_the_second_url_is_tried(server: Server, tmp_path: Path) -> None:
