@@ -64,8 +64,8 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
             part.unlink(missing_ok=True)
 
 
-def lock(file: IO[Any]) -> bool:
-    """Locks an open file until it is closed; False where the file system has no locks.
+def lock(file: IO[Any]) -> None:
+    """Locks an open file until it is closed, unless the file system has no locks.
 
     Raises BlockingIOError if another process has the lock.
     """
@@ -74,8 +74,7 @@ def lock(file: IO[Any]) -> bool:
     except BlockingIOError:
         raise
     except OSError:
-        return False
-    return True
+        return
 
 
 def sync(path: Path) -> None:
