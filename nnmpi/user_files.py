@@ -1,6 +1,9 @@
 """What users wrote: their files, up to so many bytes, and JSON and TOML, however deeply nested."""
 
+import errno
+import math
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,13 +12,21 @@ from typing import Any
 def content(
     path: str | os.PathLike[str], what: str, most: int, remedy: str, shorter: str = ""
 ) -> bytes:
-    """The bytes of a file; raises ValueError if it cannot be read, or has more than `most`.
+    """The bytes of a file; raises ValueError if it cannot be read, or has more than `most`, and for
+    a pipe that nobody writes into.
 
     remedy, shorter: what to do then
     """
+
+    def at_once(name: str, flags: int) -> int:  # does not wait until a process writes into a pipe
+        return os.open(name, flags | os.O_NONBLOCK)
+
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=at_once) as file:
+            os.set_blocking(file.fileno(), True)
             data = file.read(most + 1)
+            if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EPIPE, "a pipe that nobody writes into")
     except OSError as error:
         raise ValueError(f"cannot read {what}: {error.strerror or error}; {remedy}") from None
     if len(data) > most:
@@ -29,6 +40,17 @@ def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
         return parse(text)
     except RecursionError:
         raise ValueError("its lists, objects or tables are nested too deeply") from None
+
+
+def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
+    """Raises OSError for a pipe, which would wait for who writes into it, for a device, and for a
+    file of more than `most` bytes."""
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    if facts.st_size > most:
+        size = f"more than {most:,} bytes ({facts.st_size:,})"
+        raise OSError(errno.EFBIG, size, os.fspath(path))
 
 
 @contextmanager

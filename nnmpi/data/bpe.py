@@ -13,11 +13,13 @@ import numpy as np
 from nnmpi.data.files import reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
 from nnmpi.quoting import quoted, shown
+from nnmpi.user_files import check_regular
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
 OTHER = "is not byte-level BPE as of GPT-2"
 REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
+LARGEST = 1 << 28  # bytes of a file
 END = "<|endoftext|>"
 """The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
 
@@ -97,6 +99,10 @@ def _library_tokenizer(path: Path) -> Any:
         raise ValueError(f"tokenizer {shown(path)} needs {LIBRARY}") from None
     one = path / "tokenizer.json" if path.is_dir() else path
     two = [path / "vocab.json", path / "merges.txt"]
+    for file in (one, *two):
+        if os.path.exists(file) and not file.is_dir():
+            with reading(file, REMEDY):
+                check_regular(file, LARGEST)
     if one.is_file():
         with reading(one, REMEDY):
             made = tokenizers.Tokenizer.from_file(str(one))

@@ -11,9 +11,10 @@ import numpy as np
 
 from nnmpi.cgroup import memory_limit
 from nnmpi.quoting import shown
-from nnmpi.user_files import parsed
+from nnmpi.user_files import check_regular, parsed
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
+JSON_BYTES = 16 << 20  # of a file of JSON, at most
 
 
 class RefusedError(ValueError):
@@ -36,8 +37,9 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The content of a file of JSON; raises RefusedError if it is none."""
+    """What a file of JSON says; raises RefusedError if it is none, no regular file, or too long."""
     with reading(path, remedy):
+        check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())
 
 

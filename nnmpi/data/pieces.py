@@ -26,6 +26,7 @@ BEFORE_SPACE = re.compile(
 across, since none of the words into which it divides a text first has white space behind others."""
 
 PIECE = 1 << 18
+LONGEST = 64 << 20
 BEHIND = 4  # bytes before a place that decide whether it is one: those of a character
 
 
@@ -47,6 +48,7 @@ def pieces(
             known = block
         held.append(block)
         behind = known[-BEHIND:]
+        _check(sum(map(len, held)))
     if any(held):
         yield b"".join(held)
 
@@ -56,8 +58,8 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
 
     A file that is divided there has parts that begin and end at the same places for all ranks.
     """
-    begin = max(place - BEHIND, 0)
-    stream.seek(begin)
+    start = begin = max(place - BEHIND, 0)
+    stream.seek(start)
     behind = b""
     while block := stream.read(size):
         known = behind + block
@@ -65,7 +67,16 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
             return begin + found.start() if place else 0
         behind = known[-BEHIND:]
         begin += len(known) - len(behind)
+        _check(begin - start)
     return begin + len(behind) if place else 0
+
+
+def _check(count: int) -> None:
+    if count > LONGEST:
+        raise ValueError(
+            f"the text has {count:,} bytes without a place where it can be cut, such as a "
+            "space or the end of a line; give a text of words"
+        )
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ from nnmpi.data.pieces import CHARACTERS, pieces, points_of
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
 from nnmpi.data.windows import About, held_out, in_windows
 from nnmpi.quoting import shown
+from nnmpi.user_files import check_regular
 
 EMBEDDED = "new-testament.txt.gz"
 REMEDY = "give a file of text, as --data text:FILE"
@@ -73,5 +74,6 @@ def _content(argument: str) -> bytes:
         return gzip.decompress((files("nnmpi.data.embedded") / EMBEDDED).read_bytes())
     path = Path(os.path.expanduser(argument))
     with reading(path, REMEDY):
+        check_regular(path)
         check_room(path, "with its tokens", path.stat().st_size * BYTES_A_BYTE)
         return path.read_bytes()

@@ -14,6 +14,7 @@ from nnmpi.data.dataset import Dataset, DatasetRequest
 from nnmpi.data.files import RefusedError, reading
 from nnmpi.data.windows import About, in_windows
 from nnmpi.quoting import shown
+from nnmpi.user_files import check_regular
 
 REMEDY = "write it again with python -m nnmpi.tokenize TEXT --out FILE.npy"
 LONGEST = 64 << 20  # bytes of the line: a vocabulary of characters may be in it
@@ -23,6 +24,7 @@ def tokens(request: DatasetRequest) -> Dataset:
     """The tokens of a file in windows one behind the other; the last tenth is held out."""
     path = Path(os.path.expanduser(request.argument))
     with reading(path, REMEDY):
+        check_regular(path)
         found, about = stored(path)
     return in_windows(shown(f"tokens:{path.name}"), found, request.context, about)
 

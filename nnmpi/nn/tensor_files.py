@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from nnmpi.data.files import read_json, reading
+from nnmpi.data.files import read_json
 from nnmpi.dtypes import has_bfloat16
 from nnmpi.nn.place import Place
 from nnmpi.nn.stored import AS_IS, Form, Order
-from nnmpi.quoting import shown
+from nnmpi.quoting import quoted, shown
 
 TYPES = {
     "float64": "F64",
@@ -224,8 +224,13 @@ def shards(index: Path) -> dict[str, Path]:
     listed = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(listed, dict) or not listed:
         raise ValueError(f"{shown(index)} has no weight_map with the file of each tensor; {REMEDY}")
-    with reading(index, REMEDY):  # not a name, or that of a file elsewhere
-        return {name: index.with_name(file) for name, file in listed.items()}
+    for name, file in listed.items():
+        if not isinstance(file, str) or file in ("", ".", "..") or file != os.path.basename(file):
+            raise ValueError(
+                f"{shown(index)} lists {shown(name)} in {quoted(file)}, which is not the name of a "
+                f"file beside it; {REMEDY}"
+            )
+    return {name: index.with_name(file) for name, file in listed.items()}
 
 
 def _check_equal(a: Stored, b: Stored) -> None:

@@ -27,6 +27,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.quoting import shown
 from nnmpi.run.files.folders import source_of
+from nnmpi.user_files import check_regular
 
 MAX_BYTES = 16 << 20
 """How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches
@@ -113,11 +114,13 @@ def _check_files(comm: Comm, what: str, found: Callable[[], list[Path]], remedy:
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
     """The size of a file, and a digest of what is compared of it."""
     digest = hashlib.blake2b(digest_size=8)
-    with reading(path, remedy), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        for begin in range(0, size, max(STRETCH, size * STRETCH // MAX_BYTES)):
-            file.seek(begin)
-            digest.update(file.read(STRETCH))
+    with reading(path, remedy):
+        check_regular(path)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for begin in range(0, size, max(STRETCH, size * STRETCH // MAX_BYTES)):
+                file.seek(begin)
+                digest.update(file.read(STRETCH))
     return size, digest.hexdigest()
 
 

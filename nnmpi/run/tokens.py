@@ -28,6 +28,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.files.atomic import check_target, replaced
+from nnmpi.user_files import check_regular
 
 BLOCK = 1 << 20  # bytes
 REMEDY = "give a file of text"
@@ -86,12 +87,15 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
     """The part of the text that this rank has, in pieces."""
     try:
+        check_regular(text)
         with text.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))
             begin, end = (next_cut(file, place, cuts) for place in ends)
             file.seek(begin)
             yield from pieces(file, cuts, length=end - begin)
+            if file.tell() < end:
+                raise RefusedError(f"{shown(text)} was truncated while it was read; {REMEDY}")
     except OSError as error:
         raise RefusedError(f"{shown(text)} cannot be read: {error.strerror}; {REMEDY}") from None
 

@@ -1,5 +1,6 @@
 """Text as windows of tokens."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +88,10 @@ def test_what_cannot_be_used_is_refused(content, message, tmp_path: Path) -> Non
         path.write_bytes(content)
     with refused(message):
         data.load(f"text:{path}", context=8)
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_a_pipe_is_refused_before_it_is_opened(kind: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with refused(f"{tmp_path / 'pipe'} cannot be read: not a regular file"):
+        data.load(f"{kind}:{tmp_path / 'pipe'}", context=8)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import sys
 import unicodedata
@@ -12,7 +13,7 @@ import pytest
 from helpers.bpe import SAMPLE, hard_text, tokenizers, trained
 from helpers.datafiles import refused
 
-from nnmpi.data.pieces import BEFORE_SPACE, pieces
+from nnmpi.data.pieces import BEFORE_SPACE, next_cut, pieces
 from nnmpi.data.tokenizer import (
     BPETokenizer,
     ByteTokenizer,
@@ -108,6 +109,16 @@ def test_a_text_is_cut_behind_no_white_space_of_unicode() -> None:
             assert found == [len(character.encode())], hex(point)
 
 
+def test_a_text_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnmpi.data.pieces.LONGEST", 100)
+    for function in (
+        lambda s: [*pieces(s, BEFORE_SPACE, 10)],
+        lambda s: next_cut(s, 5, BEFORE_SPACE),
+    ):
+        with refused("bytes without a place where it can be cut"):
+            function(io.BytesIO(b"x" * 500))
+
+
 def test_a_vocabulary_is_the_same_at_any_path(folder: Path, tmp_path: Path) -> None:
     """Of BPE vocabulary and merges count, of characters their order."""
     known, merges = BPETokenizer(folder), "merges.txt"
@@ -157,6 +168,28 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "tokenizer.json").write_text(content)
         with refused("tokenizer.json is damaged", remedy):
             BPETokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.json"])
+def test_files_that_would_be_read_for_ever(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("vocab.json", "merges.txt", "one/tokenizer.json"):
+        (tmp_path / Path(file).name).write_bytes((folder / file).read_bytes())
+    monkeypatch.setattr("nnmpi.data.bpe.LARGEST", 50_000)
+    BPETokenizer(tmp_path)
+    with (tmp_path / name).open("a") as file:
+        file.truncate(60_000)
+    with refused(f"{name} cannot be read: more than 50,000 bytes (60,000)"):
+        BPETokenizer(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with refused(f"{tmp_path / name} cannot be read: not a regular file; give a folder"):
+        BPETokenizer(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with refused(f"{tmp_path / name} cannot be read: not a regular file"):
+        BPETokenizer(tmp_path)
 
 
 def test_json_that_is_nested_too_deeply(folder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from fuzzing import Fault, Outcome, command
 
-OPTIONS = ("save", "trace")
+OPTIONS = ("save", "trace", "log")
 LINKS = {  # by name: where they lie, and where they lead to
     "own/fair": "far",
     "own/folder": ".",

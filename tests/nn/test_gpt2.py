@@ -2,6 +2,7 @@
 where it is installed."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -189,6 +190,7 @@ def test_what_does_not_fit_is_refused(change, config, message, tmp_path: Path) -
         ("[]", "is no configuration of GPT-2"),
         ('"gpt2"', "is no configuration of GPT-2"),
         ("5", "is no configuration of GPT-2"),
+        (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
         ('{"n_layer": ' + "1" * 5000 + "}", "is damaged"),
     ],
 )
@@ -197,6 +199,17 @@ def test_a_config_that_is_none_is_refused(content: str, message: str, tmp_path: 
     (tmp_path / "config.json").write_text(content)
     with refused(f"{tmp_path / 'config.json'}", message):
         load_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_and_a_device_are_refused(name: str, tmp_path: Path) -> None:
+    """A pipe would wait for who writes into it, and a device may be endless."""
+    path = written(tmp_path, published()) / name
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        with refused(f"{path}", "not a regular file"):
+            load_gpt2(tmp_path)
 
 
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch) -> None:

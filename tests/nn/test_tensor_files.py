@@ -1,6 +1,7 @@
 """Tensors of safetensors files: bfloat16 with and without ml_dtypes, parts, and shards."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -161,8 +162,15 @@ def test_a_shard_that_has_changed_is_refused(shards: dict[str, str], tmp_path: P
 
 
 LISTED = {
-    "above": ("../{0}", f"{INDEX} is damaged: Invalid name"),
+    "above": ("../{0}", "is not the name of a file beside it"),
+    "absolute": ("{1}/{0}", "is not the name of a file beside it"),
+    "the folder": (".", "is not the name of a file beside it"),
+    "a number": (3, "0.bias in 3, which is not the name"),
+    "a list": (["{0}"], "0.bias in of type list, which is not the name"),
     "missing": ("none.safetensors", "none.safetensors: no such file"),
+    "a null byte": ("a\0b", "a\\x00b: no such file"),
+    "a pipe": ("pipe", "pipe: not a regular file"),
+    "a device": ("zero", "zero: not a regular file"),
     "no shard": (INDEX, "not a complete safetensors file"),
     "another shard": ("model-00003-of-00003.safetensors", "which does not have it"),
 }
@@ -172,16 +180,20 @@ LISTED = {
 def test_an_index_that_lists_what_is_not_there_is_refused(
     case: str, shards: dict[str, str], tmp_path: Path
 ) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
     file, words = LISTED[case]
-    file = file.format(shards["0.bias"])
+    if isinstance(file, str):
+        file = file.format(shards["0.bias"], tmp_path)
     write_index(tmp_path, {**shards, "0.bias": file})
-    with refused(words):
+    with refused(str(tmp_path), words):
         loading.load_into(tmp_path / INDEX, model())
 
 
 CONTENTS = {
     "empty": ("", "is damaged"),
     "deep": ("[" * 100_000, "is damaged"),
+    "long": (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
     "no text": ("\udcff", "is damaged"),
     "a list": ("[]", "has no weight_map"),
     "a number": (json.dumps({"weight_map": 5}), "has no weight_map"),
@@ -194,6 +206,12 @@ def test_an_index_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
     content, words = CONTENTS[case]
     (tmp_path / INDEX).write_bytes(content.encode("utf-8", "surrogateescape"))
     with refused(f"{tmp_path / INDEX}", words):
+        nnmpi.load(tmp_path / INDEX)
+
+
+def test_an_index_may_be_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / INDEX)
+    with refused(f"{tmp_path / INDEX} cannot be read: not a regular file"):
         nnmpi.load(tmp_path / INDEX)
 
 

@@ -29,10 +29,12 @@ from nnmpi.run.checkpoints.schema import decoded
 from nnmpi.run.checkpoints.values import as_json, from_json
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
+from nnmpi.user_files import check_regular
 
 FORMAT = 1
 """The version of the format, of the headers of files too; another one is not read."""
 
+MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
 DIGEST = 64  # characters
 
@@ -167,6 +169,7 @@ def _check_step(folder: Path, step: int) -> None:
 
 def _content(folder: Path) -> bytes:
     with _readable():
+        check_regular(folder / NAME, MOST)
         return (folder / NAME).read_bytes()
 
 

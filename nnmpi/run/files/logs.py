@@ -22,6 +22,7 @@ LINE = 1 << 16  # bytes before a mark that are compared
 
 REASONS = {
     errno.EAGAIN: "another run writes to it; name another file",
+    errno.ENXIO: "it is a pipe that nobody reads; name another file",
     errno.EEXIST: "it is there already, and is no log of nnmpi; name another file",
     errno.ENOTEMPTY: "it has a run already; name another file, or add to this one with --append",
 }
@@ -55,8 +56,15 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
     With the mark of a checkpoint, the log of its run is cut to what it had then.
     """
+
+    def at_once(path: str, flags: int) -> int:
+        """A pipe that nobody reads is an error, ENXIO; without the flag, open would wait."""
+        file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+        os.set_blocking(file, True)
+        return file
+
     try:
-        file = open(log, "a", encoding="utf-8")  # noqa: SIM115
+        file = open(log, "a", encoding="utf-8", opener=at_once)  # noqa: SIM115
         if os.path.isfile(log):
             try:
                 lock(file)

@@ -113,6 +113,7 @@ def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere", "--out", "t.npy"], "give a file of text"),
+        (["pipe", "--out", "t.npy"], "pipe cannot be read: not a regular file; give a file"),
         (["text", "--out", "t"], "out t must end with .npy"),
         (["empty", "--out", "t.npy"], "empty is empty; give a file of text"),
         (["text", "--out", "t.npy", "--tokenizer", "no"], "no is no file and no folder"),
@@ -127,10 +128,11 @@ def test_arguments_that_cannot_be_used(
     Path("empty").touch()
     if "--tokenizer" in arguments:
         pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    os.mkfifo("pipe")
     assert tokenize.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-    assert {*os.listdir()} == {"text", "empty"}
+    assert {*os.listdir()} == {"text", "empty", "pipe"}
 
 
 # ---- training from the file
