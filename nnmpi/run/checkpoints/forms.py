@@ -1,9 +1,10 @@
-"""The JSON of a manifest as dataclasses, for `decoded`."""
+"""The JSON of a manifest as dataclasses, for `checked`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
 from nnmpi.parallel.step.executor import StepState
@@ -17,7 +18,7 @@ class MeasuredForm:
 
     cut: str | None = None
     unit_costs: strategies.UnitCosts | None = None
-    allreduce: str | None = None
+    allreduce: Annotated[str, NAMES] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Numbers in the files of a checkpoint: which file, type and byte."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from nnmpi.nn.tensor_files import TYPES
 from nnmpi.parallel.model.snapshot import RangeOf
 
 NAME = "manifest.json"
+TYPE_NAMES = (*TYPES,)
 
 
 class DamagedError(ValueError):
@@ -15,14 +17,14 @@ class DamagedError(ValueError):
 class InFile(NamedTuple):
     """Numbers in a file: the name of their type, and the byte at which they begin."""
 
-    dtype: str
+    dtype: Annotated[str, TYPE_NAMES]
     at: int
 
 
 class ArrayInFile(NamedTuple):
     """An array in the file of the first rank, in C order."""
 
-    dtype: str
+    dtype: Annotated[str, TYPE_NAMES]
     at: int
     shape: tuple[int, ...]
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,17 +20,19 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.metrics import Share, Sums
+from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.quoting import shown
+from nnmpi.quoting import quoted, shown
 from nnmpi.run.checkpoints.about import RunAbout
 from nnmpi.run.checkpoints.forms import ManifestForm, RunForm
 from nnmpi.run.checkpoints.located import NAME, ArrayInFile, DamagedError, SavedFile
-from nnmpi.run.checkpoints.schema import decoded
+from nnmpi.run.checkpoints.rank_file import RankFile, laid_out
+from nnmpi.run.checkpoints.schema import checked, refused
 from nnmpi.run.checkpoints.values import as_json, from_json
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.user_files import check_regular
+from nnmpi.user_files import check_regular, parsed
 
 FORMAT = 1
 """The version of the format, of the headers of files too; another one is not read."""
@@ -37,6 +40,8 @@ FORMAT = 1
 MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
 DIGEST = 64  # characters
+RUN, ABOUT = "manifest.run", "manifest.about"
+LARGEST_SCALE = 2.0**127  # of a loss in float32
 
 
 class Manifest(NamedTuple):
@@ -69,8 +74,14 @@ class Manifest(NamedTuple):
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunAbout:
         """What the run tells of itself; without the numbers of its arrays unless they are given."""
-        about: RunAbout = decoded(from_json(self.told, arrays or self.arrays), RunAbout)
+        told = from_json(self.told, arrays or self.arrays, ABOUT)
+        about: RunAbout = checked(told, RunAbout, ABOUT)
         return about
+
+    def rank_file(self, rank: int) -> RankFile:
+        """The file of a rank as such ranges, and arrays, are laid out."""
+        ranges = [one.map(attrgetter("dtype")) for one in self.files[rank].ranges]
+        return laid_out(rank, ranges, [(one.dtype, one.shape) for one in self.arrays] * (not rank))
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -95,29 +106,42 @@ def verified(content: bytes) -> Any:
     frame = HEAD + digest + MIDDLE + body + TAIL
     if frame != content or hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedError(f"{NAME} is damaged: it is not what its SHA-256 says")
-    value = json.loads(body)
-    _check_format(value)
-    return value
+    try:
+        return parsed(json.loads, body)
+    except ValueError as error:
+        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
 
 
 def from_bytes(content: bytes) -> Manifest:
     """The manifest; raises DamagedError for what `to_bytes` has not written."""
     value = verified(content)
-    with _known():
-        whole: ManifestForm = decoded(value, ManifestForm)
-        snapshot = _run_from_json(decoded(from_json(whole.run), RunForm))
-        return Manifest(
-            snapshot, whole.files, whole.arrays, whole.about, whole.versions, whole.time
-        )
-
-
-@contextmanager
-def _known() -> Iterator[None]:
-    """Raises DamagedError where what a manifest says is not known to this version."""
     try:
-        yield
-    except (LookupError, TypeError, ValueError) as error:
-        raise DamagedError(f"{NAME} cannot be read here: {shown(repr(error))}") from None
+        manifest: Manifest = parsed(_from_json, value)
+    except DamagedError:
+        raise
+    except ValueError as error:  # nested too deeply
+        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
+    return manifest
+
+
+def _from_json(value: Any) -> Manifest:
+    _check_format(value)
+    whole: ManifestForm = checked(value, ManifestForm, "manifest")
+    files = whole.files
+    snapshot = _run_from_json(checked(from_json(whole.run, (), RUN), RunForm, RUN))
+    manifest = Manifest(snapshot, files, whole.arrays, whole.about, whole.versions, whole.time)
+    if snapshot.ranks != len(files):
+        raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, and there are {len(files):,} files")
+    for rank, file in enumerate(files):
+        made = manifest.rank_file(rank)
+        _check_file(f"manifest.files[{rank}]", file, made)
+        if rank == 0 and made.arrays != whole.arrays:
+            raise refused("manifest.arrays", "not where such arrays are")
+    tensors, paths = manifest.about().tensors, {one.path for f in files for one in f.ranges}
+    names, first = {one.name for one in tensors}, {one.first for one in tensors}
+    if len(names) < len(tensors) or not paths <= first:
+        raise refused(f"{ABOUT}.tensors", "not the tensors that are in files")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -144,12 +168,16 @@ def read_metrics(folder: Path) -> Mapping[str, float]:
     """The metrics of the epoch at whose end a checkpoint was written, none within an epoch.
 
     Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
+    Other fields are not compared with their types, which takes ten times as long.
     """
     value = verified(_content(folder))
-    with _known():
-        _check_step(folder, int(from_json(value["run"])["state"][0]))
+    _check_format(value)
+    try:
+        _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
         _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
-        metrics: Mapping[str, float] = from_json(value["about"]["metrics"])
+        metrics: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
+    except (LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"{NAME} cannot be read here: {shown(repr(error))}") from None
     return metrics
 
 
@@ -164,7 +192,7 @@ def _check_format(value: Any) -> None:
 def _check_step(folder: Path, step: int) -> None:
     number = re.search(r"step-(\d+)", folder.name)
     if number and int(number[1]) != step:
-        raise DamagedError(f"{NAME} is of step {step:,}, and the folder is {folder.name}")
+        raise refused(f"{RUN}.state.step", f"{step:,}, and the folder {folder.name}")
 
 
 def _content(folder: Path) -> bytes:
@@ -214,9 +242,21 @@ def _run_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _run_from_json(run: RunForm) -> Snapshot:
+    try:
+        config = Config(**run.options)
+    except (TypeError, ValueError) as error:
+        raise refused(f"{RUN}.options", f"not of a run: {shown(error)}") from None
+    first, scale = LossScale.of(config.dtype), run.loss_scale
+    is_dynamic = None if first is None else first.is_dynamic
+    fits = is_dynamic == (None if scale is None else scale.is_dynamic)
+    if not fits or (scale is not None and not 0 < scale.scale <= LARGEST_SCALE):
+        raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
+    costs = run.measured.unit_costs
+    if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
+        raise refused(f"{RUN}.measured.unit_costs", "not of some samples, a row for each unit")
     loss, divisor, samples, metrics = run.epoch
     return Snapshot(
-        Config(**run.options),
+        config,
         run.ranks,
         {name: value for name, value in vars(run.measured).items() if value is not None},
         run.span,
@@ -226,5 +266,30 @@ def _run_from_json(run: RunForm) -> Snapshot:
         tuple(WorkerPosition(*row[:2], StepState(*row[2:])) for row in run.positions),
         run.changes,
         (),
-        run.loss_scale,
+        scale,
     )
+
+
+# ---- the files
+
+
+def _check_file(field: str, file: SavedFile, made: RankFile) -> None:
+    """Raises DamagedError for a file that nnmpi does not write; `made` has its ranges."""
+    for i, one in enumerate(file.ranges):
+        try:
+            one.place.check()
+        except ValueError as error:
+            raise refused(f"{field}.ranges[{i}].part", f"not one: {shown(error)}") from None
+        if sorted(one.axes) != [*range(len(one.shape))]:
+            raise refused(f"{field}.ranges[{i}].axes", f"{one.axes}, not axes of {one.shape}")
+        if not one.lo <= one.hi <= one.place.size:
+            numbers = f"{one.lo:,} to {one.hi:,}, not within the {one.place.size:,} of the part"
+            raise refused(f"{field}.ranges[{i}]", numbers)
+    for i, (one, other) in enumerate(zip(file.ranges, made.ranges, strict=True)):
+        if one != other:
+            there = f"{one.values.dtype} at byte {one.values.at:,}, or its sums are not, where"
+            raise refused(f"{field}.ranges[{i}]", f"not {there} such ranges and arrays have it")
+    if file.name != made.name:
+        raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
+    if file.bytes != made.size:
+        raise refused(f"{field}.bytes", f"{file.bytes:,}, and its ranges take {made.size:,}")

@@ -23,7 +23,7 @@ from nnmpi.parallel.model.snapshot import NumberRow, NumbersInFile
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.about import RunAbout
 from nnmpi.run.checkpoints.keep import folders
-from nnmpi.run.checkpoints.located import DamagedError, InFile
+from nnmpi.run.checkpoints.located import NAME, DamagedError, InFile
 from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.rank_file import BLOCK
 from nnmpi.run.snapshot import Snapshot
@@ -41,8 +41,8 @@ class BlockReader:
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._folder = folder
-        self._digests = {file.name: file.sha256 for file in manifest.files}
+        self._folder, self._manifest = folder, manifest
+        self._ranks = {file.name: rank for rank, file in enumerate(manifest.files)}
         self._kept: dict[tuple[str, int], bytes] = {}  # the last one that was used last
         self.size = 0
 
@@ -60,9 +60,9 @@ class BlockReader:
 
     def check(self) -> None:
         """Raises DamagedError unless all blocks are those that were written."""
-        for file, digests in self._digests.items():
-            for number in range(len(digests)):
-                self._block(file, number)
+        for file in self._manifest.files:
+            for number in range(len(file.sha256)):
+                self._block(file.name, number)
 
     def _block(self, file: str, number: int) -> bytes:
         key = file, number
@@ -82,11 +82,17 @@ class BlockReader:
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from None
         self.size += len(block)
-        digests = self._digests[name]
+        rank = self._ranks[name]
+        digests = self._manifest.files[rank].sha256
         if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
             raise DamagedError(
                 f"{name} is damaged: block {number} of 1 MB is not what its SHA-256 says"
             )
+        if number == 0:
+            header = self._manifest.rank_file(rank).header[:BLOCK]
+            if block[: len(header)] != header:
+                ranges = f"manifest.files[{rank}].ranges"
+                raise DamagedError(f"{NAME}: {ranges} are not those of the header of {name}")
         return block
 
 

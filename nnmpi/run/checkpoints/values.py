@@ -9,15 +9,24 @@ an array          {"array": 0}: the first one of a list, which is written elsewh
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from nnmpi.dtypes import named
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.quoting import shown
+from nnmpi.run.checkpoints.located import TYPE_NAMES
+from nnmpi.run.checkpoints.schema import checked, refused
 
-MARKS = frozenset({"tuple", "float", "numpy", "array", "dict"})
+MARKS: dict[str, Any] = {
+    "tuple": tuple[Any, ...],
+    "float": str,
+    "numpy": tuple[Annotated[str, TYPE_NAMES], Any],
+    "array": int,
+    "dict": Mapping[str, Any],
+}
+"""The type of what is behind each mark."""
 
 
 def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
@@ -39,7 +48,7 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
         return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         found = {key: as_json(item, arrays) for key, item in value.items()}
-        return {"dict": found} if len(found) == 1 and found.keys() <= MARKS else found
+        return {"dict": found} if len(found) == 1 and found.keys() <= MARKS.keys() else found
     kind = "a dict whose keys are not all texts" if isinstance(value, Mapping) else repr(value)
     if isinstance(value, np.ndarray):
         kind = f"an array of {value.dtype}"
@@ -49,22 +58,31 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
     )
 
 
-def from_json(value: Any, arrays: Sequence[Any] = ()) -> Any:
-    """The value that `as_json` was given."""
+def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
+    """The value that `as_json` was given; raises DamagedError, with the path of the field, for what
+    it has not returned."""
+
+    def items(row: Any) -> list[Any]:
+        return [from_json(item, arrays, f"{field}[{i}]") for i, item in enumerate(row)]
+
     if isinstance(value, list):
-        return [from_json(item, arrays) for item in value]
+        return items(value)
     if not isinstance(value, dict):
         return value
-    mark: str
-    inner: Any
     mark, inner = next(iter(value.items())) if len(value) == 1 else ("", value)
-    if mark == "tuple":
-        return tuple(from_json(item, arrays) for item in inner)
-    if mark == "float":
-        return float(inner)
-    if mark == "numpy":
-        return named(inner[0]).type(from_json(inner[1], arrays))
-    if mark == "array":
-        return arrays[inner]
-    rest = inner if mark == "dict" else value
-    return {key: from_json(item, arrays) for key, item in rest.items()}
+    found: Mapping[str, Any] = value
+    if mark in MARKS:
+        inner = checked(inner, MARKS[mark], field)
+        try:
+            if mark == "tuple":
+                return tuple(items(inner))
+            if mark == "float":
+                return float(inner)
+            if mark == "numpy":
+                return named(inner[0]).type(from_json(inner[1], arrays, field))
+            if mark == "array":
+                return arrays[inner]
+        except (IndexError, TypeError, ValueError) as error:
+            raise refused(field, f"no value: {shown(error)}") from None
+        found = inner
+    return {key: from_json(item, arrays, f"{field}.{key}") for key, item in found.items()}

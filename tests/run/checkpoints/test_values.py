@@ -20,6 +20,6 @@ from nnmpi.run.checkpoints.values import as_json, from_json
 )
 def test_values_come_back_as_they_were(value: Any) -> None:
     text = json.dumps(as_json(value, []), allow_nan=False)
-    found = from_json(json.loads(text))
+    found = from_json(json.loads(text), (), "value")
     assert repr(found) == repr(value)
     assert type(found) is type(value)
