@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.mpijob import MPIS, Ended, descendants, environment, kill, launcher, run
-from helpers.terminals import seen, terminal
 
 import nnmpi
 from nnmpi.train import main
@@ -47,51 +45,6 @@ def test_all_ranks_train_and_the_first_prints(
     mine, theirs = nnmpi.load(saved), nnmpi.load(alone)
     for name, array in mine.items():
         np.testing.assert_allclose(array, theirs[name], rtol=1e-10, atol=1e-12)
-
-
-def test_the_terminal_of_the_launcher_gets_a_bar_and_text(tmp_path: Path) -> None:
-    """Past the launcher, which forwards whole lines only."""
-    (tmp_path / "slow.py").write_text(SLOW)
-    options = ("--model", "slow:Slow", "--data", "iris", "--batch-size", "10", "--epochs", "2")
-    ours, theirs = terminal()
-    try:
-        with subprocess.Popen(
-            [*launcher(sys.executable), "-n", "2", sys.executable, *TRAIN, *options],
-            stdout=theirs,
-            stderr=theirs,
-            cwd=tmp_path,
-            env=environment({}),
-        ) as job:
-            os.close(theirs)
-            before = seen(ours, 200, until=rb"\d%\|[^\r\n]*\| \d+/24 \[")
-            assert "epoch" not in before
-            (tmp_path / "seen").touch()
-            text = before + seen(ours, 200)
-            assert job.wait(200) == 0, text
-    finally:
-        os.close(ours)
-    assert "{" not in text
-    for sentence in ("slow:Slow ", "epoch   1 ", "epoch   2 ", "done: accuracy "):
-        assert re.search(rf"(^|[\r\n]){sentence}", text), text
-
-
-SLOW = """
-import time
-from pathlib import Path
-from nnmpi import nn
-
-class Slow(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 3)
-        self.steps = 0
-
-    def forward(self, x):
-        self.steps += self.training
-        while self.steps == 12 and not Path("seen").exists():
-            time.sleep(0.01)
-        time.sleep(0.04 * (self.steps < 12))
-        return super().forward(x)
-"""
 
 
 # ---- one job, several commands

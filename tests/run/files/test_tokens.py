@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import nnmpi.run.tokens
 from nnmpi import Config, Trainer, data
 from nnmpi.comm import comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer, tokenizer_of
-from nnmpi.data.tokens import StoredTokens
 from nnmpi.tokenize import __main__ as tokenize
 
 TEXTS = {
@@ -148,25 +148,50 @@ def test_the_tokens_stay_in_the_file(out: Path) -> None:
         result = trainer.fit()
         for loader in (trainer.train, trainer.test):
             for windows in (loader.split.x, loader.split.y):
-                assert isinstance(windows.stored, StoredTokens)
+                assert isinstance(windows.stored, np.memmap)
                 assert windows.stored.dtype == "uint8"
     with Trainer(replace(config, data=f"text:{out.with_name('text')}")) as trainer:
         assert trainer.fit()["parameters_sha256"] == result["parameters_sha256"]
 
 
-def test_a_file_that_is_truncated_ends_training_with_one_line(out: Path) -> None:
-    """A mapped one would end the process by SIGBUS."""
+def test_what_is_taken_is_what_the_file_has(out: Path) -> None:
+    """Rows alone and behind one another, in any order."""
+    tokens = np.load(out)[: 4200 * 9 // 10]
+    n = (len(tokens) - 1) // 16
+    split = data.load(f"tokens:{out}", context=16).train
+    for i, windows in enumerate(split):
+        whole = tokens[i : i + n * 16].reshape(n, 16).astype("int64")
+        assert windows.shape == whole.shape
+        np.testing.assert_array_equal(np.asarray(windows), whole)
+        for index in (slice(3, 9), slice(None, None, 7), slice(9, 3, -1), 5, -1, [4, 2, 2, 3]):
+            np.testing.assert_array_equal(windows[index], whole[index], strict=True)
+        for rows in ([], [0], [5, 6, 7, 3, 4, 4, 100, 101], range(n)):
+            taken = windows.take(np.array(rows, np.int64), axis=0)
+            np.testing.assert_array_equal(taken, whole[[*rows]], strict=True)
 
-    class Truncates:
-        def on_step(self, trainer: Trainer, event: dict) -> None:
-            os.truncate(out, 300)
 
-    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, batch_size=8, quiet=True)
-    with (
-        Trainer(config, callbacks=[Truncates()]) as trainer,
-        refused(f"{out} was truncated while it was in use; write it again with python -m nnmpi"),
-    ):
-        trainer.fit()
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_only_the_rows_of_a_batch_are_read(tmp_path: Path) -> None:
+    """The file has 1 GB, most of which is a hole: a step of training takes little memory."""
+    out, n = tmp_path / "tokens.npy", 1 << 30
+    about = nnmpi.data.windows.About('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
+    with out.open("wb") as file:
+        file.write(nnmpi.run.tokens._header(np.dtype("uint8"), n))
+        file.truncate(file.tell() + n)
+        file.seek(0, os.SEEK_END)
+        file.write(about.line())
+    before = resident()
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=256, batch_size=4, steps=1)
+    with Trainer(config) as trainer:
+        next(trainer.strategy.steps(trainer.train, trainer.state))
+        assert len(trainer.train.split.y) == (n * 9 // 10) // 256
+        assert resident() - before < 300 << 20
+
+
+def resident() -> int:
+    """Bytes in memory that this process has to itself: pages of files are not among them."""
+    _, resident, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
@@ -178,7 +203,7 @@ def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
         data.load(f"tokens:{bad}", context=16)
 
     for length, message in (
-        (end - 1, "bad.npy is damaged: it has 4,327 bytes, and its 4,200 tokens end at 4,328"),
+        (end - 1, "bad.npy is damaged: mmap length is greater than file size"),
         (end, "the 0 bytes behind its tokens do not say what they are"),
         (len(content) - 5, "bytes behind its tokens do not say what they are"),
         (header - 1, "bad.npy is damaged"),

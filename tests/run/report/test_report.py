@@ -12,7 +12,6 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi.run.report import Report, report
-from nnmpi.run.report.report import Bar
 
 START = {
     "event": "start",
@@ -229,8 +228,8 @@ def test_quiet_shows_no_progress(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_run_goes_on_where_the_terminal_is_gone(clock: Clock) -> None:
-    class Hangs(io.StringIO):
+def test_a_run_goes_on_where_the_terminal_is_gone() -> None:
+    class Hangs(Terminal):
         gone = False
 
         def write(self, text: str) -> int:
@@ -239,12 +238,17 @@ def test_a_run_goes_on_where_the_terminal_is_gone(clock: Clock) -> None:
             return super().write(text)
 
     terminal = Hangs()
-    bar = Bar(terminal)
-    bar.show(1, 8, 0.5)
-    assert "1/8" in terminal.getvalue()
-    terminal.gone = True
-    time.sleep(0.12)
-    for step in (2, 3):
-        bar.show(step, 8, 0.5)
-    bar.before_line()
-    bar.end()
+    with Report(stdout=terminal) as report:
+        steps(report, 1, 1)
+        assert "1/8" in terminal.getvalue()
+        terminal.gone = True
+        steps(report, 2, 3)
+        report.end_progress()
+
+
+def test_a_name_that_stdout_cannot_show_is_escaped() -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    with Report(stdout=stdout) as report:
+        report.event(START | {"data": "ümlaut.npz"})
+    stdout.seek(0)
+    assert r"\xfcmlaut.npz" in stdout.read()
