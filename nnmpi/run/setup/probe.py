@@ -17,6 +17,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, as_tensor, no_grad
+from nnmpi.comm import RankLost
 from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
 from nnmpi.dtypes import is_half
@@ -33,6 +34,10 @@ from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import Task, forward
 
 SAMPLES = 16
+
+
+class BufferChangeError(ValueError):
+    """`forward` changes a buffer of which it is not known how parts of a batch do."""
 
 
 class Output(NamedTuple):
@@ -94,8 +99,15 @@ def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -
     n, found = len(batch.y), ""
     for number, stage in part.stages.items() if n > 1 else ():
         edges = part.boundaries[number - 1] if number else ()
-        passes = _passes(part, stage, task, arrangement, _inputs(batch.x, edges, n), n)
-        found = found or (_difference(passes, f"stage {number}") if _cuts(arrangement) else "")
+        try:
+            passes = _passes(part, stage, task, arrangement, _inputs(batch.x, edges, n), n)
+            found = found or (_difference(passes, f"stage {number}") if _cuts(arrangement) else "")
+        except (BufferChangeError, RankLost):
+            raise
+        except Exception:
+            if not edges:
+                raise
+            continue  # a module may not take the activations that were made up for it
         if number == len(part.boundaries) and _cuts(arrangement):
             _check_loss(task.objective.loss, passes[-1][0][-1].arrays[0], batch.y)
     return found
@@ -193,7 +205,7 @@ def _check_buffers(model: Module, before: Sequence[np.ndarray]) -> None:
     """Raises ValueError if `forward` has changed a buffer that does not say how parts combine."""
     for (name, now), old in zip(_unknown_buffers(model), before, strict=True):
         if not np.array_equal(now, old, equal_nan=now.dtype.kind == "f"):
-            raise ValueError(
+            raise BufferChangeError(
                 f"{name}: `forward` changes this buffer, and a batch is cut or computed twice: say "
                 "how parts of a batch change it, register_buffer(..., combine='mean') or 'sum'"
             )
