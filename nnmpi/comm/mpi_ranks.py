@@ -14,7 +14,7 @@ from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings
 from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
-from nnmpi.comm.debug.start_limit import end_after, limited_start
+from nnmpi.comm.debug.start_limit import limit_end, limited_start, rank_of
 from nnmpi.comm.debug.verdict import INTERRUPTED, Judge
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
@@ -27,9 +27,6 @@ if TYPE_CHECKING:  # an import starts MPI
 
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Where launchers say how many ranks they have started."""
-
-RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Where launchers say which rank a process is."""
 
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS")
 """One of these is set for a rank that mpirun, mpiexec or srun has started."""
@@ -64,8 +61,7 @@ def _make(guard: bool) -> Comm:
     if not (guard and has_launcher()):
         return _started(guard)
     on_all = _UnusableError, OtherRankError, ValueError  # nobody waits for a rank that raises these
-    rank = next((os.environ[name] for name in RANK if name in os.environ), "0")
-    with exit_hooks.fatal(f"rank {rank} of {launched()}", Judge(_abort), on_all):
+    with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", Judge(_abort), on_all):
         return _started(guard)
 
 
@@ -180,7 +176,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     if comm.fault_tolerant:
         start_mpi.at_exit(ulfm_channel.remove_segments)  # after what comes next
     limit = progress.log.settings.timeout
-    start_mpi.at_exit(lambda: end_after(limit))  # after what comes next
+    start_mpi.at_exit(lambda: limit_end(limit))  # after what comes next
     mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", judge)(watchdog.leave))
     return comm
 
@@ -194,7 +190,7 @@ def ended(status: int) -> int:
         from nnmpi.comm.transport import mpi_job
 
         flush_output()
-        end_after(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
+        limit_end(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
         mpi_job.end_last()
     return status
 

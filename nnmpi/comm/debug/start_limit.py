@@ -1,25 +1,146 @@
-"""Limits on the times in which MPI starts and ends, while no thread of Python runs."""
+"""Limits on the times in which MPI starts and ends: no thread of Python runs then, a process does.
 
-import faulthandler
+At the start it is a fork of the rank, which ends with the start, or ends the job where that lasts
+too long, or where a rank beside it has ended meanwhile: in a job that outlives its ranks MPI_Init
+would wait for that one for ever.
+"""
+
+import os
+import select
+import signal
+import sys
 import threading
+import time
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-STDERR = 2
+from nnmpi.comm.debug.compare import name_ranks
+from nnmpi.comm.stderr import print_error
+from nnmpi.comm.transport import launcher
+
+RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Where launchers say which rank a process is."""
+
+BETWEEN_RANKS = 0.5  # seconds: the first rank that ends ends the others before they print the same
+TIME_TO_READ = 0.2  # seconds in which the launcher reads what was printed
+LOOK = 1.0  # seconds between two looks at the other ranks
+TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started yet, or already at work
 
 
 @contextmanager
-def limited_start(seconds: float) -> Iterator[None]:
-    """Ends this process, as `end_after` does, if the block lasts for longer."""
-    end_after(seconds)
+def limited_start(timeout: float) -> Iterator[None]:
+    """Ends this process, with a line, if the block takes longer than so many seconds."""
+    if timeout > threading.TIMEOUT_MAX or "mpi4py.MPI" in sys.modules:  # MPI runs already
+        yield
+        return
+    process, parent = os.getpid(), os.getppid()
+    ends, started = os.pipe()
+    with warnings.catch_warnings():  # of threads; the fork calls nothing that needs them
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            child = os.fork()
+        except OSError:  # no room for a process: the start has no limit
+            child = None
+    if child == 0:
+        try:
+            os.close(started)
+            if problem := _problem(ends, timeout, parent):
+                end_rank(process, parent, problem)
+        finally:
+            os._exit(0)
+    os.close(ends)
     try:
         yield
     finally:
-        if seconds <= threading.TIMEOUT_MAX:
-            faulthandler.cancel_dump_traceback_later()
+        os.close(started)
+        with suppress(ChildProcessError):  # where SIGCHLD is ignored
+            if child is not None:
+                os.waitpid(child, 0)
 
 
-def end_after(seconds: float) -> None:
-    """Ends this process, with its stack on stderr and status 1, if it lasts for longer."""
-    if seconds <= threading.TIMEOUT_MAX:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+def _problem(ends: int, timeout: float, parent: int) -> str:
+    """Why the start has to end, as soon as that is known; empty when it has ended by itself."""
+    rank, began = rank_of(os.environ), time.monotonic()
+    until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
+    here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0")) * launcher.runs(parent)
+    while now < until:
+        if select.select([ends], [], [], min(LOOK, until - now))[0]:
+            return ""
+        now, left = time.monotonic(), ranks_of(parent) if here else {}
+        if len(left) == here:
+            complete = now
+        elif now > complete + TIME_TO_START and rank == min(left):
+            return (
+                f"waits in MPI_Init for a rank that has ended (left of {here} on this host: "
+                f"{name_ranks(sorted(left))}); start the job again"
+            )
+    return (
+        f"has waited for longer than NNMPI_TIMEOUT={timeout:g} s in MPI_Init, for all ranks to "
+        f"start{stopped_ranks(parent)}"
+    )
+
+
+LOOKS_ON = """
+import select, sys
+limit, process, parent = map(float, sys.argv[1:4])
+if not select.select([0], [], [], limit)[0]:
+    sys.path[:] = sys.argv[4:]
+    from nnmpi.comm.debug import start_limit
+    start_limit.end_late(limit, int(process), int(parent))
+"""
+
+
+def limit_end(timeout: float) -> None:
+    """Start a process that ends this one, with a line, if it lasts for longer: no thread of Python
+    runs in MPI_Finalize, and a process that ends cannot fork.
+    """
+    if timeout > threading.TIMEOUT_MAX:
+        return
+    ends, _ = os.pipe()  # the other end is closed when this process has ended
+    numbers = map(str, (timeout, os.getpid(), os.getppid()))
+    arguments = [sys.executable, "-S", "-c", LOOKS_ON, *numbers, *sys.path]
+    files = [(os.POSIX_SPAWN_DUP2, ends, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+    with suppress(OSError):  # no memory for a process: the end has no limit
+        os.posix_spawn(sys.executable, arguments, os.environ, file_actions=files)
+
+
+def end_late(limit: float, process: int, parent: int) -> None:
+    """End a rank that has waited at its end for so many seconds."""
+    time.sleep(BETWEEN_RANKS * min(rank_of(os.environ), 5))
+    problem = f"has waited for longer than NNMPI_TIMEOUT={limit:g} s for the end of MPI"
+    end_rank(process, parent, problem + stopped_ranks(parent))
+
+
+def end_rank(process: int, parent: int, problem: str) -> None:
+    """Print what is wrong with a rank, and end it and the others of its launcher."""
+    print_error(f"rank {rank_of(os.environ)} {problem}")
+    time.sleep(TIME_TO_READ)
+    launcher.end(parent)
+    os.kill(process, signal.SIGKILL)
+
+
+def ranks_of(parent: int) -> dict[int, str]:
+    """The ranks that a launcher of this host has started and that have not ended: their states."""
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):  # it has ended, or is another user's
+            state, by, *_ = status.read_text().rpartition(")")[2].split()
+            if int(by) == parent:
+                pairs = status.with_name("environ").read_text().split("\0")
+                environment = dict(pair.partition("=")[::2] for pair in pairs)
+                if environment.keys() & {*RANK}:  # else it helps the launcher
+                    found[rank_of(environment)] = state
+    return found
+
+
+def stopped_ranks(parent: int) -> str:
+    """Which ranks of a launcher are stopped, to append to a line; nothing if none is known."""
+    found = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
+    return f"; stopped here: {name_ranks(found)}" if found else ""
+
+
+def rank_of(environment: "os._Environ[str] | dict[str, str]") -> int:
+    """The rank that a launcher has started, by its environment."""
+    return next((int(environment[name]) for name in RANK if name in environment), 0)

@@ -28,6 +28,7 @@ from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.exit_hooks import Failures
 from nnmpi.comm.debug.silence import Silence
+from nnmpi.comm.debug.start_limit import stopped_ranks
 from nnmpi.comm.debug.verdict import Judge, Remedy, Trouble
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
@@ -158,7 +159,8 @@ class Watchdog:
             trouble = Trouble.STUCK
         print_error(
             f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {what}; "
-            "every rank reports, unless it is stopped, gone or in a long call outside Python:"
+            "every rank reports, unless it is stopped, gone or in a long call outside Python"
+            f"{stopped_ranks(os.getppid())}:"
         )
         self._report(None)
         self._send_all(REPORT, call)

@@ -14,6 +14,13 @@ from pathlib import Path
 NAME = "prterun\n"
 
 
+def runs(process: int) -> bool:
+    """Whether it is the launcher of ranks on this host."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text() == NAME
+    return False
+
+
 def end(launcher: int) -> None:
     """Ends all ranks, with status 1, by a SIGTERM to the launcher if this process is one.
 
