@@ -1,7 +1,9 @@
 """The emulated device: threads, memory with bounds, races, launches, streams."""
 
 import ctypes
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -323,3 +325,18 @@ def test_calls_that_are_not_emulated_are_named(capfd: pytest.CaptureFixture[str]
     assert machine.library().emulator_unknown(b"cudaGraphLaunch") == 801  # cudaErrorNotSupported
     assert machine.problems() == ["cudaGraphLaunch is not emulated"]
     assert "cudaGraphLaunch" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("release", ["12", "13"])
+def test_cupy_need_not_be_a_wheel(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = tmp_path / "cupy_backends" / "cuda" / "libs"
+    libraries.mkdir(parents=True)
+    (tmp_path / "cupy_backends" / "__init__.py").touch()
+    (libraries / "cublas.cpython-311-x86_64-linux-gnu.so").write_bytes(
+        f"\0libc.so.6\0libcublas.so.{release}\0".encode()
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "cupy_backends", raising=False)
+    assert build.cuda_release() == release
