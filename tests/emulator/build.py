@@ -44,6 +44,11 @@ def of_nvidia(pattern: str) -> Path | None:
     return next(paths, None)
 
 
+def compiler_of_kernels() -> Path | None:
+    """NVRTC of the CUDA that CuPy is built for."""
+    return of_nvidia(f"*/lib/libnvrtc.so.{cuda_release()}")
+
+
 def cuda_headers() -> Path | None:
     """The folder of CUDA's headers."""
     header = of_nvidia(f"{WHEELS[cuda_release() or '12']}/cuda_runtime_api.h")

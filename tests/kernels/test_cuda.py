@@ -265,3 +265,9 @@ def test_arrays_of_the_host_are_left_to_the_host(name: str) -> None:
     before = bits(args)
     assert KERNELS[name](*args) is NotImplemented
     assert bits(args) == before
+
+
+def test_the_compiler_is_that_of_the_cuda_that_runs() -> None:
+    """Not one of another CUDA that is installed too."""
+    cuda = DEVICE.xp.cuda
+    assert cuda.nvrtc.getVersion()[0] == cuda.runtime.runtimeGetVersion() // 1000
