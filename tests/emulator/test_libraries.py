@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or
 def _as_it_was() -> Iterator[None]:
     yield
     machine.problems()
-    machine.set_options(Options())
+    machine.set_options(machine.of_environment())
 
 
 # ---- cuBLAS

@@ -88,7 +88,7 @@ def kernels() -> Kernels:
 def _as_it_was() -> Iterator[None]:
     yield
     machine.problems()
-    machine.set_options(Options())
+    machine.set_options(machine.of_environment())
 
 
 def run(kernels: Kernels, name: str, threads: int = 64, n: int = 0, dynamic: int = 0) -> np.ndarray:
