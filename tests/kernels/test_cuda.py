@@ -220,3 +220,9 @@ def test_arguments_that_it_is_not_made_for_are_left_alone(name: str, seeds: Seed
         before = bits(from_device(args))
         assert KERNELS[name](*args) is NotImplemented, seed
         assert bits(from_device(args)) == before, seed
+
+
+def test_the_compiler_is_that_of_the_cuda_that_runs() -> None:
+    """Not one of another CUDA that is installed too."""
+    cuda = DEVICE.xp.cuda
+    assert cuda.nvrtc.getVersion()[0] == cuda.runtime.runtimeGetVersion() // 1000
