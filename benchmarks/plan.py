@@ -34,13 +34,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from lib import plan_plot, ranks, timing
 from lib.timing import Row
-from nnmpi.parallel.paper.traffic import traffic
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.paper.activations import needed
+from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import Machine
 from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time

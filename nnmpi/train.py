@@ -31,7 +31,7 @@ from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
-from nnmpi.run.files.outputs import check_differs, saved_since, version
+from nnmpi.run.files.outputs import saved_since, version
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.resume import fitted
@@ -72,8 +72,6 @@ def config(arguments: Sequence[str]) -> Config:
     c = replace(of_file, **cli.with_layout(given))
     if given.get("model") == Config().model and c.load and is_folder(c.load):
         check_named(c, c.load)  # a Config cannot tell the default from what is given
-    for option in ("save", "log", "trace"):
-        check_differs(option, getattr(c, option), {"config": path})
     return c
 
 

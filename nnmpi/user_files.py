@@ -1,7 +1,6 @@
 """What users wrote: their files, up to so many bytes, and JSON and TOML, however deeply nested."""
 
 import errno
-import gc
 import math
 import os
 import stat
@@ -36,21 +35,11 @@ def content(
 
 
 def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
-    """What `parse` makes of a text; raises ValueError where it is nested too deeply: parsers call
-    themselves for each level.
-
-    Meanwhile no garbage is collected: its finalizers would fail at the limit of recursion. Where
-    ranks are threads, one may end this for another; then such a failure is printed, and no more.
-    """
-    collects = gc.isenabled()
-    gc.disable()
+    """The result of `parse` for a text; raises ValueError where it is nested too deeply."""
     try:
         return parse(text)
     except RecursionError:
         raise ValueError("its lists, objects or tables are nested too deeply") from None
-    finally:
-        if collects:
-            gc.enable()
 
 
 def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:

@@ -1,7 +1,6 @@
-"""Fixtures: the command, run in this process, and modules of benchmarks/."""
+"""The sample of cases that runs, and fixtures that many files share."""
 
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.benchfiles import BENCHMARKS, Import
 from helpers.commands import MODULES, Command, Completed
 from helpers.ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 from helpers.sample import EVERY_CASE, sampled
@@ -26,9 +24,7 @@ if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 LONG = "long: runs with --all only"
-ONE_IN = (
-    "one_in(n): of the cases of the test one in n runs without --all, and each value of an argument"
-)
+ONE_IN = "one_in(n): of the cases of the test one in n runs without --all, and each value of few"
 QUICK = "quick: runs with --quick only, in the place of longer tests"
 FIRST = (
     "test_mpi_jobs.py",
@@ -161,17 +157,6 @@ def command(
     yield run
     for name in ("own_package", *(f"own_package.{module}" for module in MODULES)):
         sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
-    """Imports modules of benchmarks/, and removes them from sys.modules after the test."""
-    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 def write_files(folder: Path) -> None:

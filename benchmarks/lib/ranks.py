@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from nnmpi.parallel.paper.traffic import traffic
 
 import nnmpi
 from lib import jobs
@@ -40,6 +39,7 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.paper.activations import activations
 from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 REPEATS = 20  # passes of a unit, of which the least time counts

@@ -10,9 +10,10 @@ from nnmpi.autograd.tensor import Tensor
 __all__ = [
     "abs", "absolute", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "bmm",
     "chunk", "clamp", "clip", "clone", "cos", "cumsum", "div", "eq", "exp", "expand_dims",
-    "flatten", "isfinite", "isinf", "isnan", "log", "log_softmax", "masked_fill", "matmul", "mean",
-    "mm", "mul", "permute", "pow", "prod", "relu", "reshape", "sigmoid", "sin", "softmax", "split",
-    "sqrt", "squeeze", "std", "sub", "sum", "swapaxes", "tanh", "transpose", "unsqueeze", "var",
+    "flatten", "floor_divide", "isfinite", "isinf", "isnan", "log", "log_softmax", "masked_fill",
+    "matmul", "mean", "mm", "mul", "permute", "pow", "prod", "relu", "remainder", "reshape",
+    "sigmoid", "sin", "softmax", "split", "sqrt", "squeeze", "std", "sub", "sum", "swapaxes",
+    "tanh", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 
 
@@ -54,6 +55,7 @@ div = _function("div")
 eq = _function("eq")
 exp = _function("exp")
 flatten = _function("flatten")
+floor_divide = _function("floor_divide")
 isfinite = _function("isfinite")
 isinf = _function("isinf")
 isnan = _function("isnan")
@@ -65,6 +67,7 @@ mul = _function("mul")
 permute = _function("permute")
 prod = _function("prod")
 relu = _function("relu")
+remainder = _function("remainder")
 reshape = _function("reshape")
 sigmoid = _function("sigmoid")
 sin = _function("sin")

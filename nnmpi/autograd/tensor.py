@@ -203,6 +203,8 @@ class Tensor(TorchNames):
     __isub__ = methods.in_place(apply, elementwise.subtract)
     __imul__ = methods.in_place(apply, elementwise.multiply)
     __itruediv__ = methods.in_place(apply, elementwise.divide)
+    __ifloordiv__ = methods.in_place(apply, elementwise.floor_divide)
+    __imod__ = methods.in_place(apply, elementwise.remainder)
 
     # ---- arithmetic
 
@@ -210,6 +212,8 @@ class Tensor(TorchNames):
     __sub__, __rsub__ = methods.binary(apply, elementwise.subtract)
     __mul__, __rmul__ = methods.binary(apply, elementwise.multiply)
     __truediv__, __rtruediv__ = methods.binary(apply, elementwise.divide)
+    __floordiv__, __rfloordiv__ = methods.binary(apply, elementwise.floor_divide)
+    __mod__, __rmod__ = methods.binary(apply, elementwise.remainder)
     __pow__, __rpow__ = methods.binary(apply, elementwise.power)
     __matmul__, __rmatmul__ = methods.binary(apply, linear.matmul)
     __neg__ = methods.unary(apply, elementwise.negative)

@@ -53,6 +53,11 @@ def to_method(where: str) -> Callable[..., Any]:
     return method
 
 
+def _is_array(bound: Any) -> bool:
+    """Whether an argument has axes, or a gradient."""
+    return getattr(bound, "ndim", 0) > 0 or getattr(bound, "requires_grad", False)
+
+
 def _moved(a: backend.Array, *, on: backend.Backend) -> Result:
     """A copy on another device."""
     here = backend.of(a)
@@ -178,8 +183,12 @@ class TorchNames(TensorBase):
     # ---- elements
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
-        """The elements limited to [min, max]."""
-        return self.applied(elementwise.clip, self, low=min, high=max)
+        """The elements limited to [min, max], numbers or tensors, which get gradients where they
+        are taken."""
+        if not _is_array(min) and not _is_array(max):
+            return self.applied(elementwise.clip, self, low=min, high=max)
+        y = self if min is None else self.applied(elementwise.where, self < min, min, self)
+        return y if max is None else self.applied(elementwise.where, y > max, max, y)
 
     clip = clamp
 
@@ -195,7 +204,8 @@ class TorchNames(TensorBase):
     softmax, log_softmax = _softmax(softmax.softmax), _softmax(softmax.log_softmax)
     add, sub = _op(elementwise.add), _op(elementwise.subtract)
     mul, div = _op(elementwise.multiply), _op(elementwise.divide)
-    pow = _op(elementwise.power)
+    pow, remainder = _op(elementwise.power), _op(elementwise.remainder)
+    floor_divide = _op(elementwise.floor_divide)
     maximum, minimum = _op(elementwise.maximum), _op(elementwise.minimum)
     matmul = mm = bmm = mv = dot = _op(linear.matmul)
     eq, ne = _op(logic.equal), _op(logic.not_equal)

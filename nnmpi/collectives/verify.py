@@ -7,6 +7,7 @@ all ranks identical bits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
 from nnmpi.quoting import quoted
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
-MOST = 1 << 16
-"""Rounds, and chunks, that are proved: more of them would take too long."""
+MOST = 1 << 12
+"""Rounds, and chunks, that are proved beside 4 a rank: more of them would take too long."""
 
 
 class Claim(NamedTuple):
@@ -94,8 +95,7 @@ def rounds(
 
     The start comes first, without steps; `verify` says what raises PlanError.
     """
-    _size("rounds", algorithm.rounds, p, 0)
-    chunks = _size("chunks", algorithm.chunks, p, 1)
+    chunks = check_sizes(algorithm, p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
     yield [], have
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
@@ -111,14 +111,21 @@ def rounds(
     _check_end(have, claim, sums)
 
 
+def check_sizes(algorithm: Algorithm, p: int) -> int:
+    """Raises PlanError for more rounds or chunks than are proved; returns the number of chunks."""
+    _size("rounds", algorithm.rounds, p, 0)
+    return _size("chunks", algorithm.chunks, p, 1)
+
+
 def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
     """How many rounds, or chunks, there are."""
     try:
         n = f(p)
     except Exception as error:
         raise PlanError(f"{name}(p) ends with {user_code.reason_of(error)}") from error
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not least <= n <= MOST:
-        raise PlanError(f"{name}(p) is {quoted(n)}, not a whole number from {least} to {MOST:,}")
+    most = MOST + 4 * p
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not least <= n <= most:
+        raise PlanError(f"{name}(p) is {quoted(n)}, not a whole number from {least} to {most:,}")
     return int(n)
 
 
@@ -257,10 +264,17 @@ def proven(
     """
     algorithm = find(name)
     for p in sorted(sizes, key=lambda p: (p == 1, p)):
-        try:
+        with naming(name, operation, p):
             verify(algorithm, p, claim)
-        except PlanError as error:
-            raise PlanError(
-                f"algorithm {name!r} is no {operation} of {p} rank{'s' * (p > 1)}: {error}"
-            ) from None
     return algorithm
+
+
+@contextmanager
+def naming(name: str, operation: str, p: int) -> Iterator[None]:
+    """Within it what a plan of a user cannot do on p ranks is a PlanError that names the plan."""
+    try:
+        yield
+    except (IndexError, TypeError, ValueError) as error:  # PlanError is a ValueError
+        raise PlanError(
+            f"algorithm {name!r} is no {operation} of {p} rank{'s' * (p > 1)}: {error}"
+        ) from None

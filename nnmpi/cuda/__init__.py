@@ -12,11 +12,11 @@ from nnmpi import backend
 from nnmpi.cuda import kernels, products
 
 KERNELS = {**kernels.KERNELS, "products_loop": products.products_loop}
-"""By their names in the table."""
+"""The kernels by their names in the table."""
 
 
 def is_available() -> bool:
-    """Whether CuPy is installed and finds a GPU."""
+    """Tell whether CuPy is installed and finds a GPU."""
     return not backend.get("auto").is_host
 
 

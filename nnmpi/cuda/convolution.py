@@ -16,7 +16,7 @@ Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Spec(NamedTuple):
-    """What a convolution is: all that its graphs depend on."""
+    """The sizes and options of a convolution on which its graphs depend."""
 
     x: TensorSizes
     w: TensorSizes
@@ -30,7 +30,7 @@ class Spec(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An argument of a graph: its name there, and which sizes of the Spec it has."""
+    """An argument of a graph: its name in cuDNN, and the field of the Spec with its sizes."""
 
     name: str
     sizes: str
@@ -68,7 +68,7 @@ class Convolution(NamedTuple):
         return self.spec.tf32
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Two inputs and the output."""
+        """Add the operation to a graph; return its two inputs and its output."""
         op, spec = self
         dtype = cudnn.type_of(spec.dtype)
         inputs = {
@@ -117,7 +117,7 @@ def spec_of(
 
 
 def can(op: CudnnOp, spec: Spec, xp: Any) -> bool:
-    """Whether cuDNN has an engine for an operation."""
+    """Tell whether cuDNN has an engine for an operation."""
     return cudnn.can(Convolution(op, spec), xp)
 
 

@@ -22,28 +22,28 @@ OLDEST = 1, 31
 """The first version of the front end that takes addresses in the order of tensors."""
 
 ALIGNED = 16
-"""Bytes: graphs are built for addresses that CuPy gives to whole arrays."""
+"""The alignment in bytes for which graphs are built: CuPy's addresses of whole arrays have it."""
 
 
 class Described(Protocol):
-    """What a graph computes: a value, which has all that the graph depends on."""
+    """A description of the operation of a graph, with all that the graph depends on."""
 
     def __hash__(self) -> int: ...
 
     @property
     def instead(self) -> str:
-        """What it is, and what computes it where cuDNN does not."""
+        """The name of the operation, and of its substitute where cuDNN has no engine."""
 
     @property
     def dtype(self) -> str:
-        """The type of its arrays."""
+        """The type of the operation's arrays."""
 
     @property
     def tf32(self) -> bool:
-        """Whether float32 may be rounded to TF32."""
+        """Tell whether float32 may be rounded to TF32."""
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Adds the operation to a graph; its tensors in the order of arrays."""
+        """Add the operation to a graph; return its tensors in the order of arrays."""
 
 
 class CudnnGraph(NamedTuple):
@@ -81,7 +81,7 @@ def library() -> Any:
 
 
 def version() -> str:
-    """The version of cuDNN, or what is used in its place."""
+    """The version of cuDNN, or the name of its substitute."""
     found = library()
     if found is None:
         return "none: convolutions by im2col, attention by products"
@@ -89,12 +89,12 @@ def version() -> str:
 
 
 def can(what: Described, xp: Any) -> bool:
-    """Whether cuDNN has an engine."""
+    """Tell whether cuDNN has an engine for an operation."""
     return _graph(what, *_here(xp)) is not None
 
 
 def run(what: Described, arrays: Sequence[Array]) -> None:
-    """Carries out what `can` was asked about, on arrays in the order of its tensors."""
+    """Carry out an operation that `can` has accepted, on arrays in the order of its tensors."""
     xp = xp_of(arrays[0])
     here = _here(xp)
     found, handle = _graph(what, *here), _handle(*here)
@@ -106,7 +106,8 @@ def run(what: Described, arrays: Sequence[Array]) -> None:
 
 
 def _here(xp: Any) -> tuple[int, int]:
-    """The device and the thread: ranks may be threads, and no two may have one handle."""
+    """The numbers of the device and of the thread; ranks that are threads must not share a
+    handle."""
     return int(xp.cuda.runtime.getDevice()), get_ident()
 
 
@@ -117,7 +118,7 @@ def _handle(device: int, thread: int) -> Any:
 
 @lru_cache(maxsize=1024)
 def _graph(what: Described, device: int, thread: int) -> CudnnGraph | None:
-    """The graph, or None if cuDNN has no engine for it."""
+    """The graph of an operation, or None if cuDNN has no engine for it."""
     try:
         return built(what, handle=_handle(device, thread))
     except library().cudnnGraphNotSupportedError:
@@ -128,7 +129,7 @@ def _graph(what: Described, device: int, thread: int) -> CudnnGraph | None:
 
 
 def built(what: Described, **device: Any) -> CudnnGraph:
-    """The graph with its engine, for the device of a handle, or one that is only described.
+    """The graph with its engine, for the device of a handle or for a device on paper.
 
     Raises cudnnGraphNotSupportedError if there is no engine.
     """

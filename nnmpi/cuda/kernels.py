@@ -1,4 +1,5 @@
-"""Which kernel of the table is which in CUDA: arguments, checked and converted, and the launch."""
+"""The kernels of the table in CUDA: their arguments are checked and converted, and they are
+launched."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
 
 
 def _each(file: str, name: str) -> Callable[..., Any]:
-    """A loop over arrays that lie alike."""
+    """A loop over arrays that have one order in memory."""
 
     def loop(*args: Any) -> Any:
         arrays = alike(*args)
@@ -40,9 +41,8 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
-    """A step on so many arrays of float32, of which the second one, the gradients, may have 16
-    bits, with values that may have them, and so many numbers and flags; the factor of gradients may
-    be what `decide` has written."""
+    """A step of an optimizer on arrays of float32; gradients and values may have 16 bits, and
+    `decide` may have written the factor of gradients."""
     numbers = floats + flags
 
     def step(*args: Any) -> Any:
@@ -82,15 +82,15 @@ def decide_loop(
 
 
 BLOCK_OF_SQUARES = 8192
-"""As in kernels/steps.py."""
+"""The numbers that a block squares and adds up, as in kernels/steps.py."""
 
 
 # ---- pooling
 
 
 def _windows(z: Array) -> tuple[np.uint32, ...] | None:
-    """What kernels take of windows z (2, 2, N, h, w, C), a view of images: sizes and strides, in
-    numbers; None if channels do not lie side by side."""
+    """The sizes and strides of windows z (2, 2, N, h, w, C), a view of images, counted in numbers;
+    None if channels do not lie side by side."""
     if z.ndim != 6 or not fits(z) or z.strides[5] != z.itemsize:
         return None
     down, right, *places, _ = (stride // z.itemsize for stride in z.strides)
@@ -166,7 +166,7 @@ def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float
 
 
 def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
-    """A loop along an axis that is the last one in memory."""
+    """A loop along the last axis in memory."""
 
     def loop(*args: Any) -> Any:
         *given, axis = args

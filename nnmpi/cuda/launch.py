@@ -17,7 +17,7 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 
 OPTIONS = ("--fmad=false",)
-"""No product and sum is rounded once instead of twice: NumPy rounds both."""
+"""Options of the compiler: a product and a sum are rounded each, as in NumPy."""
 
 THREADS = 256  # in a block
 MOST_BLOCKS = 1 << 12  # threads of more would wait: those of so many take several numbers
@@ -28,8 +28,8 @@ FLOAT, FLOATS = "float32", ("float32", "float16", "bfloat16")
 
 
 def source(name: str, T: str = FLOAT, G: str = FLOAT) -> str:
-    """The text of a file of this folder for numbers of these types, with what it needs before
-    it."""
+    """The text of a file of this folder for numbers of these types, behind the text that it
+    needs."""
     files = FOLDER / "common.cuh", FOLDER / f"{name}.cu"
     texts = (path.read_text(encoding="utf-8") for path in files)
     threads = f"#define THREADS {THREADS} /* in a block */\n"
@@ -49,7 +49,8 @@ def _module(xp: Any, file: str, T: str, G: str) -> Any:
 def run(
     file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
 ) -> Any:
-    """Launch a kernel for arrays of one library; None, as what does its work returns it."""
+    """Launch a kernel for arrays of one library; return None, as every loop that has done its
+    work."""
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)
     xp = xp_of(next(a for a in args if not isinstance(a, np.generic)))
@@ -57,7 +58,7 @@ def run(
 
 
 def counts(*numbers: int) -> list[np.uint32]:
-    """Numbers as kernels take them."""
+    """Numbers in the type that kernels take."""
     return [np.uint32(n) for n in numbers]
 
 
@@ -73,7 +74,7 @@ def type_of(dtype: Any) -> str:
 
 
 def fits(array: Array) -> bool:
-    """Whether the library of an array compiles kernels, and they are made for its numbers."""
+    """Tell whether the library of an array compiles kernels, and they are made for its numbers."""
     return (
         _compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
     )
@@ -85,7 +86,7 @@ def _compiles(xp: Any) -> bool:
 
 
 def are_plain(dtype: Any, *arrays: Array | None) -> bool:
-    """Whether all arrays that there are have this type and no gaps, and are neither empty nor too
+    """Tell whether all arrays but None have this type and no gaps, and are neither empty nor too
     large."""
     return all(
         a is None or (a.dtype == dtype and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS)
@@ -94,8 +95,8 @@ def are_plain(dtype: Any, *arrays: Array | None) -> bool:
 
 
 def alike(first: Array, *others: Array | None) -> list[Array | None] | None:
-    """The arrays, of which others may be None, as they lie in memory; None if they have other types
-    or sizes, other orders of memory, or gaps."""
+    """The arrays with their axes in the order of memory; None if they differ in type, size or
+    order, or have gaps."""
     given = [first, *(a for a in others if a is not None)]
     if not fits(first) or any(a.dtype != first.dtype or a.size != first.size for a in given):
         return None

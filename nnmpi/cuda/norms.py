@@ -9,10 +9,10 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.cuda.launch import FLOAT, THREADS, are_plain, counts, fits, run, type_of
 
 COLUMNS, LANES = 32, THREADS // 32
-"""As in norms.cu: a block adds up so many columns, each by so many threads."""
+"""The number of columns that a block adds up, and of threads a column, as in norms.cu."""
 
 ROWS_OF_LANE, MOST_PARTS = 16, 64
-"""A part has so many rows for each thread, if there are so many, and few parts."""
+"""The rows a thread adds up of a part, at least, and the largest number of parts."""
 
 
 def _of_rows(
@@ -22,7 +22,7 @@ def _of_rows(
     wide: Sequence[Array | None],
     args: Sequence[Any],
 ) -> Any:
-    """A kernel on rows x (M, K), with such arrays of numbers and of statistics."""
+    """A kernel on rows x (M, K), arrays of their type, and float32 statistics."""
     if not fits(x) or not are_plain(x.dtype, *numbers) or not are_plain(np.float32, *wide):
         return NotImplemented
     M, K = x.shape
@@ -57,7 +57,7 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ar
 
 
 def parts_of(rows: int) -> int:
-    """In how many parts the rows of a sample are added up."""
+    """The number of parts in which the rows of a sample are added up."""
     return max(1, min(MOST_PARTS, rows // (LANES * ROWS_OF_LANE)))
 
 
@@ -212,4 +212,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "normalise_loop": _normalise(cuts=False),
     "normalise_relu_loop": _normalise(cuts=True),
 }
-"""As in kernels.py."""
+"""The kernels by their names in the table."""

@@ -16,7 +16,7 @@ from nnmpi.dtypes import is_half
 
 TYPES = {"float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float32": "CUDA_R_32F"}
 FACTORS = np.array([0, 1], np.float32)
-"""What products, and the sums they are added to, are multiplied by: cuBLAS takes addresses."""
+"""The factors of a product and of the sum it is added to, whose addresses cuBLAS takes."""
 
 
 class Matrices(NamedTuple):
@@ -28,12 +28,12 @@ class Matrices(NamedTuple):
 
     @property
     def strides(self) -> list[int]:
-        """How many numbers lie between one matrix and the next one, along each axis of them."""
+        """The distance between a matrix and the next one along each axis, counted in numbers."""
         return [s // self.array.itemsize for s in self.array.strides[:-2]]
 
 
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
-    """`products_loop` of the table, also of matrices along several axes."""
+    """The kernel `products_loop` of the table, also for matrices along several axes."""
     if not is_half(A.dtype) or of(A).is_host or A.dtype != B.dtype or C.dtype.name not in TYPES:
         return NotImplemented
     if not C.size:
@@ -54,7 +54,8 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
 
 
 def _matrices(a: Array) -> Matrices | None:
-    """Where an array's matrices lie; None if neither rows nor columns lie together."""
+    """The matrices of an array with their order in memory; None if neither rows nor columns lie
+    together."""
     rows, columns = a.shape[-2:]
     down, right = (s // a.itemsize for s in a.strides[-2:])
     ld = down if rows > 1 else columns
@@ -74,7 +75,7 @@ def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
 
 
 def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
-    """A call for all matrices that lie at one distance."""
+    """Multiply matrices, by one call for all that lie at one distance."""
     xp = xp_of(c.array)
     blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]
@@ -102,8 +103,8 @@ def _type(a: Array) -> int:
 def _batches(
     lead: tuple[int, ...], strides: list[list[int]]
 ) -> tuple[tuple[int, ...], Iterator[list[int]]]:
-    """How many matrices a call takes and their distances in each array; and where those of each
-    call begin. The longest run of matrices at one distance is in one call."""
+    """The count of matrices a call and their distance in each array, for the longest run at one
+    distance, and the offsets of each call."""
     axes = list[tuple[int, ...]]()
     for n, *steps in zip(lead, *strides, strict=True):
         if n > 1 and axes and all(o == n * i for o, i in zip(axes[-1][1:], steps, strict=True)):

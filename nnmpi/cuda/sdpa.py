@@ -21,7 +21,7 @@ from nnmpi.dtypes import is_half
 
 
 class HeadRows(NamedTuple):
-    """An array as cuDNN sees it: (samples, heads, positions, numbers), and its strides."""
+    """The sizes (samples, heads, positions, numbers) of an array for cuDNN, and its strides."""
 
     dim: tuple[int, ...]
     stride: tuple[int, ...]
@@ -52,7 +52,8 @@ class SdpaGraph(NamedTuple):
         return "attention, products of matrices take it"
 
     def tensors(self, graph: Any) -> list[Any]:
-        """q, k, v, y and lse, and then dy, dq, dk and dv of a backward pass."""
+        """Add attention to a graph; return q, k, v, y and lse, and dy, dq, dk and dv of a backward
+        pass."""
 
         def read(name: str, rows: HeadRows, dtype: str) -> Any:
             sizes: dict[str, list[int]] = {"dim": [*rows.dim], "stride": [*rows.stride]}
@@ -85,15 +86,15 @@ class SdpaGraph(NamedTuple):
 def attention(
     q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
 ) -> bool:
-    """Writes y and lse, which is contiguous, and says so, where cuDNN has an engine for these."""
+    """Write y and the contiguous lse; return whether cuDNN has an engine for these arrays."""
     return _carried_out((q, k, v, y, lse), (), scale, causal)
 
 
 def gradients(
     arrays: Sequence[Array], scale: float, causal: bool, derivatives: Sequence[Array]
 ) -> bool:
-    """Writes dq, dk and dv of derivatives (dy, dq, dk, dv) from arrays (q, k, v, y, lse), and says
-    so, where cuDNN can."""
+    """Write dq, dk and dv of derivatives (dy, dq, dk, dv) from arrays (q, k, v, y, lse); return
+    whether cuDNN has an engine for them."""
     return _carried_out(arrays, derivatives, scale, causal)
 
 
@@ -116,7 +117,7 @@ def _carried_out(
 
 
 def _fits(arrays: Sequence[Array]) -> bool:
-    """Whether arrays have one type of 16 bits, and lie in memory as cuDNN reads them.
+    """Tell whether arrays have one type of 16 bits, and lie in memory as cuDNN reads them.
 
     One query, as in decoding, is left to products: each number of keys would be another graph.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from nnmpi.data.files import reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
 from nnmpi.quoting import quoted, shown
-from nnmpi.user_files import check_regular, parsed
+from nnmpi.user_files import check_regular
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
@@ -36,7 +36,6 @@ class BPETokenizer:
         self._bpe.no_truncation()
         self._bpe.no_padding()
         vocabulary = self._bpe.get_vocab()
-        _check_ids(self.path, vocabulary)  # before the library counts up to the largest of them
         found = json.loads(self._bpe.to_str())
         _check(self.path, found, vocabulary)
         self.size = max(vocabulary.values()) + 1
@@ -105,7 +104,6 @@ def _library_tokenizer(path: Path) -> Any:
             with reading(file, REMEDY):
                 check_regular(file, LARGEST)
     if one.is_file():
-        _check_marks(path, one)
         with reading(one, REMEDY):
             made = tokenizers.Tokenizer.from_file(str(one))
         made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
@@ -125,32 +123,6 @@ def _library_tokenizer(path: Path) -> Any:
     return made
 
 
-def _check_ids(path: Path, vocabulary: dict[str, int]) -> None:
-    """Raises ValueError unless each token has a number of its own, and most numbers a token."""
-    tokens = dict[int, str]()
-    for token, i in sorted(vocabulary.items()):
-        if (other := tokens.setdefault(i, token)) != token:
-            raise ValueError(
-                f"tokenizer {shown(path)} has two tokens with the id {i:,}, {quoted(other)} and "
-                f"{quoted(token)}; {REMEDY}"
-            )
-    largest, most = max(tokens, default=0), 2 * len(tokens)
-    if largest >= most:
-        raise ValueError(
-            f"tokenizer {shown(path)} has a token with the id {largest:,}, and only "
-            f"{len(tokens):,} tokens: ids must be below {most:,}; {REMEDY}"
-        )
-
-
-def _check_marks(path: Path, file: Path) -> None:
-    """Raises ValueError for marks in a tokenizer.json: the library panics if tokens are shorter."""
-    with reading(file, REMEDY):
-        model = dict(parsed(json.loads, file.read_bytes())["model"])
-        found = [(mark, model[mark]) for mark in MARKS if model.get(mark)]
-    for mark, text in found:
-        raise ValueError(f"tokenizer {shown(path)} {OTHER}: it has {mark} {quoted(text)}")
-
-
 def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> None:
     """Raises ValueError unless it is byte-level BPE that divides a text as GPT-2 does.
 
@@ -162,6 +134,7 @@ def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> Non
         f"its model is {model['type']}" if model["type"] != "BPE" else "",
         "it drops merges at random" if model.get("dropout") else "",
         f"it changes characters ({found['normalizer']['type']})" if found["normalizer"] else "",
+        *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
         "" if byte_level.items() <= words.items() else "it divides texts into other words",
         *(
             f"token {quoted(added['content'])} takes the spaces behind it"

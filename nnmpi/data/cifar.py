@@ -6,13 +6,12 @@ A record is 3,073 bytes: the label, then 32 x 32 red, green and blue values.
 import gzip
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
 
 import numpy as np
 
 from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import CHUNK, DEFLATE, Bounded, check_labels, read_array, reading
+from nnmpi.data.files import check_labels, reading
 from nnmpi.quoting import shown
 
 CLASSES = 10
@@ -46,8 +45,7 @@ def cifar10(request: DatasetRequest) -> Dataset:
             "with --data-dir DIR, or fetch them with --download"
         )
     train = _split([content[name] for name in TRAIN])
-    note = download.unlike_published("cifar10", [archive] if archive and folder is None else [])
-    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, note)
+    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, "")
 
 
 def _missing(folder: Path) -> list[str]:
@@ -55,9 +53,8 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _read_file(path: Path) -> np.ndarray:
-    with reading(path), path.open("rb") as file:
-        size = path.stat().st_size
-        return _records(file, path, size, size)
+    with reading(path):
+        return _records(path.read_bytes())
 
 
 def _read_archive(archive: Path) -> dict[str, np.ndarray]:
@@ -68,31 +65,27 @@ def _read_archive(archive: Path) -> dict[str, np.ndarray]:
     """
     content: dict[str, np.ndarray] = {}
     with reading(archive), gzip.open(archive) as stream:
-        bounded = cast("IO[bytes]", Bounded(stream))
-        most = archive.stat().st_size * DEFLATE
-        with tarfile.open(fileobj=bounded, mode="r:") as tar:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
-                if member.isreg() and name in (*TRAIN, TEST):
+                if name in (*TRAIN, TEST) and (file := tar.extractfile(member)):
                     with reading(archive / name):
-                        file = tar.extractfile(member)
-                        content[name] = _records(file, archive / name, member.size, most)
-        while stream.read(CHUNK):
-            pass
+                        content[name] = _records(file.read())
+        stream.read()
         missing = [name for name in (*TRAIN, TEST) if name not in content]
         if missing:
             raise ValueError(f"it holds no {', '.join(missing)}")
     return content
 
 
-def _records(stream: Any, path: Path, size: int, most: int) -> np.ndarray:
-    """uint8, (N, 3073): the `size` bytes of a file, or of a file in the archive."""
-    if not size or size % RECORD:
+def _records(data: bytes) -> np.ndarray:
+    """The records of a file: uint8, (N, 3073)."""
+    if not data or len(data) % RECORD:
         raise ValueError(
-            f"it has {size:,} bytes, expected a multiple of {RECORD:,} (the original has "
+            f"it has {len(data):,} bytes, expected a multiple of {RECORD:,} (the original has "
             "30,730,000)"
         )
-    records = read_array(stream, path, (size // RECORD, RECORD), most)
+    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
     check_labels(records[:, 0], CLASSES)
     return records
 

@@ -11,7 +11,6 @@ from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.quoting import quoted
 
-HELD_OUT = 1.2  # times the memory of the samples: a fifth of them is copied
 BLOCK = 1 << 16  # rows or elements that are copied or compared at a time
 
 

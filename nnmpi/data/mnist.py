@@ -10,13 +10,12 @@ The IDX format is a magic number, the shape, then bytes; gzipped or not:
 import gzip
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import DEFLATE, REMEDY, check_labels, read_array, reading
+from nnmpi.data.files import REMEDY, check_labels, reading
 from nnmpi.quoting import shown
 
 CLASSES = 10
@@ -52,9 +51,7 @@ def _load(name: str, torchvision: str, request: DatasetRequest) -> Dataset:
     pairs = [files for files in found if files.keys() == {*TEST}]
     if complete or pairs:
         files, read = (complete[0], _four) if complete else (pairs[0], _divided)
-        dataset = read(name, files)
-        notes = (dataset.note, download.unlike_published(name, files.values()))
-        return dataset._replace(note="; ".join(filter(None, notes)))
+        return read(name, files)
     best = max(found, key=len)
     missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
     looked = ", ".join(map(shown, directories))
@@ -110,11 +107,11 @@ def _read_pair(files: dict[str, Path], stems: tuple[str, str]) -> tuple[np.ndarr
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
     """The uint8 array of `ndim` dimensions in an IDX file, gzip or not."""
-    with reading(path), path.open("rb") as file:
-        is_packed = file.read(len(GZIP)) == GZIP
-        file.seek(0)
-        stream: Any = gzip.GzipFile(fileobj=file) if is_packed else file
-        header = stream.read(4 * (1 + ndim))
+    with reading(path):
+        data = path.read_bytes()
+        if data.startswith(GZIP):
+            data = gzip.decompress(data)
+        header = data[: 4 * (1 + ndim)]
         expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
         if len(header) < 4 * (1 + ndim) or magic != expected:
             found = KINDS.get(magic, "neither images nor labels")
@@ -123,7 +120,9 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
                 f"expected {expected} ({KINDS[expected]})"
             )
         shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))
-        if not math.prod(shape):
+        rest, count = len(data) - len(header), math.prod(shape)
+        if not count:
             raise ValueError(f"it is empty: its shape is {shape}")
-        most = path.stat().st_size * (DEFLATE if is_packed else 1)
-        return read_array(stream, path, shape, most)
+        if rest != count:
+            raise ValueError(f"its shape {shape} takes {count:,} bytes, and it has {rest:,}")
+        return np.frombuffer(data, np.uint8, offset=len(header)).reshape(shape).copy()

@@ -1,23 +1,20 @@
 """Data sets from a NumPy archive, FILE.npz."""
 
-import math
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo, is_zipfile
+from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 
-from nnmpi.data.dataset import HELD_OUT, Dataset, DatasetRequest, from_arrays, kept_as
-from nnmpi.data.files import DEFLATE, RefusedError, check_room, read_array, read_npy_header, reading
+from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays, kept_as
+from nnmpi.data.files import RefusedError, check_room, reading
 from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown
 
 SAMPLES, LABELS = ("x", "x_test"), ("y", "y_test")
 REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers only"
-RATIOS = {ZIP_STORED: 1, ZIP_DEFLATED: DEFLATE}  # bytes that one byte in the file stands for
 
 
 def npz(request: DatasetRequest) -> Dataset:
@@ -67,55 +64,15 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         if not is_zipfile(path):
             size = f"its {path.stat().st_size:,} bytes are not a zip archive"
             raise RefusedError(f"{shown(path)} cannot be read as an .npz file: {size}; {REMEDY}")
-        with ZipFile(path) as archive:
-            files = [name for name in archive.namelist() if name.endswith(".npy")]
-            keys = [name.removesuffix(".npy") for name in dict.fromkeys(files)]
-            ours = [key for key in keys if key in LABELS or key.partition(".")[0] in SAMPLES]
-            headers = {key: _header(archive, archive.getinfo(f"{key}.npy"), path) for key in ours}
-            has_test = any(key.startswith(SAMPLES[1]) for key in ours)
-            count = sum(header.kept for header in headers.values())
-            check_room(path, "arrays that need", count if has_test else int(count * HELD_OUT))
-            return {key: _array(archive, header) for key, header in headers.items()}
+        with np.load(path, allow_pickle=False) as archive:
+            names = [n for n in archive.files if n in LABELS or n.partition(".")[0] in SAMPLES]
+            sizes = [archive.zip.getinfo(f"{name}.npy").file_size for name in names]
+            check_room(path, "arrays of", sum(sizes))
+            return {name: _array(archive, name, path) for name in names}
 
 
-class Header(NamedTuple):
-    """What the header of an array announces, and the type in which the array is kept."""
-
-    member: ZipInfo
-    name: str
-    length: int  # of the header
-    shape: tuple[int, ...]
-    is_fortran: bool
-    dtype: np.dtype[Any]
-    into: np.dtype[Any]
-
-    @property
-    def kept(self) -> int:
-        """The bytes of the array in memory."""
-        return math.prod(self.shape) * self.into.itemsize
-
-
-def _header(archive: ZipFile, member: ZipInfo, path: Path) -> Header:
-    """The header of an array."""
-    name = f"{path}: {member.filename}"
-    with reading(name, REMEDY), archive.open(member) as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the parser
-        if member.compress_type not in RATIOS:  # others decompress 4 KB to hundreds of MB at once
-            raise RefusedError(f"{shown(name)} is not compressed by deflate; {REMEDY}")
-        shape, is_fortran, dtype = read_npy_header(stream)
-        if dtype.hasobject or not dtype.itemsize:
-            raise ValueError("it holds Python objects, or elements of 0 bytes")
-        length = stream.tell()
-    into = kept_as(dtype, is_label=member.filename.partition(".")[0] in LABELS)
-    return Header(member, name, length, shape, is_fortran, dtype, into)
-
-
-def _array(archive: ZipFile, header: Header) -> np.ndarray:
+def _array(archive: Any, name: str, path: Path) -> np.ndarray:
     """An array of the archive, in the type in which it is kept."""
-    member, name, length, shape, is_fortran, dtype, into = header
-    with reading(name, REMEDY), archive.open(member) as stream:
-        stream.read(length)
-        most = min(member.file_size, member.compress_size * RATIOS[member.compress_type])
-        if is_fortran:
-            return read_array(stream, name, shape[::-1], most, dtype, into).T
-        return read_array(stream, name, shape, most, dtype, into)
+    with reading(f"{path}: {name}.npy", REMEDY), np.errstate(over="ignore"):
+        array = np.asarray(archive[name])  # bytes where it is no array
+        return array.astype(kept_as(array.dtype, name in LABELS), copy=False)

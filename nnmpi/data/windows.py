@@ -14,7 +14,6 @@ import numpy as np
 
 from nnmpi.data.dataset import Dataset, Language, Split
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.user_files import parsed
 
 HELD_OUT = 10
 
@@ -73,16 +72,11 @@ class About(NamedTuple):
     def read(cls, line: bytes) -> "About":
         """What `line` has made; raises ValueError for other bytes."""
         try:
-            found = cls(**parsed(json.loads, line))
-            numbers = int(found.size), int(found.held_out_units)
-            names = str(found.tokenizer), str(found.tokens), str(found.unit)
-            if min(numbers) < 0:
-                raise ValueError
+            return cls(**json.loads(line))
         except (ValueError, TypeError):
             raise ValueError(
                 f"the {len(line):,} bytes behind its tokens do not say what they are"
             ) from None
-        return cls(names[0], numbers[0], *names[1:], numbers[1])
 
 
 def windows(tokens: Any, T: int) -> Split:

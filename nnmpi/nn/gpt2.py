@@ -50,6 +50,9 @@ REMEDY = "take that of the weights"
 TYPE_OF_WEIGHTS = ("torch_dtype", "dtype")
 """Keys of config.json for the type of the numbers, which may be another when they are written."""
 
+BEGIN, END = "bos_token_id", "eos_token_id"
+"""Keys of both files of JSON for the tokens behind which a text begins, and at which it ends."""
+
 METADATA = {"format": "pt"}
 """What transformers looks for in the weights' file."""
 
@@ -168,13 +171,33 @@ def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return {**files, CONFIG: _read_config(Path(folder, CONFIG))}
 
 
+def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
+    """The tokens of BEGIN or END in the files of a folder, but for those beyond the vocabulary.
+
+    As for transformers, generation_config.json goes before config.json.
+    """
+    for file in (GENERATION, CONFIG):
+        settings = published.get(file, {})
+        if not isinstance(settings, dict) or key not in settings:
+            continue
+        value = settings[key]
+        tokens = value if isinstance(value, list) else [value] * (value is not None)
+        if any(type(token) is not int for token in tokens):
+            raise ValueError(
+                f"{key} of {file} is {shown(repr(value), 80)}: give a token as a number, a list of "
+                "them, or null"
+            )
+        return [token for token in tokens if 0 <= token < vocabulary]
+    return []
+
+
 def texts_of(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
     """The texts of config.json and generation_config.json by name, config.json last.
 
     They say what those of the folder did from which the model is, but for what is written anew.
     """
     end = GPT2.vocabulary - 1 if sizes.vocabulary == GPT2.vocabulary else None
-    start = {"bos_token_id": end, "eos_token_id": end}  # of <|endoftext|>
+    start = {BEGIN: end, END: end}  # of <|endoftext|>
     config = {**EXPECTED, **published.get(CONFIG, start), **dict(zip(KEYS, sizes, strict=True))}
     config = {key: value for key, value in config.items() if key not in TYPE_OF_WEIGHTS}
     config |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}

@@ -33,7 +33,7 @@ NCCL = "nccl"
 
 
 def connect(layout: Layout, on: Backend, algorithm: str) -> None:
-    """Makes NCCL the wire of each axis if gradients are summed by it; every rank calls it."""
+    """Make NCCL the wire of each axis if it sums the gradients; every rank calls this function."""
     if algorithm != NCCL:
         return
     if layout.replicas.fault_tolerant:
@@ -48,34 +48,36 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
 
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
-    """The wire of a Comm whose calls come between those of others: on a stream of its own."""
+    """The wire of a Comm whose calls come between those of other Comms, so it has a stream of its
+    own."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 
 class Launched:
-    """Calls that are on the stream."""
+    """Calls of NCCL that have been put on a stream."""
 
     def __init__(self, comm: Comm, stream: SideStream) -> None:
         self._comm, self._stream, self._event = comm, stream, stream.event()
 
     @property
     def done(self) -> bool:
-        """Whether they are complete."""
+        """Tell whether the device has completed the calls."""
         return bool(self._event.done)
 
     def poll(self) -> bool:
-        """Whether they are complete; never blocks."""
+        """Move this rank's works on the host, and tell whether the calls are complete, without
+        blocking."""
         self._comm.poll()
         return self.done
 
     def wait(self) -> None:
-        """Puts what is computed from now on behind them; the host does not wait."""
+        """Put all later kernels behind the calls, without a wait of the host."""
         self._comm.poll()
         self._stream.lead(self._event)
 
 
 class NcclComm(StagedComm):
-    """The wire of an axis: its collectives are NCCL's, whatever algorithm is named."""
+    """The wire of an axis whose collectives are NCCL's, whatever algorithm is named."""
 
     in_order = True
 
@@ -135,8 +137,8 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
-        """The row that NCCL adds up: the given one, or a float32 copy, of which a part is rounded
-        to it at the end."""
+        """The row that NCCL adds up: the given row, or a float32 copy, a part of which is rounded
+        back."""
         if self._narrow or not is_half(row.dtype):
             yield row
             return
@@ -162,5 +164,5 @@ class NcclComm(StagedComm):
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """This rank's part where all have one length, as NCCL's own collectives of parts need."""
+        """The address and the length of this rank's part, or None where parts differ in length."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None

@@ -15,20 +15,20 @@ from nnmpi.devices import CopyStream
 
 
 class StagingMemory:
-    """Pinned memory of one length, which is used again."""
+    """Pinned buffers of one length, which are used again."""
 
     def __init__(self, copies: CopyStream, nbytes: int) -> None:
         self._copies, self._nbytes = copies, nbytes
         self._free: list[np.ndarray] = []
 
     def take(self) -> np.ndarray:
-        """So many bytes. Copies that were started before may still use them."""
+        """A buffer of this length, which copies that were started earlier may still use."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]
 
     def give_back(self, memory: np.ndarray) -> None:
-        """The host does not use it any more."""
+        """Keep a buffer that the host no longer uses for another piece."""
         self._free.append(memory)
 
 
@@ -36,7 +36,8 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """A piece of an array on its way: `comes` of it to the host, and `goes` back to the device.
+    """A piece of an array, whose slice `comes` is copied to the host, and `goes` back to the
+    device.
 
     It is the DeviceCopies of a work, which begins when the copies are done that were started
     before, and when the work of `before` has begun.
@@ -60,7 +61,7 @@ class Staging:
         self._event, self._is_ready = copies.event(), False
 
     def wait(self) -> None:
-        """Waits for the device."""
+        """Wait until the device has copied the piece to the host."""
         self._event.synchronize()
 
     def ready(self) -> bool:

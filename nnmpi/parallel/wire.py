@@ -26,7 +26,7 @@ PIECE = 1 << 22
 """Bytes of a piece: a copy of that size takes much longer than to start it."""
 
 MOST_BUFFERS = 1024
-"""Keys of staging memory that is kept."""
+"""The number of staging buffers that are kept."""
 
 
 class Transfer(Protocol):
@@ -34,13 +34,13 @@ class Transfer(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it is complete."""
+        """Tell whether the operation is complete."""
 
     def poll(self) -> bool:
-        """Whether it is complete; never blocks."""
+        """Move this rank's works, and tell whether the operation is complete, without blocking."""
 
     def wait(self) -> None:
-        """Returns when it is complete, or when what is computed from now on comes behind it."""
+        """Return when the operation is complete, or when all later kernels come behind it."""
 
 
 WIRE = "wire"
@@ -48,7 +48,7 @@ WIRE = "wire"
 
 
 def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
-    """The wire of a Comm for arrays that are there; always the same one, which is made once."""
+    """The wire of a Comm for arrays of a backend, made at the first call and kept."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
@@ -89,7 +89,7 @@ class Piece(NamedTuple):
 
 
 class StagedComm:
-    """The wire of a Comm to a device: see this file.
+    """The wire of a Comm to a device, through pinned memory of the host.
 
     Memory of collectives that are started belongs to the array, so that it is always the same for
     arrays that stay where they are.
@@ -106,7 +106,7 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
+        """The slice of n elements that is this rank's in `reduce_scatter` and `all_gather`."""
         return self._comm.chunk(n)
 
     # ---- what returns with the result
@@ -240,12 +240,12 @@ class StagedComm:
             array[...] = row.reshape(array.shape)
 
     def _ends(self, parts: Parts, n: int) -> Sequence[int]:
-        """The first number of each rank's part of n, and n."""
+        """The index at which each rank's part of n numbers begins, and n."""
         return bounds(n, self.size) if parts is None else [*accumulate(parts, initial=0)]
 
 
 Wire: TypeAlias = Comm | StagedComm
-"""What of a Comm takes arrays of the backend."""
+"""The collectives and messages of a Comm, for arrays of one backend."""
 
 
 def _one(pieces: list[Piece]) -> Transfer:
@@ -261,19 +261,19 @@ def one_row(array: Array, call: str) -> Array:
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """The pieces of a row; one of nothing, which other ranks wait for too."""
+    """The slices of a row's pieces; an empty row has one, since other ranks wait for it."""
     numbers = PIECE // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
 
 
 def _within(part: slice, span: slice) -> slice:
-    """The numbers of a part that are in a piece, whose first number is number 0."""
+    """The slice of a piece that belongs to a part."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 
 
 def _parts_within(ends: Sequence[int], span: slice) -> list[int]:
-    """How much of each rank's part is in a piece."""
+    """The length of each rank's part within a piece."""
     parts = (_within(slice(*part), span) for part in pairwise(ends))
     return [part.stop - part.start for part in parts]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nnmpi import blas
-from nnmpi.cgroup import cpu_quota, cpuset_size, memory_available, memory_limit
+from nnmpi.cgroup import cpu_quota, cpuset_size, memory_limit
 
 V1 = "5:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n"
 
@@ -82,62 +82,6 @@ def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
     assert (cpu_quota(tmp_path), cpuset_size(tmp_path)) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("machine", "bound", "contents", "ranks", "cores"),
-    [
-        (8, 8, {}, 1, 8),
-        (8, 8, {}, 3, 2),
-        (8, 8, {}, 16, 1),
-        (8, 2, {}, 4, 2),  # each rank bound to two cores of its own
-        (8, 1, {}, 4, 1),
-        (64, 4, {"cpuset.cpus.effective": "0-3"}, 1, 4),
-        (64, 4, {"cpuset.cpus.effective": "0-3"}, 4, 1),  # four ranks share the cpuset
-        (64, 2, {"cpuset.cpus.effective": "0-7"}, 4, 2),  # bound inside the cpuset
-        (64, 64, {"cpu.max": "400000 100000"}, 1, 4),
-        (64, 64, {"cpu.max": "400000 100000"}, 2, 2),
-        (64, 16, {"cpu.max": "400000 100000"}, 4, 1),  # bound, but a quota for all of them
-        (64, 64, {"cpu.max": "50000 100000"}, 1, 1),
-        (64, 64, {"cpu.max": "max 100000"}, 2, 32),
-    ],
-)
-def test_cores_are_shared_by_the_ranks_of_a_node(
-    machine: int,
-    bound: int,
-    contents: dict[str, str],
-    ranks: int,
-    cores: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: machine)
-    monkeypatch.setattr(
-        os,
-        "sched_getaffinity",
-        lambda process: set(range(machine if process else bound)),
-        raising=False,
-    )
-    assert blas.cores(ranks, cgroup(tmp_path, "0::/\n", contents)) == cores
-
-
-@pytest.mark.parametrize(("ranks", "cores"), [(1, 4), (2, 2), (3, 1), (8, 1)])
-def test_ranks_share_the_affinity_that_they_have_from_their_launcher(
-    ranks: int, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As under `taskset -c 0-3 mpirun --bind-to none`."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
-    assert blas.cores(ranks, cgroup(tmp_path, "0::/\n", {})) == cores
-
-
-@pytest.mark.parametrize(
-    ("membership", "cpus"), [("nonsense\n", "3"), ("0::/\n", "0-3:1/2"), ("0::/\n", "0-1,")]
-)
-def test_what_the_kernel_never_writes_ends_no_run(
-    membership: str, cpus: str, tmp_path: Path
-) -> None:
-    assert blas.cores(1, cgroup(tmp_path, membership, {"cpuset.cpus.effective": cpus})) >= 1
-
-
 def test_cores_of_this_machine() -> None:
     assert 1 <= blas.cores(1) <= (os.cpu_count() or 1)
     assert blas.cores(10**6) == 1
@@ -156,33 +100,3 @@ def test_memory_limit(
     tmp_path: Path, membership: str, contents: dict[str, str], wanted: int | None
 ) -> None:
     assert memory_limit(cgroup(tmp_path, membership, contents)) == wanted
-
-
-USED_OF_1000 = {
-    "memory.max": "1000",
-    "memory.current": "700",
-    "memory.stat": "anon 500\ninactive_file 50",
-}
-
-
-@pytest.mark.parametrize(
-    ("membership", "contents", "machine", "wanted"),
-    [
-        ("0::/\n", USED_OF_1000, "MemTotal: 9 kB\nMemAvailable: 8 kB\n", 350),
-        ("0::/\n", USED_OF_1000, "MemAvailable: 0 kB\n", 0),
-        ("0::/\n", {"memory.max": "max", "memory.current": "7"}, "MemAvailable: 8 kB\n", 8192),
-        (
-            "3:memory:/job\n",
-            {"memory/job/memory.limit_in_bytes": "9", "memory/job/memory.usage_in_bytes": "10"},
-            "MemAvailable: 8 kB\n",
-            0,
-        ),
-        ("0::/\n", {}, "", None),
-    ],
-)
-def test_memory_available(
-    tmp_path: Path, membership: str, contents: dict[str, str], machine: str, wanted: int | None
-) -> None:
-    root = cgroup(tmp_path, membership, contents)
-    (root / "proc/meminfo").write_text(machine)
-    assert memory_available(root) == wanted

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import Field, FrozenInstanceError, fields, replace
+from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +11,11 @@ import pytest
 from helpers.datafiles import refused
 from helpers.options import another
 
-from nnmpi import config, optim, train
+from nnmpi import train
 from nnmpi.cli import from_toml
 from nnmpi.config import Config, options
-from nnmpi.data import Loader, Split, Standardiser
-from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.option import kind_of
 from nnmpi.parallel import strategies
-from nnmpi.schedules import pipeline
-
-
-def test_a_config_is_frozen() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Config().lr = 1.0  # type: ignore[misc]
-
-
-def test_every_option_is_described() -> None:
-    assert options() == fields(Config)
-    for option in options():
-        assert len(option.metadata["help"]) > 5, option.name
-
 
 BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no epochs": ({"epochs": 0}, ("epochs 0 must be at least 1; leave it out",)),
@@ -117,17 +102,6 @@ def test_numpy_numbers_become_python_numbers(name: str, value: Any, plain: Any) 
     assert (got, type(got)) == (plain, type(plain))
 
 
-def test_choices_are_those_of_the_engine() -> None:
-    """Config lies on a lower floor than the engine and repeats them."""
-    assert tuple(CONVOLUTIONS) == config.CONVOLUTIONS
-    assert tuple(optim.OPTIMIZERS) == config.OPTIMIZERS
-    assert tuple(optim.DECAYS) == config.DECAYS
-    split = Split(np.ones((2, 3), "float32"), np.arange(2))
-    for dtype in config.DTYPES:
-        loader = Loader(split, 2, standardiser=Standardiser.of(split), dtype=dtype)
-        assert next(loader.epoch(0)).x.dtype == dtype
-
-
 # ---- files
 
 
@@ -157,14 +131,6 @@ MIXED = 'model = "iris-mlp"\ndata = "iris"\nquiet = true\n[training]\nepochs=3\n
 def test_a_file_may_be_flat_or_in_groups(tmp_path: Path, text: str) -> None:
     wanted = Config(model="iris-mlp", data="iris", epochs=3, batch_size=16, lr=1.0, quiet=True)
     assert from_toml(write(tmp_path, text)) == wanted
-
-
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    assert from_toml(write(tmp_path, "# nothing\n")) == Config()
-
-
-def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
-    assert from_toml(write(tmp_path, "epochs = 5")) == Config(epochs=5)
 
 
 BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -228,10 +194,6 @@ def test_every_flag_sets_its_option(option: "Field[Any]") -> None:
     assert another(option) != option.default
 
 
-def test_the_schedules_of_the_option_are_those_that_exist() -> None:
-    assert {*config.SCHEDULES} == {*pipeline.SCHEDULES}
-
-
 def test_flags_override_the_file_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path, "epochs = 3\nseed = 4\nquiet = true\nclip-norm = 5")
     wanted = Config(epochs=2, seed=4, quiet=False, clip_norm=5.0)
@@ -252,16 +214,6 @@ def test_of_a_flag_given_twice_the_last_one_counts(tmp_path: Path) -> None:
     assert train.config(["--shards", "5", "--slices", "4"]).slices == 4
     path = write(tmp_path, "shards = 3")
     assert train.config(["--config", path, "--slices", "6"]).slices == 6
-
-
-def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"\A0\Z"):
-        train.main(["--help"])
-    out, err = capsys.readouterr()
-    assert err == ""
-    flags = [given(option)[0].partition("=")[0] for option in options()]
-    assert [flag for flag in (*flags, "--config") if flag not in out] == []
-    assert "(default adam)" in out
 
 
 def test_a_layout_that_cuts_positions_sets_no_other_option() -> None:

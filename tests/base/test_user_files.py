@@ -3,11 +3,9 @@
 import gc
 import json
 import os
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
-from typing import Any
 
 import pytest
 from helpers.datafiles import refused
@@ -40,16 +38,6 @@ def garbage() -> Iterator[None]:
     yield
     gc.set_threshold(*thresholds)
     gc.collect()
-
-
-@pytest.mark.parametrize(("parse", "before"), [(json.loads, ""), (tomllib.loads, "a = ")])
-def test_no_finalizer_fails_beside_it(
-    garbage: None, parse: Callable[[str], Any], before: str
-) -> None:
-    """A finalizer that fails is a warning, and a warning is an error in these tests."""
-    with pytest.raises(ValueError, match="nested too deeply"):
-        parsed(parse, before + "[" * 100_000)
-    assert gc.isenabled()
 
 
 def test_a_text_is_read_and_errors_are_the_parser_s() -> None:

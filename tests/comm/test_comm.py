@@ -1,18 +1,12 @@
 """The laws of communicators on threads, and what only threads can show."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from helpers.comm import brought, laws_narrow, laws_sums
 
 from nnmpi.comm import Comm, MessageLengthError, thread_ranks
-from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.transport.base import NoRoomError
 from nnmpi.comm.transport.hub import DeadlockError
-
-SIZES = [1, 2, 3, 5, 8]
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(5, 2), (6, 3), (3, 1)])
@@ -133,66 +127,3 @@ def test_a_message_of_another_length_in_a_collective_ends_all(more: int) -> None
 
     with pytest.raises(MessageLengthError, match=f"expected 80 bytes, got {80 + 8 * more};"):
         thread_ranks.run(2, differ)
-
-
-def test_auto_chooses_the_same_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it measures is not on the ledger."""
-    monkeypatch.setattr(autotune, "SIZES", autotune.SIZES[:2])
-
-    def choose(comm: Comm) -> tuple[autotune.Fastest, int]:
-        comm.all_reduce(np.ones(3))
-        messages = sum(comm.ledger.sent_messages)
-        return autotune.measure_choice(comm), messages
-
-    choices, messages = zip(*thread_ranks.run(3, choose), strict=True)
-    assert choices[0] == choices[1] == choices[2]
-    assert set(choices[0].names) <= set(NAMES)
-    assert max(messages) <= 12
-
-
-class Slow:
-    """A communicator of one rank on which each algorithm takes a time of its own."""
-
-    size = 1
-
-    def __init__(self, seconds: Callable[[str, int], float]) -> None:
-        self.seconds, self.now, self.timed = seconds, 0.0, set[tuple[str, int]]()
-
-    def all_reduce(self, array: np.ndarray, algorithm: str = "auto") -> None:
-        if array.dtype == np.float32:  # else it agrees on times
-            self.now += self.seconds(algorithm, array.nbytes)
-            self.timed.add((algorithm, array.nbytes))
-
-    def barrier(self) -> None:
-        pass
-
-
-def test_the_fastest_at_each_size_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Latency counts for the tree, bandwidth for the ring; all else is slower."""
-
-    def seconds(name: str, nbytes: int) -> float:
-        costs = {"tree": (1e-6, 2e-9), "ring": (4e-6, 1e-9)}
-        a, b = costs.get(name, (9e-6, 9e-9))
-        return a + b * nbytes
-
-    slow = Slow(seconds)
-    monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
-    choice = autotune.measure_choice(slow)
-    assert choice.names == ("tree",) * 2 + ("ring",) * 7
-    assert {name for name, nbytes in slow.timed if nbytes == autotune.SIZES[-1]} == {"ring", "tree"}
-
-
-def test_where_the_only_one_left_has_no_memory_halving_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As in a container with 64 MB of /dev/shm, where `shared` is far ahead."""
-
-    class Small(Slow):
-        def all_reduce(self, array: np.ndarray, algorithm: str = "auto") -> None:
-            if algorithm == "shared" and array.nbytes > 1 << 20:
-                raise NoRoomError
-            super().all_reduce(array, algorithm)
-
-    slow = Small(lambda name, nbytes: (1e-9 if name == "shared" else 3e-9) * nbytes)
-    monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
-    assert autotune.measure_choice(slow).names == ("shared",) * 7 + ("halving",)

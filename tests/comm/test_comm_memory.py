@@ -4,7 +4,6 @@ import pytest
 from helpers.comm import laws_memory
 
 from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
-from nnmpi.comm.transport.threads import ThreadTransport
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (6, 3), (3, 1), (7, 4)])
@@ -34,38 +33,6 @@ def test_sums_of_parts_on_several_nodes_leave_the_rest_alone() -> None:
     thread_ranks.run(5, law, per_node=2)
 
 
-def test_barriers_of_a_node_wait_for_its_ranks_only() -> None:
-    """One node may call more of them than another."""
-
-    def law(comm: Comm) -> tuple[int, int]:
-        memory = comm.node_memory(4, "int64")
-        for _ in range(1 + 3 * (comm.rank // 2)):
-            memory.barrier()
-        memory.array[comm.rank] += comm.rank
-        comm.barrier()
-        return memory.array.ctypes.data, int(memory.array.sum())
-
-    (a, b, c, d) = thread_ranks.run(4, law, per_node=2)
-    assert a == b
-    assert c == d
-    assert a[0] != c[0]
-    assert (a[1], c[1]) == (1, 5)
-
-
-def test_all_ranks_refuse_what_one_node_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {0: 1 << 40, 1: 100_000}
-    monkeypatch.setattr(
-        ThreadTransport, "free_memory", lambda self: small[self.members[self.rank] // 2]
-    )
-
-    def law(comm: Comm) -> None:
-        with pytest.raises(MemoryError, match=r"a memory for each node takes 800,000 bytes, and "):
-            comm.node_memory(100_000, "float64")
-        comm.node_memory(10_000, "float64").barrier()
-
-    thread_ranks.run(4, law, per_node=2)
-
-
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 11), (4, 3), (11, None)])
 def test_elements_out_of_range_are_refused(start: int, stop: int | None) -> None:
     buffer = comm_self().shared(10, "float32")
@@ -74,21 +41,6 @@ def test_elements_out_of_range_are_refused(start: int, stop: int | None) -> None
             call(start, stop)
     with pytest.raises(TypeError):
         buffer.own(0.5)  # type: ignore[arg-type]
-
-
-def test_parts_in_another_order_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
-
-    def law(comm: Comm) -> None:
-        buffer = comm.shared(10, "float32")
-        buffer.start(0, 5).wait()
-        buffer.all_reduce(5 * comm.rank, 5 + 5 * comm.rank)
-
-    words = (
-        "rank 0 calls shared.all_reduce of 5 float32 from element 0 .* while rank 1 .* element 5"
-    )
-    with pytest.raises(MismatchError, match=words):
-        thread_ranks.run(2, law)
 
 
 def test_different_calls_on_node_memory_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import then
-from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
+from nnmpi.comm import Comm, comm_self, thread_ranks
 
 REFUSED = [
     ("a list", lambda c: c.all_reduce([1.0]), TypeError, "NumPy array, not list"),
@@ -92,32 +92,3 @@ def test_a_plan_that_adds_to_what_was_put_is_refused_for_16_bits() -> None:
             comm.carry_out(twice, np.ones(3, "float16"))
 
     thread_ranks.run(2, law)
-
-
-def test_shared_memory_that_is_too_small_is_not_begun() -> None:
-    """`auto` takes another algorithm."""
-
-    def law(comm: Comm) -> None:
-        for call in (
-            lambda: comm.all_reduce(np.ones(100_000), "shared"),
-            lambda: comm.start(np.ones(100_000), "shared"),
-            lambda: comm.shared(100_000, "float64"),
-        ):
-            with pytest.raises(MemoryError, match=r"bytes are free|are free in /dev/shm"):
-                call()
-        for n, name in ((100, "shared"), (100_000, "auto")):
-            x = np.ones(n)
-            comm.all_reduce(x, name)
-            assert (x == 4).all()
-
-    thread_ranks.run(4, law, per_node=2, free_memory=100_000)
-
-
-def test_different_plans_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
-
-    def law(comm: Comm) -> None:
-        comm.carry_out(ALGORITHMS["tree" if comm.rank else "ring"], np.ones(8))
-
-    with pytest.raises(MismatchError, match="4 rounds, 1 chunks"):
-        thread_ranks.run(4, law)

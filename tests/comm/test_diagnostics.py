@@ -77,70 +77,6 @@ def test_buffers_summed_in_another_order_are_a_mismatch() -> None:
         run(2, f)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.usefixtures("checked")
-def test_equal_calls_from_different_lines_are_no_mismatch(size: int) -> None:
-    def f(comm: Comm) -> float:
-        array, later = ones(3), ones(3)
-        if comm.rank:
-            comm.all_reduce(array, "ring")
-        else:
-            comm.all_reduce(array, "ring")
-        comm.start(later, "ring").wait()
-        comm.barrier()
-        part = comm.split(comm.rank % 2)
-        assert part is not None
-        part.broadcast(array)
-        return float(array[0])
-
-    assert run(size, f) == [size] * size
-
-
-def test_the_comparison_is_not_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    def f(comm: Comm) -> list[int]:
-        comm.all_reduce(ones(), "ring")
-        return [*comm.ledger.sent_messages, *comm.ledger.received_bytes]
-
-    without = run(3, f)
-    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
-    assert run(3, f) == without
-
-
-@pytest.mark.usefixtures("checked")
-def test_the_comparison_does_not_deadlock_with_a_wait() -> None:
-    """Rank 1 is in the wait for the first sum while the others compare the second."""
-
-    def f(comm: Comm) -> float:
-        first, second = ones(), ones()
-        work = comm.start(first, "ring")
-        if comm.rank == 1:
-            work.wait()
-        later = comm.start(second, "ring")
-        later.wait()
-        work.wait()
-        return float(first[0] + second[0])
-
-    assert run(3, f) == [6.0] * 3
-
-
-@pytest.mark.usefixtures("checked")
-def test_start_does_not_wait_for_the_comparison() -> None:
-    """Else rank 0 would wait for rank 1, which waits for a message from rank 0."""
-
-    def f(comm: Comm) -> float:
-        total, message = ones(), ones()
-        if comm.rank:
-            comm.irecv(message, 0).wait()
-            comm.all_reduce(total, "ring")
-        else:
-            work = comm.start(total, "ring")
-            comm.isend(message, 1).wait()
-            work.wait()
-        return float(total[0])
-
-    assert run(2, f) == [2.0, 2.0]
-
-
 def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNMPI_TIMEOUT", "1")
     come = threading.Event()
@@ -162,25 +98,6 @@ def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         assert re.search(waits, report)
     assert "come.wait()" in report
     assert "barrier (call 1 of Comm world, " in report
-
-
-def test_a_deadlock_of_ranks_that_poll_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for what the other has not started."""
-    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
-
-    def f(comm: Comm) -> None:
-        parts = [comm.split(0), comm.split(0)]
-        part = parts[comm.rank]
-        assert part is not None
-        other = comm.irecv(ones(), 1 - comm.rank)
-        part.all_reduce(ones(), "ring")
-        other.wait()
-
-    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT=1 s in all_reduce") as caught:
-        run(2, f)
-    for rank in (0, 1):
-        assert f"rank {rank} has waited for " in str(caught.value)
-        assert f"(call 1 of Comm world/{rank + 1}.0, " in str(caught.value)
 
 
 def test_a_message_that_is_never_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

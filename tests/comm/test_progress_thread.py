@@ -1,6 +1,5 @@
 """Threads that progress works: what they must not do, and where their errors are raised."""
 
-import re
 import threading
 import time
 
@@ -8,10 +7,9 @@ import numpy as np
 import pytest
 from helpers.comm import brought, laws_background
 
-from nnmpi.comm import AbortedError, Comm, MismatchError, comm_self, thread_ranks
+from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.progress import Work
 from nnmpi.comm.transport.hub import DeadlockError
-from nnmpi.comm.transport.threads import ThreadTransport
 
 
 def helpers() -> list[threading.Thread]:
@@ -23,12 +21,6 @@ def done(work: Work) -> None:
         time.sleep(1e-3)
 
 
-def test_without_thread_multiple_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadTransport, "any_thread", False)
-    with pytest.raises(ValueError, match=r"not started with THREAD_MULTIPLE.*--progress poll"):
-        comm_self().progress_thread()
-
-
 @pytest.mark.parametrize("pause", [-1e-3, 2.0, float("nan")])
 def test_a_pause_out_of_range_is_refused(pause: float) -> None:
     with (
@@ -36,20 +28,6 @@ def test_a_pause_out_of_range_is_refused(pause: float) -> None:
         comm_self().progress_thread(pause),
     ):
         pass
-
-
-def test_it_ends_with_its_context() -> None:
-    def law(comm: Comm) -> None:
-        with comm.progress_thread():
-            with comm.progress_thread():
-                assert len(helpers()) == 2
-            assert len(helpers()) == 1
-            comm.start(np.ones(3), "ring").wait()
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        thread_ranks.run(1, law)
-    assert not helpers()
 
 
 def test_a_rank_that_fails_ends_those_with_progress_threads() -> None:
@@ -89,31 +67,6 @@ def test_a_deadlock_is_found_beside_progress_threads() -> None:
 
     with pytest.raises(DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
         thread_ranks.run(3, law)
-
-
-def test_a_report_names_what_the_rank_waits_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what its progress thread moves; and a rank that computes waits for no other."""
-    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
-    come = threading.Event()
-
-    def law(comm: Comm) -> None:
-        with comm.progress_thread():
-            work = comm.start(np.ones(10), "ring")
-            if comm.rank == 1:
-                come.wait()
-            if comm.rank == 2:
-                time.sleep(0.1)
-            comm.barrier()
-            work.wait()
-
-    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT=1 s in barrier") as caught:
-        thread_ranks.run(3, law)
-    come.set()
-    report = str(caught.value)
-    assert "\nrank 1 computes or sleeps" in report
-    assert "missing: it has made 1 of 2 calls of Comm world" in report
-    assert re.search(r"rank 0 has waited for \S+ s in barrier \(call 2 of Comm world, ", report)
-    assert re.search(r"rank 2 has waited for \S+ s in barrier \(call 2 of Comm world, ", report)
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (3, 1)])

@@ -12,7 +12,6 @@ from helpers.comm.laws_lost import shrunk
 from helpers.laws import Law, of
 
 from nnmpi.comm import Comm, OtherRankError, RankLost, thread_ranks
-from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.hub import DeadlockError, Killed
 
@@ -168,20 +167,6 @@ def test_a_rank_is_lost_while_others_agree_on_an_error() -> None:
         killed = {2: n}
         outcomes |= {*thread_ranks.run(3, agrees, fault_tolerant=True, killed=killed)[:2]}
     assert outcomes == {"RankLost", "ValueError", "OtherRankError"}
-
-
-def test_the_first_auto_measures_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "SIZES", autotune.SIZES[:2])
-    monkeypatch.setattr(autotune, "SECONDS", 0.0)
-
-    def sums(comm: Comm) -> None:
-        x = part(comm.rank, 50, "float32")
-        comm.all_reduce(x)
-        np.testing.assert_array_equal(x, total(comm.size, 50, "float32"))
-
-    for n in (5, 50, 300):
-        left = thread_ranks.run(3, survives, sums, fault_tolerant=True, killed={0: n})
-        assert left == [None, (1, 2), (1, 2)]
 
 
 def test_without_fault_tolerance_a_death_ends_the_job() -> None:

@@ -11,7 +11,7 @@ from helpers.training.pipelined import CNN, equals, reference, run
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Loader, Split, Standardiser, load
 from nnmpi.data.augment import augmented
-from nnmpi.terms import Augment, augment
+from nnmpi.terms import Augment
 
 X = np.random.default_rng(0).standard_normal((400, 2, 5, 4)).astype("float32")
 SAMPLES = np.arange(400)
@@ -21,11 +21,6 @@ LAYOUTS: tuple[dict[str, Any], ...] = (
     {"tp": 2},
     {"dp": 2, "zero": 2},
 )
-
-
-def test_the_text_is_a_value() -> None:
-    assert augment("crop:4+flip") == augment("flip+crop:4") == Augment(4, True)
-    assert augment("flip") == Augment(0, True)
 
 
 def test_each_image_is_a_window_of_itself_or_its_mirror() -> None:
@@ -50,21 +45,6 @@ def test_an_image_depends_on_its_number_and_the_epoch_alone() -> None:
         assert (augmented(X, how, *other, SAMPLES) != whole).any((1, 2, 3)).mean() > 0.9
 
 
-@pytest.mark.parametrize("is_small", [True, False])
-def test_a_loader_augments_epochs_and_nothing_else(is_small: bool, monkeypatch: Any) -> None:
-    if not is_small:
-        monkeypatch.setattr("nnmpi.data.loader.SMALL", 0)
-    split = Split(X, SAMPLES % 3)
-    options: Any = {"standardiser": Standardiser.of(split), "shuffle": False}
-    plain = Loader(split, 100, **options)
-    varied = Loader(split, 100, augment=Augment(1), **options)
-    rows = SAMPLES[:5]
-    np.testing.assert_array_equal(varied.gather(rows).x, plain.gather(rows).x)
-    x = np.concatenate([batch.x for batch in varied.epoch(2)])
-    whole = np.concatenate([batch.x for batch in plain.epoch(2)])
-    np.testing.assert_array_equal(x, augmented(whole, Augment(1), 0, 2, SAMPLES))
-
-
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_ranks_train_as_one_on_augmented_images(layout: dict[str, Any]) -> None:
     case = {**CNN, "augment": "crop:1+flip", "micro_batches": 2}
@@ -84,15 +64,6 @@ def test_verify_compares_augmented_images() -> None:
     found, _ = thread_ranks.run(2, relative)
     assert len(found) == 3
     assert max(found) < 1e-9
-
-
-def test_augmentation_changes_the_training() -> None:
-    def losses(comm: Comm) -> list[float]:
-        return reference(comm, **CNN, augment="crop:1+flip").losses
-
-    (found,) = thread_ranks.run(1, losses)
-    (plain,) = thread_ranks.run(1, lambda comm: reference(comm, **CNN).losses)
-    assert found != plain
 
 
 def test_samples_that_are_no_images_are_refused() -> None:

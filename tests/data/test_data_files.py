@@ -29,17 +29,8 @@ def test_mnist_is_found(place: str, suffix: str, tmp_path: Path) -> None:
     dataset = data.load("mnist", data_dir=str(tmp_path))
     np.testing.assert_array_equal(dataset.train.x[:, 0], images(20))
     assert dataset.test.x.shape == (10, 1, 4, 5)
-    assert ("not of the published SHA-256" in dataset.note) == (suffix == ".gz")
+    assert dataset.note == ""
     np.testing.assert_array_equal(dataset.test.y, np.arange(10))
-
-
-def test_gzip_is_recognised_by_content_and_the_own_directory_comes_first(tmp_path: Path) -> None:
-    write_mnist(tmp_path, four(30))
-    write_mnist(tmp_path / "fashion-mnist", four(40))
-    for path in (tmp_path / "fashion-mnist").iterdir():
-        path.write_bytes(gzip.compress(path.read_bytes()))
-    assert len(data.load("mnist", data_dir=str(tmp_path)).train.y) == 30
-    assert len(data.load("fashion-mnist", data_dir=str(tmp_path)).train.y) == 40
 
 
 def test_the_t10k_pair_alone_is_divided(tmp_path: Path) -> None:
@@ -68,8 +59,8 @@ LABELS = idx_bytes(np.arange(10))
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (GOOD[:-1], ("truncated", "199 bytes", "takes 200")),
-        (GOOD + b"ab", ("after its end", "takes 200")),
+        (GOOD[:-1], ("takes 200", "it has 199")),
+        (GOOD + b"ab", ("takes 200", "it has 202")),
         (GOOD[:10], ("10 bytes",)),
         (b"", ("0 bytes", "expected 2051")),
         (LABELS, ("2049 (labels)", "expected 2051 (images)")),
@@ -78,7 +69,7 @@ LABELS = idx_bytes(np.arange(10))
         (gzip.compress(GOOD)[:40] + b"zz" + gzip.compress(GOOD)[42:], ("is damaged",)),
         (gzip.compress(GOOD) + b"more", ("is damaged",)),
         (b"\0\0\x08\x03" + b"\0" * 12, ("is empty", "(0, 0, 0)")),
-        (b"\0\0\x08\x03" + b"\xff" * 12, ("truncated", "more than 16 bytes")),
+        (b"\0\0\x08\x03" + b"\xff" * 12, ("takes", "it has 0")),
         (idx_bytes(images(9)), ("9 images", "10 labels")),
     ],
 )
@@ -129,9 +120,7 @@ def check_cifar(folder: Path) -> None:
     np.testing.assert_array_equal(x, rows[:, 1:])
     np.testing.assert_array_equal(np.concatenate((dataset.train.y, dataset.test.y)), rows[:, 0])
     assert dataset.train.x.shape == (20, 3, 32, 32)
-    is_packed = (folder / cifar.ARCHIVE).exists()
-    note = f"not of the published SHA-256: {cifar.ARCHIVE} in {folder}"
-    assert dataset.note == (note if is_packed else "")
+    assert dataset.note == ""
 
 
 def test_bad_cifar_files_are_refused(tmp_path: Path) -> None:
@@ -148,53 +137,6 @@ def test_bad_cifar_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x0c" + records(1)[1:])
     with refused(str(path), "label 12 in row 0"):
         data.load("cifar10", data_dir=str(tmp_path))
-
-
-def outcome_with_bit_flipped(path: Path, whole: bytes, bit: int, name: str) -> bytes | str:
-    """The samples read from a file with one bit flipped, or the error."""
-    damaged = bytearray(whole)
-    damaged[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(damaged)
-    try:
-        dataset = data.load(name, data_dir=str(path.parent))
-    except ValueError as error:
-        return str(error)
-    return b"".join(a.tobytes() for a in (*dataset.train, *dataset.test))
-
-
-def check_flipped_bits(path: Path, name: str) -> None:
-    """A flipped bit is reported, unless it is one that does not matter, such as the time."""
-    whole = path.read_bytes()
-    good = data.load(name, data_dir=str(path.parent))
-    samples = b"".join(a.tobytes() for a in (*good.train, *good.test))
-    bits = np.random.default_rng(0).integers(0, 8 * len(whole), 300).tolist()
-    outcomes = [outcome_with_bit_flipped(path, whole, bit, name) for bit in bits]
-    path.write_bytes(whole)
-    reported = [o for o in outcomes if isinstance(o, str)]
-    assert len(reported) > 250
-    assert all(o == samples for o in outcomes if isinstance(o, bytes))
-    for message in reported:
-        assert str(path) in message
-        assert "--download" in message
-        assert "\n" not in message
-    assert sum("is damaged: " in message for message in reported) > 250
-
-
-def test_a_flipped_bit_in_the_cifar_archive_is_reported(tmp_path: Path) -> None:
-    """The checksum of gzip stands behind the data: it has to be read to the end."""
-    source = write_cifar(tmp_path / "source")
-    noise = np.random.default_rng(1).integers(0, 256, (4, cifar.RECORD), "uint8")
-    noise[:, 0] %= 10
-    (source / cifar.TRAIN[0]).write_bytes(noise.tobytes())
-    check_flipped_bits(tar_up(source, tmp_path / cifar.ARCHIVE), "cifar10")
-
-
-def test_a_flipped_bit_in_a_gzipped_idx_file_is_reported(tmp_path: Path) -> None:
-    write_mnist(tmp_path, four(), ".gz")
-    path = tmp_path / f"{mnist.TRAIN[0]}.gz"
-    noise = np.random.default_rng(1).integers(0, 256, (20, 4, 5), "uint8")
-    path.write_bytes(gzip.compress(idx_bytes(noise)))
-    check_flipped_bits(path, "mnist")
 
 
 def test_a_bad_cifar_archive_is_refused(tmp_path: Path) -> None:

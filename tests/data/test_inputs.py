@@ -8,8 +8,8 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import data
-from nnmpi.data import Fields, Loader, Split, Standardiser, from_arrays
-from nnmpi.data.inputs import arrays, each, like, parts, zeros
+from nnmpi.data import Loader, Split, Standardiser, from_arrays
+from nnmpi.data.inputs import arrays, each, parts, zeros
 
 N = 20
 RNG = np.random.default_rng(5)
@@ -58,28 +58,6 @@ def test_floats_are_standardised_by_their_second_axis(shape: tuple[int, ...]) ->
         np.testing.assert_array_equal(a, b, strict=True)
 
 
-@pytest.mark.parametrize("small", [0, 1 << 20])
-@pytest.mark.parametrize("x", SEVERAL.values(), ids=SEVERAL)
-def test_each_input_is_converted_and_standardised_by_itself(
-    x: Any, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
-    found = from_arrays(x, Y, seed=3)
-    alone = [from_arrays(part, Y, seed=3) for part in arrays(x)]
-    for several, single in zip(arrays(found.test.x), alone, strict=True):
-        np.testing.assert_array_equal(several, single.test.x, strict=True)
-    names = [f"x{name}" for name, _ in parts(x)]
-    assert f"({names[0]})" in found.note
-    loaders = [
-        Loader(d.train, 6, standardiser=Standardiser.of(d.train), dtype="float64")
-        for d in (found, *alone)
-    ]
-    for batch, *singles in zip(*(loader.epoch(2) for loader in loaders), strict=True):
-        same(batch.x, like(x, [single.x for single in singles]))
-    none = loaders[0].gather(np.arange(5), Fields(x=False)).x
-    assert [len(array) for array in arrays(none)] == [0, 0, 0]
-
-
 @pytest.mark.parametrize("x", SEVERAL.values(), ids=SEVERAL)
 def test_metadata_keep_the_standardiser_of_each_input(x: Any) -> None:
     split = from_arrays(x, Y).train
@@ -95,10 +73,6 @@ def test_metadata_keep_the_standardiser_of_each_input(x: Any) -> None:
         Standardiser.of(Split(TABLE, Y)).shaped_for(WORDS)
     with refused("trained on indices", "astype('int64')"):
         only.shaped_for(TABLE)
-
-
-def test_a_list_is_an_array() -> None:
-    same(from_arrays(TABLE.tolist(), Y).train.x, from_arrays(TABLE, Y).train.x)
 
 
 @pytest.mark.parametrize("x", SEVERAL.values(), ids=SEVERAL)
@@ -136,13 +110,3 @@ def test_labels_of_positions_have_any_axes() -> None:
         assert found.classes == y.max() + 1
         np.testing.assert_array_equal(np.concatenate((found.train.y, found.test.y)).shape, shape)
     assert from_arrays(TABLE, np.eye(N, dtype=int)).classes == 2  # the scores tell what is meant
-
-
-def test_a_tuple_of_inputs_is_a_tuple_again() -> None:
-    two = '{"0": [1.0], "1": [2.0]}'
-    found = Standardiser.from_metadata({"mean": two, "std": two})
-    assert type(found.mean) is type(found.std) is tuple
-    with refused("one array", "a tuple of 2 is expected"):
-        found.shaped_for(TABLE)
-    with refused("not JSON lists"):
-        Standardiser.from_metadata({"mean": "{}", "std": "{}"})

@@ -1,20 +1,13 @@
 """The loader: the order of rows, their values, and a prefetch thread that always ends."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import nnmpi
 from nnmpi import keyed
-from nnmpi.data import Batch, Loader, Split, Standardiser
-
-ROOT = Path(nnmpi.__file__).parents[1]
+from nnmpi.data import Loader, Split, Standardiser
 
 
 def table(n: int = 53) -> Split:
@@ -90,62 +83,6 @@ def test_the_order_depends_on_seed_and_epoch_only() -> None:
     np.testing.assert_array_equal(rows, np.arange(53))
 
 
-def test_a_batch_may_be_larger_than_the_split() -> None:
-    loader = loader_of(table(5), 100)
-    assert len(loader) == 1
-    assert [len(b.y) for b in loader.epoch(0)] == [5]
-
-
-def use(batches: Iterator[Batch]) -> None:
-    for _ in batches:
-        raise KeyError("an error of the consumer")
-
-
-@pytest.mark.usefixtures("large_data")
-def test_no_thread_is_left_when_the_consumer_stops() -> None:
-    loader = loader_of(pictures())
-    for _ in loader.epoch(0):
-        assert alive()
-        break
-    assert not alive()
-    with pytest.raises(KeyError):
-        use(loader.epoch(0))
-    assert not alive()
-    with closing(loader.epoch(0)) as batches:
-        next(batches)
-        assert alive()
-    assert not alive()
-    loader.epoch(0)  # never begun
-    assert not alive()
-    first, second = loader.epoch(0), loader.epoch(1)  # two at a time
-    next(first), next(second)
-    assert len(alive()) == 2
-    first.close()
-    assert len(list(second)) == len(loader) - 1
-
-
-def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
-    """Also while the thread waits for an item that never comes."""
-    program = (
-        "import time\n"
-        "from nnmpi.data.loader import prefetch\n"
-        "def source():\n"
-        "    yield 0\n"
-        "    time.sleep(1e6)\n"
-        "items = prefetch(source(), 2)\n"
-        "print(next(items))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
-
-
 @pytest.mark.parametrize(
     "split",
     [
@@ -177,16 +114,6 @@ def test_sequences_are_standardised_by_channel() -> None:
     np.testing.assert_allclose(standardiser.std[:, 0], x.std((0, 2)), rtol=1e-6)
     flat = Standardiser(standardiser.mean.ravel(), standardiser.std.ravel())
     np.testing.assert_array_equal(flat.shaped_for(x).apply(x), standardiser.apply(x))
-
-
-def test_constant_features_become_zero() -> None:
-    x = np.tile(np.array([0.1, 0, -1e30, 1e-45], "float32"), (3001, 1))
-    x[0, 3] = 0
-    standardiser = Standardiser.of(Split(x, np.zeros(3001, int)))
-    assert standardiser.std.tolist() == [1, 1, 1, 1]
-    out = standardiser.apply(x)
-    assert np.isfinite(out).all()
-    assert not out[:, :3].any()
 
 
 def test_bad_splits_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import random
 import sys
 import unicodedata
@@ -13,14 +12,12 @@ import pytest
 from helpers.bpe import SAMPLE, hard_text, tokenizers, trained
 from helpers.datafiles import refused
 
-from nnmpi.data.pieces import BEFORE_SPACE, next_cut, pieces
+from nnmpi.data.pieces import BEFORE_SPACE, pieces
 from nnmpi.data.tokenizer import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
-    in_words,
     tokenizer_of,
-    vocabulary_of,
 )
 
 
@@ -109,38 +106,7 @@ def test_a_text_is_cut_behind_no_white_space_of_unicode() -> None:
             assert found == [len(character.encode())], hex(point)
 
 
-def test_a_text_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.data.pieces.LONGEST", 100)
-    for function in (
-        lambda s: [*pieces(s, BEFORE_SPACE, 10)],
-        lambda s: next_cut(s, 5, BEFORE_SPACE),
-    ):
-        with refused("bytes without a place where it can be cut"):
-            function(io.BytesIO(b"x" * 500))
-
-
-def test_a_vocabulary_is_the_same_at_any_path(folder: Path, tmp_path: Path) -> None:
-    """Of BPE vocabulary and merges count, of characters their order."""
-    known, merges = BPETokenizer(folder), "merges.txt"
-    (tmp_path / "vocab.json").write_text((folder / "vocab.json").read_text())
-    lines = (folder / merges).read_text().splitlines(keepends=True)
-    (tmp_path / merges).write_text("".join(lines))
-    assert vocabulary_of(BPETokenizer(tmp_path).describe()) == vocabulary_of(known.describe())
-    (tmp_path / merges).write_text("".join(lines[:-1]))
-    assert vocabulary_of(BPETokenizer(tmp_path).describe()) != vocabulary_of(known.describe())
-    a, b = (vocabulary_of(CharTokenizer(text).describe()) for text in ("ab", "ba"))
-    assert a != b
-    assert in_words(CharTokenizer("ab").describe()) == "the characters 'ab'"
-
-
 # ---- what cannot be used
-
-
-def changed(folder: Path, to: Path, **changes: object) -> Path:
-    """A tokenizer.json with other values."""
-    found = json.loads((folder / "one" / "tokenizer.json").read_text())
-    to.write_text(json.dumps({**found, **changes}))
-    return to
 
 
 def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
@@ -168,91 +134,6 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "tokenizer.json").write_text(content)
         with refused("tokenizer.json is damaged", remedy):
             BPETokenizer(tmp_path)
-
-
-def test_ids_that_no_tokenizer_has(folder: Path, tmp_path: Path) -> None:
-    """With 10^9 the library, and the numbers of lengths, would take minutes and gigabytes."""
-    vocabulary = json.loads((folder / "vocab.json").read_text())
-    one = json.loads((folder / "one" / "tokenizer.json").read_text())["model"]
-    last = [*vocabulary][-1]
-    (tmp_path / "merges.txt").write_text((folder / "merges.txt").read_text())
-    for i, message in (
-        (10**9, "the id 1,000,000,000, and only 400 tokens: ids must be below 800"),
-        (5, "two tokens with the id 5, '%' and "),
-        (2**32, "two tokens with the id 0"),  # of 32 bits
-    ):
-        changed_ids = {**vocabulary, last: i}
-        (tmp_path / "vocab.json").write_text(json.dumps(changed_ids))
-        with refused(f"tokenizer {tmp_path} has", message):
-            BPETokenizer(tmp_path)
-        if i < 2**32:
-            path = changed(folder, tmp_path / "a.json", model={**one, "vocab": changed_ids})
-            with refused(f"tokenizer {path} has", message):
-                BPETokenizer(path)
-
-
-@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.json"])
-def test_files_that_would_be_read_for_ever(
-    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for file in ("vocab.json", "merges.txt", "one/tokenizer.json"):
-        (tmp_path / Path(file).name).write_bytes((folder / file).read_bytes())
-    monkeypatch.setattr("nnmpi.data.bpe.LARGEST", 50_000)
-    BPETokenizer(tmp_path)
-    with (tmp_path / name).open("a") as file:
-        file.truncate(60_000)
-    with refused(f"{name} cannot be read: more than 50,000 bytes (60,000)"):
-        BPETokenizer(tmp_path)
-    (tmp_path / name).unlink()
-    os.mkfifo(tmp_path / name)
-    with refused(f"{tmp_path / name} cannot be read: not a regular file; give a folder"):
-        BPETokenizer(tmp_path)
-    (tmp_path / name).unlink()
-    (tmp_path / name).symlink_to("/dev/zero")
-    with refused(f"{tmp_path / name} cannot be read: not a regular file"):
-        BPETokenizer(tmp_path)
-
-
-def test_json_that_is_nested_too_deeply(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "merges.txt").write_text((folder / "merges.txt").read_text())
-    for name in ("vocab.json", "tokenizer.json"):
-        (tmp_path / name).write_text('{"a":' * 100_000)
-        with refused(f"{tmp_path / name}", "is damaged"):
-            BPETokenizer(tmp_path)
-
-
-def test_tokenizers_of_another_kind(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    words = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    added = {"id": 0, "content": "<|endoftext|>", "single_word": False, "lstrip": False}
-    added |= {"rstrip": True, "normalized": False, "special": True}
-    for changes, message in (
-        ({"normalizer": {"type": "NFC"}}, "changes characters (NFC)"),
-        ({"pre_tokenizer": words}, "divides texts into other words"),
-        ({"added_tokens": [added]}, "'<|endoftext|>' takes the spaces behind it"),
-    ):
-        with refused(str(path), "is not byte-level BPE as of GPT-2", message):
-            BPETokenizer(changed(folder, path, **changes))
-    found = json.loads((folder / "one" / "tokenizer.json").read_text())["model"]
-    with refused("drops merges at random"):
-        BPETokenizer(changed(folder, path, model={**found, "dropout": 0.1}))
-    for mark in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library would panic
-        with refused(f"it has {mark} '##'"):
-            BPETokenizer(changed(folder, path, model={**found, mark: "##"}))
-
-
-def test_a_file_may_lack_the_decoder(folder: Path, tmp_path: Path) -> None:
-    made = BPETokenizer(changed(folder, tmp_path / "tokenizer.json", decoder=None))
-    assert made.decode(made.encode(SAMPLE)) == SAMPLE
-
-
-def test_a_file_may_ask_for_truncation_and_padding(folder: Path, tmp_path: Path) -> None:
-    made = tokenizers().Tokenizer.from_file(str(folder / "one" / "tokenizer.json"))
-    made.enable_truncation(5)
-    made.enable_padding(length=500)
-    made.save(str(tmp_path / "tokenizer.json"))
-    ids = BPETokenizer(tmp_path).encode(SAMPLE)
-    assert ids.tolist() == BPETokenizer(folder).encode(SAMPLE).tolist()
 
 
 def test_descriptions_that_do_not_fit(folder: Path) -> None:

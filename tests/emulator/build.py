@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,18 +26,27 @@ WHEELS = {"12": "cuda_runtime/include", "13": "cu13/include"}
 
 
 def cuda_release() -> str:
-    """The CUDA that the installed CuPy is built for, "12" or "13", or the empty string."""
-    cupy = importlib.util.find_spec("cupy")
+    """The CUDA that the installed CuPy is built for, "12" or "13", or the empty string.
+
+    Its extension names the library that it needs, whether or not CuPy came as a wheel.
+    """
+    cupy = importlib.util.find_spec("cupy_backends")
     if cupy is None or cupy.origin is None:  # nothing, or a folder of this name
         return ""
-    places = Path(cupy.origin).parents[1].glob("cupy_cuda1[23]x-*.dist-info")
-    return next((place.name[9:11] for place in places), "")
+    extensions = Path(cupy.origin).parent.glob("cuda/libs/cublas.*.so")
+    needed = (re.search(rb"libcublas\.so\.(1[23])\b", path.read_bytes()) for path in extensions)
+    return next((library[1].decode() for library in needed if library), "")
 
 
 def of_nvidia(pattern: str) -> Path | None:
     """The first such file of NVIDIA's wheels, which may lie in several folders of sys.path."""
     paths = (path for folder in sys.path for path in Path(folder, "nvidia").glob(pattern))
     return next(paths, None)
+
+
+def compiler_of_kernels() -> Path | None:
+    """NVRTC of the CUDA that CuPy is built for."""
+    return of_nvidia(f"*/lib/libnvrtc.so.{cuda_release()}")
 
 
 def cuda_headers() -> Path | None:

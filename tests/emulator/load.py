@@ -27,7 +27,7 @@ def missing() -> str:
     release = build.cuda_release()
     if not release:
         return "CuPy is not installed (pip install '.[cuda-test]')"
-    if not build.of_nvidia(f"*/lib/libnvrtc.so.{release}"):
+    if not build.compiler_of_kernels():
         return f"NVRTC of CUDA {release} is not installed (the wheel nvidia-cuda-nvrtc)"
     return build.missing()
 
@@ -43,6 +43,7 @@ def install() -> None:
     # not the headers of another CUDA in /usr/local
     os.environ["CUDA_PATH"] = str(Path(str(build.cuda_headers())).parent)
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.CACHE / "cupy"))
+    ctypes.CDLL(str(build.compiler_of_kernels()))  # CuPy takes one that is loaded, or of any CUDA
     driver = machine.library()
     folder = Path(importlib.util.find_spec("cupy_backends").origin).parent / "cuda"
     extensions = {path.name.partition(".")[0]: path for path in folder.glob("*/*.so")}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from emulator.cpp import BITS, CPP, name_of, split
-from emulator.instructions import ATOMIC, COMPARE, COMPARED, TO_OTHER, row_of
+from emulator.instructions import ATOMIC, COMPARE, COMPARED, TO_OTHER
 from emulator.ptx import BYTES, UnknownPtxError
 
 if TYPE_CHECKING:
@@ -104,25 +104,6 @@ def convert(w: "FunctionWriter", m: re.Match[str], o: list[str]) -> str:
     return f"auto a = {flush}({w.value(o[1], S)});" + w.put(o[0], D, value)
 
 
-def pack(w: "FunctionWriter", m: re.Match[str], o: list[str]) -> str:
-    """Two numbers in the halves of a register: the first operand is the upper one."""
-    f = "bits_of_half" if m["D"] == "f16" else "bits_of_bf16"
-    high, low = (f"u32({f}({w.value(x, 'f32')}))" for x in o[1:])
-    return w.put(o[0], "b32", f"{high} << 16 | {low}")
-
-
-def packed(w: "FunctionWriter", m: re.Match[str], o: list[str]) -> str:
-    """An operation on both halves of registers."""
-    row, _ = row_of(m[0].removesuffix("x2"))
-    code, kind = "u32 r = 0;", m["T"]
-    for shift in (0, 16):
-        halves = (f"u16({w.value(x, 'b32')} >> {shift})" for x in o[1:])
-        names = (f"auto {n} = get<{kind}>({x});" for n, x in zip("abc", halves, strict=False))
-        part = f"u16 h; put<{kind}>(h, {row.value}); r |= u32(h) << {shift};"
-        code += f"{{ {' '.join(names)} {part} }}"
-    return code + w.put(o[0], "b32", "r")
-
-
 def atomic(w: "FunctionWriter", m: re.Match[str], o: list[str]) -> str:
     kind, o = m["T"], ["_", *o] if m["base"] == "red" else o
     old = "unused" if o[0] == "_" else name_of(o[0])
@@ -165,9 +146,7 @@ RULES: tuple[tuple[re.Pattern[str], Rule], ...] = tuple(
         (r"ld" + ACCESS + CACHING + TYPE, load),
         (r"st" + ACCESS + CACHING + TYPE, store),
         (SETP.replace(r"\w+?", "|".join(COMPARE)), compare),
-        (r"cvt\.rn\.(?P<D>f16|bf16)x2\.f32", pack),
         (CVT, convert),
-        (r"(add|sub|mul|fma|neg|abs|min|max)(\.rn)?(\.NaN)?\.(?P<T>f16|bf16)x2", packed),
         (ATOM + rf"\.(?P<op>{'|'.join(ATOMIC)})(\.noftz)?" + TYPE, atomic),
         (r"call(\.uni)?", call),
         (r"(bar|barrier)(\.cta)?\.sync(\.aligned)?", barrier),

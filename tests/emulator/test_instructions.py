@@ -95,8 +95,7 @@ CARRY = """
     sub.cc.T %c0, %a0, %b0; subc.cc.T %c1, %a1, %b1; subc.T %c2, %a2, %b2; STORE1
     mad.lo.cc.T %c0, %a0, %b0, %a0; madc.hi.cc.T %c1, %a0, %b0, %a1; addc.T %c2, %a2, 0;
     mad.lo.cc.T %c1, %a1, %b0, %c1; madc.hi.T %c2, %a1, %b0, %c2; STORE2
-    mad.hi.cc.T %c0, %a0, %b0, %a0; madc.lo.cc.T %c1, %a1, %b1, %a1; madc.lo.T %c2, %a2, %b2, %a2;
-    STORE3
+    mad.lo.cc.T %c0, %a0, %b0, %a0; madc.lo.cc.T %c1, %a1, %b1, %a1; addc.T %c2, %a2, 0; STORE3
     ret;
 }
 """
@@ -128,11 +127,9 @@ def test_carries_make_sums_and_products_of_long_numbers(kind: str) -> None:
     joined = [sum(int(v) << n * i for i, v in enumerate(row)) for row in out.numpy().reshape(4, 3)]
     a0, a1, a2, b0, b1, b2 = map(int, limbs)
     a, b = a0 | a1 << n | a2 << 2 * n, b0 | b1 << n | b2 << 2 * n
-    high = (a0 * b0 >> n) + a0
-    expected = [a + b, a - b, (a0 | a1 << n) * b0 + a, high + (a1 * b1 + a1 << n)]
-    expected[3] = (high & (1 << n) - 1) | ((a1 * b1 & (1 << n) - 1) + a1 + (high >> n) << n)
-    assert joined[:3] == [v & (1 << 3 * n) - 1 for v in expected[:3]]
-    assert joined[3] & (1 << 2 * n) - 1 == expected[3] & (1 << 2 * n) - 1
+    lows = a0 * b0 % (1 << n) | a1 * b1 % (1 << n) << n
+    expected = [a + b, a - b, (a0 | a1 << n) * b0 + a, lows + a]
+    assert joined == [v & (1 << 3 * n) - 1 for v in expected]
 
 
 APPROXIMATE = {
@@ -140,10 +137,7 @@ APPROXIMATE = {
     "cos.approx.f32": np.cos,
     "ex2.approx.ftz.f32": np.exp2,
     "lg2.approx.ftz.f32": np.log2,
-    "tanh.approx.f32": np.tanh,
     "rsqrt.approx.f32": lambda a: 1 / np.sqrt(a),
-    "rsqrt.approx.ftz.f64": lambda a: 1 / np.sqrt(a),
-    "rcp.approx.ftz.f64": lambda a: 1 / a,
     "rcp.approx.ftz.f32": lambda a: 1 / a,
     "sqrt.approx.f32": np.sqrt,
 }

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from emulator import build, machine
-from emulator.direct import DeviceArray, call
+from emulator.direct import CudaError, DeviceArray, call
 from emulator.machine import Options
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or
 def _as_it_was() -> Iterator[None]:
     yield
     machine.problems()
-    machine.set_options(Options())
+    machine.set_options(machine.of_environment())
 
 
 # ---- cuBLAS
@@ -108,7 +108,7 @@ def test_matrices_are_within_allocations() -> None:
 # ---- NCCL
 
 INT32, FLOAT16, FLOAT32, BFLOAT16 = 2, 6, 7, 9
-SUM, MAX = 0, 2
+SUM, PRODUCT = 0, 1
 
 
 class Id(ctypes.Structure):
@@ -173,10 +173,16 @@ def test_all_reduce(order: str, kind: int, dtype: Any) -> None:
     def f(me: Rank, rank: int) -> list[float]:
         x = DeviceArray(np.arange(5).astype(dtype) + rank)
         me.all_reduce(x, kind)
-        me.all_reduce(x, kind, MAX)
         return me.result(x).astype("d").tolist()
 
     assert on_ranks(3, f) == [[3, 6, 9, 12, 15]] * 3
+
+
+def test_other_operations_than_sums_are_not_emulated() -> None:
+    me, x = Rank(0, 1, unique_id()), DeviceArray(np.zeros(2, "f"))
+    with pytest.raises(CudaError):
+        me.all_reduce(x, op=PRODUCT)
+    assert "NCCL's operation other than a sum is not emulated" in machine.problems()
 
 
 def test_parts_and_roots() -> None:

@@ -1,4 +1,4 @@
-"""The scripts in examples/from_pytorch/ differ from PyTorch's in their imports, and train alike.
+"""The scripts in examples/from_pytorch/ train as PyTorch's do.
 
 PyTorch's script is made of nnmpi's by its imports, and by the lines in DIFFERS. Both start from the
 weights that nnmpi's has when it moves a model to a device, and get the random numbers of nnmpi:
@@ -30,6 +30,11 @@ DIFFERS = {
 } | {"gpt": {}, "unet": {}}
 SHORTER = {"EPOCHS = 6, 5": "EPOCHS = 6, 1", "EPOCHS = 16, 24, 3": "EPOCHS = 16, 24, 1"}
 SHORTER |= {"EPOCHS = 3": "EPOCHS = 1", "32, 32, 4, 2, 120": "32, 32, 4, 2, 30"}
+WIDER = {
+    "Embedding().to(device)": "Embedding().to(device, torch.float64)",
+    "torch.tensor(split.x).float()": "torch.tensor(split.x).to(torch.float64)",
+}
+"""In float32 a rounding may decide on which side of the margin a triplet is."""
 DRAWS = ("rand", "randn", "randn_like", "randint", "randperm")
 
 
@@ -58,17 +63,9 @@ def of_pytorch(name: str, text: str) -> tuple[str, int]:
     return "\n".join(theirs), sum(a != b for a, b in zip(imports, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
-def test_one_line_in_fifty_differs_besides_imports(name: str) -> None:
-    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
-    _, differing = of_pytorch(name, text)
-    assert 50 * differing <= len(text.splitlines())
-    assert f"python examples/from_pytorch/{name}.py" in text.splitlines()[0]
-
-
 def losses(text: str) -> list[float]:
     """What a script has in `losses` at its end, after fewer steps."""
-    shorter = replaced(text, SHORTER)
+    shorter = replaced(text, SHORTER | WIDER)
     assert shorter != text
     space: dict[str, Any] = {"__name__": "__main__"}
     copy_context().run(exec, compile(shorter, "script", "exec"), space)
@@ -106,14 +103,14 @@ def test_losses_are_pytorchs(
     monkeypatch.chdir(tmp_path)
     ours_to, theirs_to = nn.Module.to, torch.nn.Module.to
 
-    def to(self: nn.Module, device: Any) -> nn.Module:
+    def to(self: nn.Module, *where: Any) -> nn.Module:
         states.append(self.state_dict())
-        return ours_to(self, device)
+        return ours_to(self, *where)
 
-    def loaded(self: Any, device: Any) -> Any:
+    def loaded(self: Any, *where: Any) -> Any:
         state = {key: torch.from_numpy(value) for key, value in states.pop(0).items()}
         self.load_state_dict(state)
-        return theirs_to(self, device)
+        return theirs_to(self, *where)
 
     monkeypatch.setattr(nn.Module, "to", to)
     found = losses(text)

@@ -8,8 +8,6 @@ import fuzz_deaths
 import fuzz_folders
 import fuzz_kills
 import fuzz_lost_ranks
-import fuzz_outputs
-import fuzz_pictures
 import fuzz_recovery
 import fuzz_saved_models
 import fuzz_toml
@@ -19,9 +17,6 @@ FUZZERS: dict[str, Fuzzer] = {
     "command-line": Fuzzer(fuzz_command_line.case, 60, 30),
     "toml": Fuzzer(fuzz_toml.case, 400, 10),
     "data-files": Fuzzer(fuzz_data_files.case, 200, 10),
-    "outputs": Fuzzer(fuzz_outputs.case, 60, 10),
-    "traces": Fuzzer(fuzz_pictures.trace_case, 200, 10),
-    "logs": Fuzzer(fuzz_pictures.log_case, 40, 20),
     "folders": Fuzzer(fuzz_folders.case, 200, 10),
     "saved-models": Fuzzer(fuzz_saved_models.case, 20, 20),
     "checkpoints": Fuzzer(fuzz_checkpoints.case, 20, 60),

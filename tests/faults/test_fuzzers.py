@@ -6,8 +6,13 @@ import pytest
 from fuzzers import FUZZERS
 from fuzzing import tried
 
+LONG = "collectives-mpi", "checkpoints-mpi"
+"""Fuzzers whose cases start several jobs; the laws over MPI try a part of it."""
 
-@pytest.mark.parametrize("name", FUZZERS)
+NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FUZZERS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_fault_is_found(name: str, is_sample: bool, tmp_path: Path) -> None:
     """One case in ten; all of them with --all."""
     fuzzer = FUZZERS[name]

@@ -87,7 +87,3 @@ def test_a_hostile_config_is_one_short_line(command: Command, value: str) -> Non
     check(command, "config", [f"--config={value}"], ("config",))
     Path("h.toml").write_text(f"{toml(value)} = 1")
     check(command, "", ["--config=h.toml"], ("h.toml",))
-
-
-def test_a_file_without_end_is_no_config(command: Command) -> None:
-    check(command, "config", ["--config=/dev/zero"], ("1,000,000 bytes",))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import Comm, call_log, mpi_ranks, world
-from nnmpi.comm.debug import watchdog
 
 
 def ones(n: int = 10, dtype: Any = np.float32) -> np.ndarray:
@@ -157,12 +156,6 @@ def sleeps(comm: Comm) -> None:
     comm.barrier()
 
 
-def polled_while_it_sleeps(comm: Comm) -> None:
-    if comm.rank == 1:
-        time.sleep(100)
-    poll(comm)
-
-
 def polled_when_it_has_left(comm: Comm) -> None:
     if comm.rank != 1:
         poll(comm)
@@ -210,22 +203,6 @@ def broadcast(comm: Comm) -> None:
         comm.all_reduce(ones(), "ring")
 
 
-def stopped_before_its_end(comm: Comm) -> None:
-    """In a function that Python calls at the end, before those of world()."""
-    if comm.rank == 1:
-        atexit.register(os.kill, os.getpid(), signal.SIGSTOP)
-    comm.barrier()
-
-
-def stopped_in_finalize(comm: Comm) -> None:
-    """MPI calls this function first."""
-    from mpi4py import MPI
-
-    if comm.rank == 1:
-        stops = MPI.Comm.Create_keyval(delete_fn=lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
-        MPI.COMM_SELF.Set_attr(stops, None)
-
-
 def forks(comm: Comm) -> None:
     """No mistake: a child that ends by sys.exit leaves MPI to the rank."""
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads
@@ -233,25 +210,6 @@ def forks(comm: Comm) -> None:
         sys.exit(3)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
     comm.barrier()
-
-
-class StopsAtTheVeryEnd:
-    """Python deletes globals after it has called the functions of atexit, which end MPI."""
-
-    def __del__(self, kill: Any = os.kill, stop: int = signal.SIGSTOP) -> None:
-        kill(self._process, stop)
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-
-
-def waits_for_long(comm: Comm) -> None:
-    """Rank 0 waits until rank 1 ends the job."""
-    watchdog.LONG_WAIT = 1.0
-    if comm.rank == 1:
-        time.sleep(4)
-        comm.abort("the job may end")
-    comm.all_reduce(ones(), "ring")
 
 
 if __name__ == "__main__":
@@ -264,10 +222,6 @@ if __name__ == "__main__":
         sys.argv[1] = sys.argv[1].removeprefix("late_")
     if sys.argv[1] == "interrupted_as_mpi_starts" and is_second:
         mpi_ranks.limited_start = interrupted_start
-    if sys.argv[1] == "stopped_before_mpi" and is_second:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if sys.argv[1] == "stopped_after_mpi" and is_second:
-        stopper = StopsAtTheVeryEnd()
     if sys.argv[1] == "calls_mpi_at_exit":
         from mpi4py import MPI
 

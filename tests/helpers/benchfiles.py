@@ -1,8 +1,5 @@
-"""Shared by the tests of benchmarks: their folder, the importing fixture, and refusals."""
+"""The folder of the benchmarks, for their tests."""
 
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-Import = Callable[[str], ModuleType]

@@ -5,6 +5,7 @@ which tries a part of them, try different ones.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
@@ -31,24 +32,32 @@ def sampled(items: list[Any]) -> list[Any]:
     left_out = set[int]()
     for (_, name), of_test in cases.items():
         (n,) = of_test[0].get_closest_marker("one_in").args
-        chosen = with_all_values(of_test, {id(item) for item in one_in(n, of_test, name)})
+        chosen = with_values(of_test, {id(item) for item in one_in(n, of_test, name)})
         left_out |= {id(item) for item in of_test} - chosen
     return [item for item in items if id(item) not in left_out]
 
 
-def with_all_values(of_test: Sequence[Any], chosen: set[int]) -> set[int]:
-    """These cases, and others until each value of each argument is in one.
-
-    Where each case has a value of its own, this argument does not count.
+def with_values(of_test: Sequence[Any], chosen: set[int]) -> set[int]:
+    """These cases, and others until each value of an argument is in one, if an argument has no more
+    values than these are cases.
     """
-    values = [{*item.callspec.indices.items()} for item in of_test]
-    counts = {name: len({one[name] for one in map(dict, values)}) for name, _ in values[0]}
-    wanted = [{at for at in one if counts[at[0]] < len(of_test)} for one in values]
-    seen = {
-        at for item, one in zip(of_test, wanted, strict=True) if id(item) in chosen for at in one
-    }
-    for item, one in zip(of_test, wanted, strict=True):
-        if not one <= seen:
+    values = [
+        {(name, key(value)) for name, value in case.callspec.params.items()} for case in of_test
+    ]
+    counts = Counter(name for name, _ in set[Any]().union(*values))
+    wanted = [{at for at in of_case if counts[at[0]] <= len(chosen)} for of_case in values]
+    cases = [*zip(of_test, wanted, strict=True)]
+    seen = {at for item, of_case in cases if id(item) in chosen for at in of_case}
+    for item, of_case in cases:
+        if not of_case <= seen:
             chosen = chosen | {id(item)}
-            seen |= one
+            seen |= of_case
     return chosen
+
+
+def key(value: Any) -> Any:
+    """The value, or a number in its place if it has no hash; pytest numbers cases, not values."""
+    try:
+        return hash(value), value
+    except TypeError:
+        return id(value)

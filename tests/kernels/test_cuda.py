@@ -9,8 +9,7 @@ from helpers.kernels import halves
 from helpers.kernels.numbers import one_of
 from test_table import CASES, Seeds, arrays_of, bits, copies
 
-from nnmpi import backend, nn, optim, tensor
-from nnmpi.cuda import kernels, launch, norms
+from nnmpi import backend
 from nnmpi.cuda.kernels import KERNELS
 from nnmpi.dtypes import HALVES, is_half
 from nnmpi.native.table import KERNELS as TABLE
@@ -103,26 +102,13 @@ def drawn(name: str, seed: int, dtype: str = "float32") -> list[Any]:
         return [a if i in wide else halves.narrowed(a, dtype, rng, 1.0) for i, a in enumerate(args)]
 
 
-def test_the_table_has_these_kernels() -> None:
-    for name, kernel in KERNELS.items():
-        assert TABLE[name].cuda is kernel
-    assert TABLE["gather_loop"].cuda is None
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_computes_what_numpy_does(name: str, seeds: Seeds) -> None:
     for seed in seeds(DRAWS):
         agree(name, drawn(name, seed), seed)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_threads_take_several_numbers_where_there_are_many(name, monkeypatch, seeds) -> None:
-    monkeypatch.setattr(launch, "MOST_BLOCKS", 2)
-    for seed in seeds(DRAWS // 4):
-        agree(name, drawn(name, seed), seed)
-
-
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in OF_FLOAT32])
 def test_it_computes_16_bits_in_float32_and_rounds_once(
@@ -215,29 +201,6 @@ def test_a_label_that_is_no_class_gives_nan_and_reads_nothing() -> None:
     np.testing.assert_array_equal(np.isnan(from_device(args)[3]), [False, True, True])
 
 
-def test_a_training_step_runs_them(monkeypatch) -> None:
-    names = set()
-
-    def noted(file: str, name: str, *rest: Any) -> None:
-        names.add(name)
-        launch.run(file, name, *rest)
-
-    for module in (kernels, norms):
-        monkeypatch.setattr(module, "run", noted)
-    model = nn.Sequential(
-        *(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5), nn.ReLU()),
-        nn.Linear(5, 4),
-    ).to("float32", DEVICE)
-    opt = optim.AdamW(model.parameters())
-    x = tensor(DEVICE.asarray(np.ones((3, 2, 6, 6), "float32")), on=DEVICE)
-    nn.CrossEntropyLoss()(model(x), np.array([0, 1, 3])).backward()
-    opt.step()
-    assert names == {
-        *("bias_relu", "relu_gradient", "column_sums", "narrow_losses"),
-        *("class_gradient", "adam"),
-    }
-
-
 def spoilt(args: list[Any], rng: np.random.Generator, takes_wide: int | None = None) -> list[Any]:
     """Arguments of which one array is float64, or has gaps, but that one which may be float64."""
     arrays = [i for i, a in enumerate(args) if isinstance(a, np.ndarray) and a.dtype == "float32"]
@@ -259,9 +222,7 @@ def test_arguments_that_it_is_not_made_for_are_left_alone(name: str, seeds: Seed
         assert bits(from_device(args)) == before, seed
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_arrays_of_the_host_are_left_to_the_host(name: str) -> None:
-    args = CASES[name][0](np.random.default_rng(1), "float32")
-    before = bits(args)
-    assert KERNELS[name](*args) is NotImplemented
-    assert bits(args) == before
+def test_the_compiler_is_that_of_the_cuda_that_runs() -> None:
+    """Not one of another CUDA that is installed too."""
+    cuda = DEVICE.xp.cuda
+    assert cuda.nvrtc.getVersion()[0] == cuda.runtime.runtimeGetVersion() // 1000

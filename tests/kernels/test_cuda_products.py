@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from emulator import machine
-from helpers.device import DEVICE, needs_device, needs_emulator
+from helpers.device import DEVICE, needs_device
 from helpers.kernels.numbers import Rng, one_of
 
 from nnmpi import backend
 from nnmpi.autograd.ops import linear
 from nnmpi.cuda.products import products_loop
 from nnmpi.dtypes import named
-from nnmpi.kernels import column_sum
 from nnmpi.kernels.products import matmul
 
 pytestmark = needs_device
@@ -65,29 +63,6 @@ def test_sums_are_in_float32(dtype: str) -> None:
     np.testing.assert_array_equal(found, np.full((2, 1, 1), 4000.0))
 
 
-@needs_emulator
-def test_a_call_has_all_matrices_at_one_distance() -> None:
-    qkv = DEVICE.asarray(np.ones((2, 5, 7, 3, 4), "float16"))  # N, T, H, 3, D
-    q, k = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in range(2))
-    contiguous = DEVICE.asarray(np.ones((3, 4, 5, 6), "float16"))
-    weights = DEVICE.asarray(np.ones((6, 2), "float16"))
-    for a, b, calls in (
-        (q, k.swapaxes(2, 3), 2),
-        (contiguous, contiguous.swapaxes(2, 3), 1),
-        (contiguous, weights, 1),
-    ):
-        with machine.noting() as noted:
-            matmul(a, b)
-        assert noted.count(("library", "gemm")) == calls
-
-
-def test_a_row_that_is_repeated_is_copied() -> None:
-    xp = DEVICE.xp
-    a = xp.broadcast_to(xp.asarray(np.arange(4, dtype="float16")), (2, 3, 4))
-    b = xp.ones((2, 4, 5), "float16")
-    assert (backend.to_host(matmul(a, b)) == 6).all()
-
-
 def test_no_columns_and_no_rows() -> None:
     xp = DEVICE.xp
     for m, k in ((0, 3), (3, 0)):
@@ -125,13 +100,3 @@ def test_the_op_gives_the_values_and_gradients_of_the_host(name: str, dtype: str
         assert found.dtype == wanted.dtype
         x, y = backend.to_host(found).astype("float64"), wanted.astype("float64")
         np.testing.assert_allclose(x, y, rtol=CLOSE[dtype], atol=4 * CLOSE[dtype])
-
-
-@needs_emulator
-def test_sums_of_biases_are_no_products_that_tf32_would_round() -> None:
-    xp, g = DEVICE.xp, DEVICE.xp.ones((7, 3), "float32")
-    out = xp.empty(3, "float32")
-    with machine.noting() as noted:
-        assert backend.to_host(column_sum(g)).tolist() == [7.0] * 3
-        assert column_sum(g, out) is out
-    assert ("library", "gemm") not in noted

@@ -1,6 +1,5 @@
 """Convolutions by cuDNN against im2col: by a fake of its front end, or by cuDNN on a GPU."""
 
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from helpers.kernels import fakecudnn
 import nnmpi
 from nnmpi import backend, nn, optim
 from nnmpi.autograd.ops.conv import conv2d
-from nnmpi.cuda import convolution, cudnn
+from nnmpi.cuda import convolution
 from nnmpi.kernels import conv
 from nnmpi.kernels.cudnn import Cudnn
 
@@ -104,34 +103,6 @@ def test_training_steps_are_those_of_the_cpu(fake: fakecudnn.Fake | None) -> Non
         assert fake.executed == step * 4
 
 
-def test_graphs_are_built_once_for_their_shapes(fake: fakecudnn.Fake | None) -> None:
-    if fake is None:
-        pytest.skip("only the fake counts graphs")
-    for name in ("3x3", "3x3", "stride", "3x3"):
-        computed(CASES[name], "auto")
-    assert [g.kind for g in fake.graphs] == ["fprop", "wgrad", "dgrad"] * 2
-    assert len(fake.handles) == 1
-    thread = Thread(target=computed, args=(CASES["3x3"], "auto"))
-    thread.start()
-    thread.join()
-    assert len(fake.graphs) == 9, "a thread has graphs of its own"
-    assert len(fake.handles) == 2
-    assert fake.executed == ["fprop", "dgrad", "wgrad"] * 5
-
-
-@pytest.mark.parametrize("tf32", [False, True])
-def test_engines_that_are_not_wanted_are_left_out(fake: fakecudnn.Fake | None, tf32: bool) -> None:
-    if fake is None:
-        pytest.skip("only the fake tells which engines were left out")
-    backend.allow_tf32(DEVICE, tf32)
-    try:
-        computed(CASES["3x3"], "auto")
-    finally:
-        backend.allow_tf32(DEVICE, False)
-    wanted = {"nondeterministic", "reduced"} | (set() if tf32 else {"tensor core", "down convert"})
-    assert all(graph.without == wanted for graph in fake.graphs)
-
-
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("name", ["3x3", "pool of odd sizes", "groups"])
 def test_without_an_engine_im2col_computes(
@@ -144,36 +115,6 @@ def test_without_an_engine_im2col_computes(
     assert fake.executed == (["fprop", "wgrad"] if kind == "dgrad" else [])
     for a, b in zip(found, computed(CASES[name], "im2col"), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-def test_the_gradient_of_samples_is_not_planned(fake: fakecudnn.Fake | None) -> None:
-    if fake is None:
-        pytest.skip("only the fake tells which graphs were built")
-    trained(DEVICE)
-    assert [g.kind for g in fake.graphs] == ["fprop", "wgrad", "fprop", "wgrad", "dgrad"]
-
-
-def test_without_gradients_only_the_forward_pass_is_planned(fake: fakecudnn.Fake | None) -> None:
-    if fake is None:
-        pytest.skip("only the fake tells which graphs were built")
-    x, w = DEVICE.xp.ones((2, 4, 5, 5), "float32"), DEVICE.xp.ones((3, 4, 3, 3), "float32")
-    conv2d(x, w, None, keep=False)
-    assert [g.kind for g in fake.graphs] == ["fprop"]
-
-
-def test_without_the_library_im2col_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "library", lambda: None)
-    assert cudnn.version() == "none: convolutions by im2col, attention by products"
-    found = computed(CASES["3x3"], "auto")
-    for a, b in zip(found, computed(CASES["3x3"], "im2col"), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_a_front_end_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fakecudnn.install(monkeypatch) as old:
-        monkeypatch.setattr(old, "__version__", "1.30.2", raising=False)
-        with pytest.warns(UserWarning, match=r"cuDNN's front end 1\.30\.2 is too old"):
-            assert cudnn.library() is None
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.dtypes import HALVES, is_float, is_half, wide
 from nnmpi.kernels import column_sum
-from nnmpi.kernels.epilogue import relu_gradient_loop
-from nnmpi.kernels.linear import linear_gradients, outputs
 from nnmpi.nn.models import mlp
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -154,15 +152,6 @@ def test_a_layer_rounds_what_sums_have_left_in_float32() -> None:
         model(nnmpi.tensor(np.ones((2, 4))))
 
 
-def test_a_kernel_writes_what_it_changes_only() -> None:
-    """Inputs may be read-only, and the same array may be there twice."""
-    x = np.ones((3, 4), "float16")
-    x.flags.writeable = False
-    w, y = np.ones((2, 4), "float16"), np.empty((3, 2), "float16")
-    outputs(x, w, None, y, True)
-    assert (y == 4).all()
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 def test_comparisons_are_of_truth_values(dtype: str) -> None:
     t = nnmpi.tensor(np.arange(4).astype(dtype))
@@ -178,31 +167,3 @@ def test_types() -> None:
     assert not is_float(np.dtype("int16"))
     assert wide(bfloat16) == wide(np.dtype("float16")) == wide(np.dtype("float32")) == "float32"
     assert wide(np.dtype("float64")) == "float64"
-
-
-@pytest.mark.parametrize("axes", [9, 10, 11, 12, 40])
-def test_arrays_have_any_number_of_axes(axes: int) -> None:
-    shape = (1,) * (axes - 5) + (2, 3, 4, 5, 6)
-    g, y = (np.random.default_rng(k).standard_normal(shape).astype("bfloat16") for k in range(2))
-    found = np.empty_like(g)
-    relu_gradient_loop(g, y, found)
-    assert (found == np.where(y > 0, g, 0)).all()
-
-
-def test_a_product_without_inputs_is_left_to_the_twin() -> None:
-    if (compiled := linear_gradients.compiled) is None:
-        pytest.skip("there are no compiled kernels of products")
-    g, w = np.ones((4, 3), "bfloat16"), np.ones((3, 5), "bfloat16")
-    assert compiled(g, w, None, None, np.empty_like(w), None, False) is NotImplemented
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_products_of_many_rows_and_terms_wait_for_a_part_of_the_sums(dtype: str) -> None:
-    """More rows than are summed at a time, of more terms than are packed at a time."""
-    n, K, O = 2400, 2100, 5
-    rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((n, K), (O, K)))
-    y = np.empty((n, O), dtype)
-    outputs(x, w, None, y, False)
-    exact = x.astype(float) @ w.astype(float).T
-    assert (abs(y.astype(float) - exact) <= UNIT[dtype] * abs(exact) + 1e-3).all()

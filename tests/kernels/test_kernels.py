@@ -14,7 +14,7 @@ from nnmpi.autograd.ops import conv as ops
 from nnmpi.autograd.ops import elementwise
 from nnmpi.autograd.ops.pool import max_pool
 from nnmpi.kernels import conv
-from nnmpi.kernels.window import Window, windows
+from nnmpi.kernels.window import windows
 from nnmpi.kernels.winograd import Winograd
 
 ALGORITHMS = ("winograd2", "winograd4", "im2col")
@@ -133,27 +133,6 @@ def test_gradients_are_finite_differences(algorithm, relu, pool, chunks):
         assert directional_error(of_one, arrays[k]) < 2e-6, f"argument {k}"
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("padding", [0, 1, 2])
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
-def test_im2col_does_not_depend_on_chunks(stride, padding, kernel, chunks):
-    for channels, relu, pool in product((2, C), (False, True), (False, True)):
-        f = Options(stride, padding, relu, pool, "im2col")
-        h = Window(kernel, stride, padding, padding).outputs(9) // (2 if pool else 1)
-        if not h:
-            continue
-        rng = np.random.default_rng(0)
-        x, w = (
-            rng.standard_normal((N, channels, 9, 9)),
-            rng.standard_normal((O, channels, *[kernel] * 2)),
-        )
-        q = Problem(x, w, rng.standard_normal(O), rng.standard_normal((N, O, h, h)))
-        whole = solve(q, f)
-        chunks(q, f)
-        assert relative_error(solve(q, f), whole) < 1e-13
-
-
 def test_the_default_is_winograd_by_the_fewest_products_in_float32_and_im2col_in_float64():
     f = Options(padding=1)
     for size, dtype, name in (
@@ -171,22 +150,6 @@ def test_the_default_is_winograd_by_the_fewest_products_in_float32_and_im2col_in
     for odd in (f._replace(stride=2), f._replace(algorithm="winograd2", stride=2)):
         assert not isinstance(chunk_of(q, odd)[0], Winograd)
     assert not isinstance(chunk_of(few, f._replace(algorithm="winograd2"))[0], Winograd)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_memory_is_channels_last(algorithm):
-    f = Options(1, 1, True, True, algorithm)
-    y, dx, dw, _ = conv_results(problem((6, 6), f), f)
-    for images in (y, dx):
-        assert images.transpose(0, 2, 3, 1).flags.c_contiguous
-    assert dw.transpose(2, 3, 1, 0).flags.c_contiguous
-
-
-def conv_results(q: Problem, f: Options) -> list[np.ndarray]:
-    """What the kernel itself hands out, before anybody copies it."""
-    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
-    shared = r.prepare(q.g, (True, True, True))
-    return [r.value, *(vjp(shared, None) for vjp in r.vjps)]
 
 
 # ---- fusion
@@ -217,49 +180,6 @@ def test_a_fused_pool_is_the_pool_apart(algorithm, size, relu, chunks):
     y = apply(max_pool, y, kernel=2, stride=2)
     y.backward(q.g)
     assert relative_error(solve(q, f), [y.data, *(a.grad for a in args)]) < 1e-12
-
-
-# ---- what nobody asks for, and where the answer goes
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_only_what_is_needed_is_computed(algorithm):
-    f = Options(1, 1, True, True, algorithm)
-    q = problem((6, 6), f)
-    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
-    whole = r.prepare(q.g, (True, True, True))
-    for needs in product((False, True), repeat=3):
-        shared = r.prepare(q.g, needs)
-        assert [part is not None for part in shared] == list(needs)
-        for vjp, need in zip(r.vjps, needs, strict=True):
-            assert not need or np.array_equal(vjp(shared, None), vjp(whole, None))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_gradient_of_w_is_written_where_it_belongs(algorithm):
-    f = Options(1, 1, False, False, algorithm)
-    q = problem((6, 6), f)
-    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
-    fresh = r.vjps[1](r.prepare(q.g, (True, True, True)), None)
-    room = np.full((3, 3, C, O), np.nan).transpose(3, 2, 0, 1)
-    assert r.vjps[1](r.prepare(q.g, (False, True, False)), room) is room
-    assert np.array_equal(room, fresh)
-    other = np.full((O, C, 3, 3), np.nan)  # not the memory order of the kernels
-    answer = r.vjps[1](r.prepare(q.g, (False, True, False)), other)
-    assert np.array_equal(answer, fresh)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_nothing_that_is_kept_pins_w(algorithm):
-    """The memory of w may have had another content between the two passes."""
-    f = Options(1, 1, False, False, algorithm)
-    q = problem((6, 6), f)
-    other = q.w * np.linspace(-1, 1, O)[:, None, None, None]
-    expected = conv.conv2d(q.x, other, q.b, f.shape(q.w))
-    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
-    q.w[...] = other
-    dx, wanted = (x.vjps[0](x.prepare(q.g, (True, False, False)), None) for x in (r, expected))
-    assert np.array_equal(dx, wanted)
 
 
 # ---- rounding

@@ -8,10 +8,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 from helpers.peak import grows_linearly
 
 import nnmpi
-from nnmpi import backend, nn
-from nnmpi.kernels import attention as kernels
-from nnmpi.kernels import progress_hook
-from nnmpi.kernels.attention import Tile
+from nnmpi import nn
 
 ATTENTION = nnmpi.scaled_dot_product_attention
 
@@ -84,17 +81,6 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
 def test_what_does_not_fit_is_refused(shapes, options, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         ATTENTION(*(numbers(*shape) for shape in shapes), **options)
-
-
-def test_layers_refuse_inputs_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"input of shape \(2, 5, 16\); it takes .* 3 heads x 3"):
-        nn.SelfAttention(3)(nnmpi.tensor(numbers(2, 5, 16)))
-    with pytest.raises(ValueError, match=r"SelfAttention: dropout=1.0 must be .* less than 1"):
-        nn.SelfAttention(3, dropout=1.0)
-    with pytest.raises(ValueError, match=r"\(N, T, 4\) of at most 3 positions"):
-        nn.PositionalEmbedding(3, 4)(nnmpi.tensor(numbers(2, 5, 4)))
-    with pytest.raises(ValueError, match="3 heads and width 16: all must be at least 1, and the"):
-        nn.GPT(2, 3, 16, 10, 8)
 
 
 def test_scores_of_positions_have_the_loss_of_rows() -> None:
@@ -200,42 +186,6 @@ def test_large_numbers_that_a_mask_adds_keep_gradients_exact(dtype: str) -> None
     dy[0, 0, 2] = 1
     y.backward(dy)
     np.testing.assert_allclose(v.grad.sum(axis=2), 1, rtol=1e-6)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", [(16, 8, 1, 300, 4), (2, 3, 2, 1000, 4), (1, 2, 1, 5000, 2)])
-def test_few_scores_are_in_memory_at_a_time(shape: tuple[int, ...], causal: bool) -> None:
-    (N, K, G, T, D), seen = shape, list[Tile]()
-    q = np.zeros(shape, "float32")
-    k = np.zeros((N, K, T, D), "float32")
-
-    def keep(block: Tile) -> np.ndarray:
-        seen.append(block)
-        return np.ones(1, "float32")
-
-    how = kernels.Scores(1.0, causal=causal, keep=keep)
-    kernels.attention(q, k, k, how, np.empty_like(q), np.empty(shape[:-1], "float32"))
-    sizes = [[part.stop - part.start for part in block] for block in seen]
-    room = backend.of(q).chunk_bytes // (4 * q.itemsize)
-    assert all(n * h * G * rows * keys <= max(room, 64 * G * T) for n, h, rows, keys in sizes)
-    assert sum(n * h * rows for n, h, rows, _ in sizes) == N * K * T
-
-
-def test_messages_progress_between_blocks_of_queries() -> None:
-    polls = 0
-
-    def poll() -> None:
-        nonlocal polls
-        polls += 1
-
-    x = np.zeros((1, 2, 1, 2048, 4), "float32")
-    token = progress_hook.set(poll)
-    try:
-        how = kernels.Scores(1.0, causal=True)
-        kernels.attention(x, x[:, :, 0], x[:, :, 0], how, x.copy(), np.empty(x.shape[:-1], "f4"))
-    finally:
-        progress_hook.reset(token)
-    assert polls >= 2 * 2048 / 256
 
 
 @pytest.mark.parametrize("hidden", [False, -np.inf, np.finfo("float32").min])

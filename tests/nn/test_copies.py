@@ -142,14 +142,3 @@ def test_a_copied_optimizer_trains_its_copied_model(
         step(model, opt)
     same(twin, model)
     assert len({p.store for p in twin.parameters()}) == 1
-
-
-def test_a_shallow_copy_has_the_same_parts_and_leaves_them_where_they_are() -> None:
-    model = small()
-    twin = copy.copy(model)
-    assert list(twin) == list(model)
-    assert model[2].root is model
-    assert names(model) == [p.place.path for p in model.parameters()]
-    twin.append(nn.Tanh())
-    assert (len(model), len(twin)) == (4, 5)
-    assert names(model) == names(twin)

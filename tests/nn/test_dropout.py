@@ -153,14 +153,6 @@ def test_each_pass_of_a_dropout_layer_in_a_model_under_evaluation_has_a_new_mask
     assert model.passes == 5
 
 
-def test_a_pass_that_fails_is_counted_and_ended() -> None:
-    model = Mixed()
-    with pytest.raises(TypeError):
-        model(None)
-    assert model.passes == 1
-    assert current_pass.get() is None
-
-
 def test_the_path_is_that_in_the_whole_model() -> None:
     inner = nn.Sequential(nn.Dropout(0.5))
     alone = inner(ones(4)).numpy()
@@ -170,14 +162,6 @@ def test_the_path_is_that_in_the_whole_model() -> None:
     assert (alone != within).any()
     straight = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Dropout(0.5)))
     np.testing.assert_array_equal(straight(ones(4)).numpy(), within)
-
-
-def test_layers_of_one_model_share_a_pass() -> None:
-    """The pass of the root is handed down: parts do not count for themselves."""
-    model = Two()
-    model(ones(2))
-    assert (model.passes, model.a.passes, model.b.passes) == (1, 0, 0)
-    assert current_pass.get() is None
 
 
 def test_a_batch_that_does_not_match_its_indices_is_refused() -> None:
@@ -196,14 +180,3 @@ def test_other_backends_draw_the_same_mask_without_waiting() -> None:
         a, b = Two()(x)
     here = [y.numpy() for y in Two()(ones(6))]
     np.testing.assert_array_equal([a.numpy(), b.numpy()], here)
-
-
-def test_forward_may_be_called_by_itself() -> None:
-    """It is a pass of its own, as a call of the layer is."""
-    x, layers = np.ones((4, 5), "float32"), [nn.Dropout(0.5) for _ in range(2)]
-    for _ in range(2):
-        y = layers[0].forward(x)
-        np.testing.assert_array_equal(y.numpy(), layers[1](x).numpy())
-    assert layers[0].passes == 2
-    model = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5))
-    assert (model.forward(nnmpi.tensor(x)).numpy() == 0).any()

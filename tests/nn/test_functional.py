@@ -12,7 +12,6 @@ from helpers.ops.oracle import needs_torch, pytorch
 import nnmpi
 import nnmpi.nn.functional as F
 from nnmpi import nn
-from nnmpi.nn.seeding import construction
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 4, 6, 6))  # images
@@ -147,13 +146,6 @@ def test_one_hot() -> None:
     assert F.one_hot(nnmpi.tensor([[1], [0]]), 3).numpy().tolist() == [[[0, 1, 0]], [[1, 0, 0]]]
     y = F.one_hot(np.array([0, 2]))
     assert (y.dtype, y.shape) == ("int64", (2, 3))
-
-
-def test_a_function_does_not_count_as_a_module() -> None:
-    before = construction.get()
-    F.max_pool2d(X, 2)
-    F.cross_entropy(ROWS, LABELS)
-    assert construction.get() == before
 
 
 def test_manual_seed_is_seeded_from_there_on() -> None:

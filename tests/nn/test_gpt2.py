@@ -2,7 +2,6 @@
 where it is installed."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -181,63 +180,3 @@ def test_what_does_not_fit_is_refused(change, config, message, tmp_path: Path) -
     tensors = {name: value for name, value in published().items() if name not in change}
     with pytest.raises(ValueError, match=re.escape(message)):
         load_gpt2(written(tmp_path, tensors, **config))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[" * 100_000, "is damaged"),
-        ("[]", "is no configuration of GPT-2"),
-        ('"gpt2"', "is no configuration of GPT-2"),
-        ("5", "is no configuration of GPT-2"),
-        (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
-        ('{"n_layer": ' + "1" * 5000 + "}", "is damaged"),
-    ],
-)
-def test_a_config_that_is_none_is_refused(content: str, message: str, tmp_path: Path) -> None:
-    written(tmp_path, published())
-    (tmp_path / "config.json").write_text(content)
-    with refused(f"{tmp_path / 'config.json'}", message):
-        load_gpt2(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_pipe_and_a_device_are_refused(name: str, tmp_path: Path) -> None:
-    """A pipe would wait for who writes into it, and a device may be endless."""
-    path = written(tmp_path, published()) / name
-    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
-        path.unlink()
-        make(path)
-        with refused(f"{path}", "not a regular file"):
-            load_gpt2(tmp_path)
-
-
-def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch) -> None:
-    with pytest.raises(AttributeError):
-        save_gpt2(nn.Linear(2, 3), tmp_path / "new")
-    made = nn.GPT(1, 1, 2, 3, 4)
-    save_gpt2(made, tmp_path / "old")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
-
-    def no_space(*_: object) -> None:
-        raise OSError("no space")
-
-    monkeypatch.setattr("nnmpi.nn.gpt2.save_file", no_space)
-    for name in ("new", "old"):
-        with pytest.raises(OSError, match="no space"):
-            save_gpt2(nn.GPT(1, 2, 2, 3, 4), tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
-
-
-def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"config.json cannot be read: .*No such file"):
-        load_gpt2(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="is no configuration of GPT-2, with the numbers n_layer"):
-        load_gpt2(tmp_path)
-    written(tmp_path, published())
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
-        load_gpt2(tmp_path)

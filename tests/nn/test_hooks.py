@@ -10,8 +10,6 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.nn.segment import segment
-from nnmpi.nn.tracing import trace
 
 X = np.random.default_rng(0).standard_normal((2, 2, 6, 6)).astype("float32")
 
@@ -71,14 +69,6 @@ def test_hooks_run_in_the_order_of_pytorch_with_its_results() -> None:
     assert ours._hooks == ()
 
 
-def test_a_handle_is_a_context() -> None:
-    model, sizes = nn.Linear(6, 2), []
-    with model.register_forward_hook(lambda m, args, y: sizes.append(y.shape)):
-        model(X)
-    model(X)
-    assert sizes == [(2, 2, 6, 2)]
-
-
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("k", range(8))
 def test_a_hook_is_not_lost_where_layers_run_as_one_op(k: int, late: bool) -> None:
@@ -100,43 +90,9 @@ def test_a_hook_is_not_lost_where_layers_run_as_one_op(k: int, late: bool) -> No
     assert len(seen) == 1
 
 
-def test_a_segment_runs_the_hooks_of_its_modules_once() -> None:
-    """Those of a block and of a layer, registered before the graph is recorded or behind it."""
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-            return x + self.b(nnmpi.relu(self.a(x)))
-
-    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Block(), Block(), nn.Linear(6, 2))
-    for layer in (model[1], model[2], model[3].a):
-        layer.register_forward_hook(lambda m, args, y: y * 2)
-    model[4].register_forward_pre_hook(lambda m, args: args[0] + 1)
-    graph = trace(model, lambda n: ((nnmpi.zeros(n, 6),), {}), "float32")
-    assert any("hooks" in note for note in graph.notes)
-    assert model[1]._hooks
-    model[3].b.register_forward_hook(lambda m, args, y: y * 3)
-    x = nnmpi.tensor(X[0, 0])
-    for cut in range(1, len(graph.nodes)):
-        front, back = (
-            segment(model, graph, nodes) for nodes in (range(cut), range(cut, len(graph.nodes)))
-        )
-        between = front(x)
-        y = back(*(between if isinstance(between, tuple) else (between,)))
-        np.testing.assert_array_equal(y.numpy(), model(x).numpy())
-
-
 def test_a_copy_has_hooks_of_its_own() -> None:
     model = nn.Tanh()
     handle = model.register_forward_hook(lambda m, args, y: y * 2)
     twin = copy.deepcopy(model)
     handle.remove()
     np.testing.assert_array_equal(twin(X).numpy(), 2 * model(X).numpy())
-
-
-@pytest.mark.parametrize("name", ["register_forward_hook", "register_forward_pre_hook"])
-def test_a_loss_has_no_hooks(name: str) -> None:
-    with pytest.raises(NotImplementedError, match=f"Loss.{name}"):
-        getattr(nn.MSELoss(), name)(lambda *args: None)

@@ -1,7 +1,6 @@
 """Weights come from the seed, the path and the index of each element, and from nothing else."""
 
 import copy
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import keyed, nn
-from nnmpi.nn import init
 from nnmpi.nn.models import MODELS
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -51,13 +49,6 @@ def test_the_order_of_building_and_looking_does_not_matter() -> None:
     flat = model(list(LAYERS))
     nnmpi.optim.SGD([*flat.parameters()][::-1], lr=0.1)
     same(flat.state_dict(), straight.state_dict())
-
-
-def test_shapes_are_known_without_drawing() -> None:
-    layer = nn.Conv2d(3, 4, 3)
-    assert (layer.weight.shape, layer.weight.ndim, layer.weight.size) == ((4, 3, 3, 3), 4, 108)
-    assert repr(nn.Sequential(layer))
-    assert not layer.weight.is_drawn
 
 
 def test_equal_layers_at_other_paths_differ() -> None:
@@ -104,25 +95,6 @@ def test_layers_with_a_seed_of_their_own_depend_on_nothing_else() -> None:
         layer.seed = i // 2
     a, b, c, d = (layer.weight.data.tobytes() for layer in layers)
     assert a == b != c == d
-
-
-def test_other_threads_do_not_change_the_weights_of_layers_that_stand_alone() -> None:
-    found: dict[int, bytes] = {}
-
-    def rank(i: int) -> None:
-        for _ in range(2):
-            barrier.wait()
-            layer = nn.Linear(4, 4)
-            barrier.wait()
-        found[i] = layer.weight.data.tobytes()
-
-    barrier = threading.Barrier(3)
-    threads = [threading.Thread(target=rank, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list(found.values()) == [three_layers(0, [])[1]] * 3
 
 
 def test_a_weight_that_was_changed_keeps_its_values_in_a_model() -> None:
@@ -243,12 +215,6 @@ def test_embeddings_are_standard_normal() -> None:
     assert abs((z[1:] * z[:-1]).mean()) < 5 / np.sqrt(n)
 
 
-def test_normalisation_starts_as_the_identity() -> None:
-    for layer in (nn.BatchNorm2d(3), nn.LayerNorm(3)):
-        assert layer.weight.data.tolist() == [1, 1, 1]
-        assert layer.bias.data.tolist() == [0, 0, 0]
-
-
 def test_a_slice_is_drawn_by_its_indices() -> None:
     """Whoever owns a part of a tensor draws that part, by its places in the whole."""
     m = model(list(LAYERS), seed=3)
@@ -257,12 +223,6 @@ def test_a_slice_is_drawn_by_its_indices() -> None:
         for part in (np.s_[1:3], np.s_[..., ::2], np.s_[-1]):
             drawn = p.init(keyed.key(3, "init", path), index[part])
             np.testing.assert_array_equal(drawn.astype("float32"), p.data[part], err_msg=path)
-
-
-def test_no_inputs_no_bound() -> None:
-    assert nn.Linear(0, 3).bias.data.tolist() == [0, 0, 0]
-    values = init.constant(2.5)(keyed.key(0), np.arange(4).reshape(2, 2))
-    assert values.tolist() == [[2.5, 2.5], [2.5, 2.5]]
 
 
 SIZES = {

@@ -10,9 +10,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import recurrent
-from nnmpi.nn.tracing import trace
 
 WORDS, T, N, K, H = 7, 6, 5, 4, 3
 LENGTHS = [3, 6, 1, 0, 6]
@@ -116,27 +114,6 @@ def test_values_and_gradients_are_pytorchs(kind: str) -> None:
     agree(results(model), {"loss": loss.detach().numpy(), **expected})
 
 
-def gradient_and_rest(model: Text) -> dict[str, np.ndarray]:
-    """The gradient of the rows that were looked up, and then that of the table."""
-    seen: list[Any] = []
-    change = model.between
-    model.between = lambda e: seen.append(change(e)) or seen[0]
-    loss = model(INDEX)
-    rest = loss.backward(until=seen[0])
-    found = {"rows": seen[0].grad}
-    rest.finish()
-    return {**found, **{name: p.grad for name, p in model.named_parameters()}}
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "GRU, both directions, plain"])
-def test_the_gradient_of_all_rows_can_be_asked_for(kind: str) -> None:
-    model, other = text(kind), text(kind)
-    other.between = lambda e: e.copy()
-    found = gradient_and_rest(model)
-    assert found["rows"].shape == (N, T, K)
-    agree(found, gradient_and_rest(other))
-
-
 @pytest.mark.parametrize("reads_last", [False, True], ids=["first", "last"])
 def test_the_rows_may_be_used_elsewhere_too(reads_last: bool) -> None:
     def total(model: Text, copies: bool) -> dict[str, np.ndarray]:
@@ -234,20 +211,6 @@ def test_a_frozen_table_gets_no_gradient() -> None:
     agree(*grads)
 
 
-def test_rows_of_a_frozen_table_may_be_leaves() -> None:
-    grads = []
-    for copies in (False, True):
-        model = text()
-        model.embed.weight.requires_grad = False
-        e = model.embed(INDEX)
-        e = e.copy() if copies else e
-        e.requires_grad = True
-        model.read(e)[0].sum().backward()
-        grads.append(e.grad)
-    assert np.abs(grads[1]).min() > 0
-    np.testing.assert_allclose(*grads, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_other_types(dtype: str) -> None:
     pytest.importorskip("ml_dtypes", reason="bfloat16 comes with ml_dtypes")
@@ -266,27 +229,3 @@ def test_words_of_any_integers(dtype: str) -> None:
     found.backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
     agree({"loss": found.numpy(), **grads}, results(text()))
-
-
-@pytest.mark.parametrize("shape", [(0, T), (N, 0)], ids=["no sequences", "no positions"])
-def test_nothing_to_look_up(shape: Any) -> None:
-    model = text()
-    loss = model(np.zeros(shape, np.int64))
-    loss.backward()
-    assert not model.embed.weight.grad.any()
-
-
-def test_its_graph_is_that_of_other_tensors() -> None:
-    """A graph has edges between the two layers, so that a stage may end there."""
-    model = nn.Sequential(nn.Embedding(WORDS, K), Last())
-    graph = trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, T), np.int64)),), {}), "float32")
-    assert [node.name for node in graph.nodes] == ["0", "1.read"]
-    assert isinstance(model[0](INDEX), Lookup)
-
-
-class Last(nn.Module):
-    def __init__(self) -> None:
-        self.read = nn.LSTM(K, H, batch_first=True)
-
-    def forward(self, x: Any) -> Any:
-        return self.read(x)[0]

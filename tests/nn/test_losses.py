@@ -127,18 +127,6 @@ def test_evaluation_leaves_ignored_labels_out() -> None:
     assert nn.CrossEntropyLoss().evaluate(images, [[0, 1, 2], [1, 2, 2]])[1:] == (4, 6)
 
 
-def test_evaluation_checks_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, check = [], ClassLoss.checked
-
-    def counted(self: ClassLoss, *args: Any) -> Any:
-        calls.append(args)
-        return check(self, *args)
-
-    monkeypatch.setattr(ClassLoss, "checked", counted)
-    nn.CrossEntropyLoss().evaluate(SCORES, [0] * 6)
-    assert len(calls) == 1
-
-
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "word": (lambda: nn.CrossEntropyLoss("sum"), ("'sum'", "CrossEntropyLoss(reduction='sum')")),
     "scores": (lambda: nn.CrossEntropyLoss(SCORES), ("(6, 4)", "CrossEntropyLoss()(scores, labe")),
@@ -164,8 +152,3 @@ def test_bad_input_gives_one_line(case: Any) -> None:
         call()
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words)
-
-
-def test_weights_are_arrays_tensors_and_lists() -> None:
-    for weight in (WEIGHT, WEIGHT.tolist(), nnmpi.tensor(WEIGHT)):
-        np.testing.assert_array_equal(nn.CrossEntropyLoss(weight).weight, WEIGHT)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import mpijob
 
-from nnmpi import backend, meta
+from nnmpi import meta
 from nnmpi.meta import MetaArray, NumbersReadError
 from nnmpi.meta.layout import owner
 from nnmpi.nn.graph_recorder import order_of
@@ -112,30 +112,6 @@ def test_shape_type_layout_and_memory_are_those_of_real_arrays(array: str) -> No
 def test_what_asks_for_numbers_gets_none(reads: Callable[[Any], Any]) -> None:
     with pytest.raises(NumbersReadError):
         reads(meta.like(np.ones((), "int64") if reads in (float,) else X))
-
-
-def test_new_arrays_have_no_numbers_where_others_have_none() -> None:
-    xp = backend.xp_of(meta.like(X))
-    assert backend.of(meta.like(X)).is_host
-    for made in (xp.empty((2, 3)), xp.zeros(4, "int8"), xp.full((2,), 1.5), xp.ones((1, 2), bool)):
-        assert isinstance(made, MetaArray)
-    assert xp.asarray(X) is X
-    assert (xp.arange(3) == [0, 1, 2]).all()
-
-
-def test_what_is_written_is_nowhere() -> None:
-    x, real = meta.like(X), np.ones(X.shape, "float32")
-    x[0] = 1
-    x += real
-    real += x
-    np.add(real, x, out=real)
-    np.put_along_axis(x, np.argsort(x), 1, -1)
-    assert (real == 1).all()
-
-
-def test_an_array_that_no_process_has_addresses_for_is_refused() -> None:
-    with pytest.raises(MemoryError, match=r"1073741824\) and type float64 has 9,007.2 TB"):
-        backend.xp_of(meta.like(X)).empty((1 << 20, 1 << 30))
 
 
 STARTS_MPI_LATE = """

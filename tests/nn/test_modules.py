@@ -55,51 +55,6 @@ def test_train_eval_and_zero_grad_reach_every_module() -> None:
     assert [p.grad for p in block.parameters()] == [None] * len(NAMES)
 
 
-def test_a_replaced_attribute_keeps_its_place_in_the_order() -> None:
-    block = Block()
-    old = block.scale
-    block.scale = nn.Parameter(np.zeros(3, "float32"))
-    block.inner = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    with nnmpi.no_grad():
-        block.inner[0].weight += 1
-    assert names(block) == NAMES
-    assert block.scale is not old
-    block.last = None
-    del block.scale
-    assert names(block) == NAMES[1:-1]
-    assert not hasattr(block, "scale")
-    with pytest.raises(AttributeError):
-        del block.scale
-    with refused("Linear.weight", "Parameter", "ndarray", ".data"):
-        block.inner[0].weight = np.zeros((3, 2), "float32")
-    with refused("Block.inner", "Module", "function"):
-        block.inner = lambda x: x
-    assert names(block) == NAMES[1:-1]
-
-
-def test_data_may_be_written() -> None:
-    p = nn.Parameter(np.ones(3))
-    memory = p.data
-    p.data -= 0.25
-    p.data = np.array([0.5, 0.75, 1.0])
-    assert p.data is memory
-    assert memory.tolist() == [0.5, 0.75, 1.0]
-
-
-WRONG_SHAPES = [np.zeros(3), np.zeros((3, 1)), np.zeros((1, 2, 3)), 0.0, nnmpi.tensor([1.0])]
-
-
-@pytest.mark.parametrize("attribute", ["data", "grad"])
-@pytest.mark.parametrize("value", WRONG_SHAPES, ids=lambda value: str(np.shape(value)))
-def test_values_and_gradients_are_not_broadcast(attribute: str, value: object) -> None:
-    layer = nn.Sequential(nn.Linear(3, 2))[0]
-    before = layer.weight.data.copy()
-    with refused(f"0.weight.{attribute}", str(np.shape(value)), "(2, 3)", "same shape"):
-        setattr(layer.weight, attribute, value)
-    np.testing.assert_array_equal(layer.weight.data, before)
-    assert layer.weight.grad is None
-
-
 def test_values_and_gradients_of_the_same_shape_are_copied() -> None:
     weight, value = nn.Linear(3, 2).weight, np.arange(6.0).reshape(2, 3)
     weight.data = nnmpi.tensor(value)
@@ -145,12 +100,6 @@ def test_tied_weights_count_once() -> None:
     np.testing.assert_allclose(
         a.weight.grad, apart[0].weight.grad + apart[2].weight.grad, rtol=1e-5
     )
-
-
-def test_repr() -> None:
-    text = "Sequential(\n  (0): Linear(2, 3, bias=True)\n  (1): Dropout(p=0.5)\n)"
-    assert repr(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))) == text
-    assert "kernel_size=(3, 3)" in repr(nn.Conv2d(1, 2, 3))
 
 
 def test_to_keeps_values_and_gradients() -> None:
@@ -233,14 +182,3 @@ def test_options_that_no_layer_has_are_refused() -> None:
 def test_a_word_that_is_neither_a_type_nor_a_device(name: str) -> None:
     with refused(repr(name), '"float32", or "cuda"'):
         nn.Linear(2, 2).to(name)
-
-
-def test_no_array_is_kept_beside_a_buffer() -> None:
-    norm = nn.BatchNorm1d(3)
-    norm.running_mean = np.ones(3, "float32")
-    norm.to(np.float64)
-    assert dict(norm.named_buffers())["running_mean"] is norm.running_mean
-    kept = [
-        value for book in vars(norm).values() if isinstance(book, dict) for value in book.values()
-    ]
-    assert not any(isinstance(value, np.ndarray) for value in kept)

@@ -5,13 +5,11 @@ import pytest
 
 from nnmpi import nn
 from nnmpi.autograd import Tensor
-from nnmpi.backend import CPU
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.place import Place
-from nnmpi.nn.store import FlatStore, spans_of
 
 
 @pytest.mark.parametrize(
@@ -51,18 +49,3 @@ def test_batch_norm_of_some_channels() -> None:
         assert places[name] == ((5,), ((1, 4),))
     with pytest.raises(ValueError, match=r"it must be \(N, C, H, W\) with C = 3"):
         part(Tensor(x))
-
-
-def test_flat_buffers_of_unequal_parts_are_equal() -> None:
-    """So sums over other ranks add up copies alike, wherever they are in the buffer."""
-
-    def parameters(start: int, stop: int) -> list[Parameter]:
-        part = Parameter.drawn(Place("", (41, 3), ((start, stop), (0, 3))), init.constant(3.0))
-        part.room = 21 * 3
-        return [part, Parameter(np.ones(5, np.float32))]
-
-    few, many = parameters(0, 20), parameters(20, 41)
-    assert all(spans_of(p.room for p in part) == [(0, 64), (64, 80)] for part in (few, many))
-    store = FlatStore(few, np.float32, CPU)
-    assert store.values[0].shape == (20, 3)
-    assert (store.flat[60:64] == 0).all()

@@ -60,11 +60,6 @@ def test_a_tied_parameter_has_both_its_names() -> None:
     assert [place.path for place, _ in tied.tensors()] == list(tied.state_dict())
 
 
-def test_a_number_has_one_index() -> None:
-    place = Place.of_whole("x", ())
-    assert (place.part, place.local_shape, place.indices().tolist()) == ((), (), [0])
-
-
 OUTSIDE = [((4, 9),), ((-1, 2),), ((3, 2),), (), ((0, 6), (0, 1))]
 
 
@@ -75,11 +70,6 @@ def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ..
         Parameter.drawn(place, normal(1.0))
     with refused("Module.scale: the part", "does not lie within a tensor of shape (6,)"):
         nn.Module().register_buffer("scale", np.ones(3), place)
-
-
-def test_a_negative_size_is_refused() -> None:
-    with refused("shape (-2, 3)", "at least 0"):
-        Parameter.drawn((-2, 3), normal(1.0))
 
 
 def test_a_buffer_has_the_shape_of_its_part() -> None:

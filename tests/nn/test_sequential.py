@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 from helpers.device import ON_DEVICE
 
 import nnmpi
@@ -48,40 +47,6 @@ def test_sequential_is_a_list_of_layers() -> None:
     model.append(nn.Sigmoid())
     assert kinds(model) == ["Linear", "Linear", "Sigmoid"]
     assert len(nn.Sequential()) == 0
-
-
-def test_a_slice_shares_layers_and_leaves_the_model_as_it_is() -> None:
-    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh()), some(2, 3)
-    before, places = model(x).numpy().copy(), [p.place for p in model.parameters()]
-    part = model[1:3]
-    assert kinds(part) == ["ReLU", "Linear"]
-    assert names(part) == ["1.weight", "1.bias"]
-    assert part[1].weight is model[2].weight
-    part[0] = nn.Sigmoid()
-    part.append(nn.Linear(4, 1))
-    wrapped = nn.Sequential(part, nn.Linear(1, 1))
-    assert [p.place for p in model.parameters()] == places
-    assert model[2].root is model
-    np.testing.assert_array_equal(model(x).numpy(), before)
-    assert [m.path for m in (part, part[0], part[2], wrapped[1])] == ["0", "0.0", "0.2", "1"]
-    assert part[2].root is wrapped
-
-
-def test_weights_drawn_through_a_slice_are_those_of_the_model() -> None:
-    model, whole = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
-    np.testing.assert_array_equal(model[1:][0].weight.data, whole[1].weight.data)
-
-
-def test_a_layer_that_was_replaced_may_move_to_another_model() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    old = model[1]
-    part = model[1:]
-    model[1] = nn.Linear(3, 5)
-    assert part[0] is old
-    assert model[1].path == "1"
-    other = nn.Sequential(nn.ReLU(), nn.ReLU(), old)
-    assert (old.path, old.root) == ("2", other)
-    assert old.weight.place.path == "2.weight"
 
 
 GROUPS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
@@ -155,45 +120,6 @@ def test_a_fused_group_gives_what_its_layers_give(group: Any, whole_numbers: boo
         assert b.any()
 
 
-def test_groups_are_fused_but_a_subclass_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Twice(nn.Conv2d):
-        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-            return super().forward(x) * 2
-
-    class Shifted(nn.ReLU):
-        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-            return super().forward(x + 1)
-
-    x = some(2, 3, 6, 6)
-    for layers in ([Twice(3, 4, 3), nn.ReLU()], [nn.Conv2d(3, 4, 3), Shifted(), nn.MaxPool2d(2)]):
-        model = nn.Sequential(*layers)
-        np.testing.assert_array_equal(model(x).numpy(), apart(model, x).numpy())
-    monkeypatch.setattr(nn.ReLU, "forward", None)
-    monkeypatch.setattr(nn.MaxPool2d, "forward", None)
-    nn.Sequential(*_block("auto", 3), nn.Flatten(), nn.Linear(36, 4), nn.ReLU())(x)
-    with pytest.raises(TypeError):
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3))(x)
-
-
-def test_an_mlp_is_one_op_until_somebody_looks_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x, seen = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), some(5, 3), []
-    alone = apart(model, x).numpy()
-    np.testing.assert_array_equal(model(x).numpy(), alone)
-    handle = model[1].register_forward_hook(lambda layer, args, y: seen.append(y.numpy()))
-    np.testing.assert_array_equal(model(x).numpy(), alone)
-    assert len(seen) == 1
-    handle.remove()
-    model[2].forward = lambda x: x * 0
-    assert not model(x).numpy().any()
-    del model[2].forward
-    monkeypatch.setattr(nn.Linear, "forward", None)
-    np.testing.assert_array_equal(model(x).numpy(), alone)
-    assert len(seen) == 1
-    large = nn.Sequential(nn.Linear(3, 9999), nn.Linear(9999, 2))
-    with pytest.raises(TypeError):  # of which each layer runs, so that gradients can be sent early
-        large(x)
-
-
 def test_an_mlp_of_a_large_batch_has_the_bits_of_its_layers() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), some(128, 64)
     model.to("float32")
@@ -205,20 +131,6 @@ def test_an_mlp_of_a_large_batch_has_the_bits_of_its_layers() -> None:
         found.append([y.numpy(), *(p.grad.copy() for p in model.parameters())])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-WINDOWS = ((2, 2, 0), (4, 4, 0), (2, 2, 0), (2, 1, 0), (2, 2, 1))
-
-
-@pytest.mark.parametrize("relu", [True, False])
-def test_a_pool_may_change_after_a_first_pass(relu: bool) -> None:
-    layers = [nn.Conv2d(2, 3, 3, padding=1), *([nn.ReLU()] if relu else []), nn.MaxPool2d(2)]
-    model, x = nn.Sequential(*layers), some(2, 2, 8, 8)
-    pool = layers[-1]
-    for pool.kernel_size, pool.stride, pool.padding in WINDOWS:
-        y, expected = model(x), apart(model, x)
-        assert y.shape == expected.shape
-        np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
 class Residual(nn.Module):
@@ -244,13 +156,6 @@ def test_a_module_list_is_part_of_the_model() -> None:
     model(some(2, 3)).sum().backward()
     assert all(p.has_grad for p in model.parameters())
     assert list(nn.ModuleList()) == []
-
-
-def test_a_module_list_holds_modules_and_does_not_run() -> None:
-    with refused("ModuleList: layer 1 is a function", "not a Module"):
-        nn.ModuleList([nn.ReLU(), lambda x: x])
-    with pytest.raises(TypeError, match="ModuleList does not define forward"):
-        nn.ModuleList([nn.ReLU()])(some(2, 3))
 
 
 class Sum(nn.Module):

@@ -12,7 +12,6 @@ import pytest
 from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 from helpers.shards import INDEX, cut, write_index
-from safetensors.numpy import save_file
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -141,18 +140,6 @@ def test_an_index_is_loaded_as_one_file_is(shards: dict[str, str], tmp_path: Pat
     assert nnmpi.load(tmp_path / INDEX, with_metadata=True)[1] == {}
 
 
-def test_numbers_are_read_from_shards_that_a_rank_needs(
-    shards: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    opened: list[str] = []
-    mapped = np.memmap
-    monkeypatch.setattr(
-        np, "memmap", lambda file, *a: (opened.append(file.name), mapped(file, *a))[1]
-    )
-    loading.load_into(tmp_path / INDEX, model(), "0.bias".__eq__)
-    assert opened == [shards["0.bias"]]
-
-
 def test_a_shard_that_has_changed_is_refused(shards: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / shards["2.weight"]
     nnmpi.save(nnmpi.load(file), file)
@@ -190,39 +177,6 @@ def test_an_index_that_lists_what_is_not_there_is_refused(
         loading.load_into(tmp_path / INDEX, model())
 
 
-CONTENTS = {
-    "empty": ("", "is damaged"),
-    "deep": ("[" * 100_000, "is damaged"),
-    "long": (" " * (17 << 20), "cannot be read: more than 16,777,216 bytes"),
-    "no text": ("\udcff", "is damaged"),
-    "a list": ("[]", "has no weight_map"),
-    "a number": (json.dumps({"weight_map": 5}), "has no weight_map"),
-    "nothing": (json.dumps({"weight_map": {}}), "has no weight_map"),
-}
-
-
-@pytest.mark.parametrize("case", CONTENTS)
-def test_an_index_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
-    content, words = CONTENTS[case]
-    (tmp_path / INDEX).write_bytes(content.encode("utf-8", "surrogateescape"))
-    with refused(f"{tmp_path / INDEX}", words):
-        nnmpi.load(tmp_path / INDEX)
-
-
-def test_an_index_may_be_no_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / INDEX)
-    with refused(f"{tmp_path / INDEX} cannot be read: not a regular file"):
-        nnmpi.load(tmp_path / INDEX)
-
-
-def test_a_part_of_a_shard_is_refused(tmp_path: Path) -> None:
-    save_file({"a": np.ones(9)}, tmp_path / "a")
-    write_index(tmp_path, {"a": "a"})
-    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
-    with refused(f"{tmp_path / 'a'}: not a complete safetensors file"):
-        nnmpi.load(tmp_path / INDEX)
-
-
 @needs_torch
 def test_a_file_of_pytorch_is_converted_as_the_message_says(tmp_path: Path) -> None:
     torch, file = pytorch(), tmp_path / "net.pt"
@@ -237,15 +191,3 @@ def test_a_file_of_pytorch_is_converted_as_the_message_says(tmp_path: Path) -> N
     converted = nnmpi.load(tmp_path / "net.safetensors")
     assert converted.keys() == state.keys()
     np.testing.assert_array_equal(converted["tied"], state["tied"].numpy())
-
-
-def test_other_files_are_no_pickles_and_pt_is_no_name_for_ours(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", a=VALUES)
-    with refused("not a complete safetensors file"):
-        nnmpi.load(tmp_path / "a.npz")
-    with pytest.warns(
-        UserWarning, match=r"a\.pt is written as safetensors.*name it a\.saf"
-    ) as told:
-        nnmpi.save({"a": VALUES}, tmp_path / "a.pt")
-    assert told[0].filename == __file__
-    np.testing.assert_array_equal(nnmpi.load(tmp_path / "a.pt")["a"], VALUES)

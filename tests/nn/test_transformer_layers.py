@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.ops.oracle import needs_torch, pytorch
-from helpers.peak import grows_linearly
 
 import nnmpi
 from nnmpi import nn
@@ -280,18 +279,6 @@ def test_an_encoder_is_copied_and_pickled() -> None:
         encoder = nn.TransformerEncoder(layer.to(np.float64), 2)
         for twin in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
             np.testing.assert_array_equal(twin(x).numpy(), encoder(x).numpy())
-
-
-def test_memory_grows_with_the_length_where_weights_are_not_needed() -> None:
-    layer = nn.MultiheadAttention(8, 2, batch_first=True)
-    hidden = np.arange(4096) > np.full((1, 1), 4000)
-
-    def run(T: int) -> None:
-        x = nnmpi.tensor(numbers(1, T, 8), dtype="float32", requires_grad=True)
-        y, _ = layer(x, x, x, key_padding_mask=hidden[:, -T:], need_weights=False)
-        y.sum().backward()
-
-    grows_linearly(run, heads=2)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.nn.utils import clip_factor
 
 NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
 STEPS = 20
@@ -194,19 +193,6 @@ def trained(opt: optim.Optimizer, m: nn.Module, t: int = 0) -> None:
     opt.step()
 
 
-@pytest.mark.parametrize("make", optim.OPTIMIZERS.values(), ids=optim.OPTIMIZERS)
-def test_a_step_leaves_gradients_as_they_are(make: Any) -> None:
-    m = model()
-    opt = make(m.parameters(), lr=0.1, weight_decay=0.1)
-    before = [p.data.copy() for p in m.parameters()]
-    trained(opt, m)
-    for p, old, g in zip(m.parameters(), before, gradients(m, 0), strict=True):
-        np.testing.assert_array_equal(p.grad, g)
-        assert (p.data != old).any()
-    opt.zero_grad()
-    assert not any(p.has_grad for p in m.parameters())
-
-
 def test_a_step_invalidates_older_graphs() -> None:
     m, x = model(), nnmpi.tensor(np.ones((1, 2, 4, 4)))
     opt = optim.SGD(m.parameters(), lr=0.1)
@@ -221,27 +207,6 @@ def test_a_step_invalidates_older_graphs() -> None:
     opt.step()  # the second head has no gradient yet, and stays as it is
     second.backward()
     assert heads[1].weight.grad.tolist() == [[1, 1], [1, 1]]
-
-
-def test_a_model_lives_in_one_flat_store() -> None:
-    m = model()
-    opt = optim.Adam(m.parameters(), weight_decay=0.1)
-    (store,) = {p.store for p in m.parameters()}
-    inside = np.zeros(store.flat.size, bool)
-    for p, (start, end) in zip(m.parameters(), store.spans, strict=True):
-        assert start % 16 == end % 16 == 0
-        assert end - start < p.size + 16
-        assert not inside[start:end].any()
-        inside[start : start + p.size] = True
-        assert np.shares_memory(p.data, store.flat[start : start + p.size])
-    assert not inside.all()
-    for t in range(3):
-        trained(opt, m, t)
-        assert all(np.shares_memory(p.grad, store.flat_grad) for p in m.parameters())
-        assert {p.store for p in m.parameters()} == {store}
-    for flat in (store.flat, store.flat_grad, *opt.state.values()):
-        assert flat[inside].any()
-        assert not flat[~inside].any()
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
@@ -315,15 +280,6 @@ def test_an_option_needs_the_sum_that_the_optimizer_was_created_with(
     assert set(opt.steps) == {1}
     group[option] = usual
     trained(opt, m)
-
-
-@pytest.mark.parametrize("max_norm", [1.0, 4.0, 5.0, 6.0])
-def test_the_factor_of_a_step_is_that_of_clip_grad_norm(max_norm: float) -> None:
-    p = nn.Parameter(np.zeros(2))
-    p.grad = np.array([3.0, 4.0])
-    optim.clip_grad_norm([p], max_norm)
-    np.testing.assert_allclose(p.grad, np.array([3.0, 4.0]) * clip_factor(5.0, max_norm))
-    np.testing.assert_allclose(np.linalg.norm(p.grad), min(max_norm, 5), rtol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [None, np.inf, np.nan])

@@ -9,32 +9,8 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.optim.groups import Group
-from nnmpi.optim.operands import Operands
 
 STEPS = 24
-
-
-class Halved(optim.Adam):
-    """A rule of a user, which knows nothing of lost ranks."""
-
-    def _update(self, x: Operands, group: Group) -> None:
-        x.values[...] /= 2
-
-
-class Quartered(Halved):
-    def _update(self, x: Operands, group: Group) -> None:
-        x.values[...] /= 4
-
-    keeps_undo = True
-
-
-def test_a_class_that_defines_an_update_says_whether_it_keeps_what_it_changes() -> None:
-    assert optim.AdamW.keeps_undo
-    assert not Halved.keeps_undo
-    assert Quartered.keeps_undo
-    assert optim.SGD.takes_mixed
-    assert not Quartered.takes_mixed
 
 
 def model() -> nn.Sequential:
@@ -134,42 +110,6 @@ def test_one_rate_for_all_groups() -> None:
     opt.lr = 0.3
     assert [g["lr"] for g in opt.param_groups] == [0.3, 0.3]
     assert (opt.lr, opt.momentum) == (0.3, 0.0)
-
-
-def test_a_group_may_be_replaced_between_steps() -> None:
-    net = model()
-    opt = optim.SGD(split_up([*net.parameters()], {}, {"lr": 0.5}), lr=0.1)
-    for step in range(2):
-        before = net.state_dict()
-        opt.param_groups[step] = {**opt.param_groups[step], "lr": 0.0}
-        opt.zero_grad()
-        net(np.ones((2, 2, 4, 4))).sum().backward()
-        opt.step()
-        moved = [not np.array_equal(p.numpy(), before[n]) for n, p in net.named_parameters()]
-        assert moved == [False, step == 0] * 3
-
-
-def test_neighbours_of_one_group_are_updated_together() -> None:
-    """One operation for all parameters without groups; with them, one for each stretch."""
-    m, calls = model(), []
-
-    class Counting(optim.SGD):
-        def _update(self, x: Any, group: Any) -> None:
-            calls.append(group["lr"])
-            super()._update(x, group)
-
-    parameters = list(m.parameters())
-    for groups, expected in (
-        (iter(parameters), [0.1]),
-        ([{"params": parameters[:2], "lr": 0.2}, {"params": parameters[2:]}], [0.2, 0.1]),
-        ([{"params": parameters[3]}, {"params": parameters[:3], "lr": 0.2}], [0.1, 0.2]),
-    ):
-        opt = Counting(groups, lr=0.1)
-        for p in parameters:
-            p.grad = np.ones(p.shape)
-        calls.clear()
-        opt.step()
-        assert calls == expected
 
 
 def test_a_state_fits_whatever_the_groups_are() -> None:

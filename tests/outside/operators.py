@@ -53,12 +53,9 @@ def sub(a, b, *, alpha=1):
 
 def clamp(t, min=None, max=None):
     limits = [limit for limit in (min, max) if isinstance(limit, nnmpi.Tensor)]
-    if not limits:
-        return nnmpi.clip(t, min, max)
-    if {limit.dtype for limit in limits} != {t.dtype}:
+    if {limit.dtype for limit in limits} - {t.dtype}:
         raise NotSupportedError("tensors of two types, of which NumPy makes a third")
-    above = t if min is None else nnmpi.maximum(t, min)
-    return above if max is None else nnmpi.minimum(above, max)
+    return nnmpi.clamp(t, min, max)
 
 
 def larger(t, other=None):
@@ -279,6 +276,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "expand": lambda t, shape: t.expand(*shape),
     "expand_as": lambda t, other: t.expand_as(other),
     "flatten": lambda t, start_dim=0, end_dim=-1: t.flatten(start_dim, end_dim),
+    "floor_divide": lambda a, b: a // b,
     "float": lambda t: t.float(),
     "full": lambda size, value, **options: nnmpi.full(size, value, **created(options)),
     "ge": lambda a, b: a >= b,
@@ -310,6 +308,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "pow": nnmpi.pow,
     "prod": over("prod"),
     "ravel": lambda t: t.reshape(-1),
+    "remainder": lambda a, b: a % b,
     "reshape": lambda t, shape: t.reshape(tuple(shape)),
     "reshape_as": lambda t, other: t.reshape(other.shape),
     "rsub": lambda a, b, *, alpha=1: sub(b, a, alpha=alpha),

@@ -1,20 +1,15 @@
 """What ranks share is given back at the end of a run, and what users look at then is theirs."""
 
-import inspect
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.comm.counted import Counted
-from helpers.datafiles import refused
 from helpers.training.served import IRIS, clouds
 
-import nnmpi
-from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, NoRoomError
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data import Loader
 from nnmpi.nn.models import mlp
 from nnmpi.run.report import NullReport
 
@@ -44,80 +39,6 @@ def test_all_memory_and_communicators_are_given_back_once(
     threads.run(4, rank)
     assert counted.kinds == kinds
     assert not counted.left
-
-
-def test_memory_for_sums_is_given_back_where_there_is_none_for_parameters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def node_memory(*_: object) -> None:
-        raise NoRoomError("no room")
-
-    monkeypatch.setattr(Comm, "node_memory", node_memory)
-    counted = Counted(monkeypatch)
-    with refused("allreduce shared: no room"):
-        threads.run(2, lambda comm: Trainer(Config(**IRIS, allreduce="shared"), comm=comm))
-    assert len(counted.taken["shared"]) == 2
-    assert not counted.left
-
-
-class Begun:
-    """The batches that ranks have begun to load; a thread may gather those to come."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.loads: list[Generator[Any, None, None]] = []
-        loads = Loader.loads
-
-        def noted(*arguments: Any, **named: Any) -> Generator[Any, None, None]:
-            self.loads.append(loads(*arguments, **named))
-            return self.loads[-1]
-
-        patch.setattr(Loader, "loads", noted)
-
-    @property
-    def states(self) -> set[str]:
-        return {inspect.getgeneratorstate(one) for one in self.loads}
-
-
-HOW = [{}, {"servers": 1}, {"servers": 1, "sync": "asp"}]
-
-
-@pytest.mark.parametrize("options", HOW, ids=str)
-def test_a_run_that_ends_early_leaves_no_loader_behind(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = Begun(monkeypatch)
-
-    def rank(comm: Comm) -> Trainer:
-        trainer = Trainer(Config(**IRIS, **options, steps=2), comm=comm)  # of 3 in an epoch
-        trainer.fit(NullReport())
-        return trainer
-
-    ranks = threads.run(3, rank)
-    assert len(begun.loads) >= len(ranks)
-    assert begun.states == {inspect.GEN_CLOSED}
-
-
-@pytest.mark.parametrize("options", HOW, ids=str)
-def test_a_run_that_fails_leaves_no_loader_behind(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, kept = Begun(monkeypatch), []
-
-    class Fails(nn.Linear):
-        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> nnmpi.Tensor:
-            if self.training and begun.loads:  # not before the run
-                raise KeyError("no more of this")
-            return super().forward(x)
-
-    def rank(comm: Comm) -> None:
-        kept.append(Trainer(Config(**options), lambda: Fails(6, 3), clouds(120), comm))
-        kept[-1].fit(NullReport())
-
-    with pytest.raises(KeyError):
-        threads.run(3, rank)
-    assert len(kept) == 3
-    assert begun.loads
-    assert begun.states == {inspect.GEN_CLOSED}
 
 
 @pytest.mark.parametrize("allreduce", ["shared", "ring"])

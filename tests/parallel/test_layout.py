@@ -4,19 +4,12 @@ from typing import Any
 
 import numpy as np
 from helpers.datafiles import refused
-from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES
 
-import nnmpi
-from nnmpi import Config, nn
+from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.config import options
 from nnmpi.mesh import AXES, Mesh
-from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.report import NullReport
-from nnmpi.run.setup.cutting import SET_UPS
 
 
 def groups(comm: Comm, config: Config) -> tuple[Any, ...]:
@@ -84,42 +77,3 @@ def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
     }
     with refused("dp 2 x pp 2 x tp 2 does not fit 6 ranks", "mpirun -n 8"):
         Mesh.filled(6, {"dp": 2, "pp": 2, "tp": 2})
-
-
-def test_tables_of_axes_have_the_names_of_the_mesh() -> None:
-    names = {axis.name for axis in AXES}
-    assert {*TRAFFIC_AXES} == {*names, "model"}
-    assert names >= {*LOCAL_SHAPES} == {*SET_UPS}
-    assert names <= {option.name for option in options()}
-
-
-class Conditional(nn.Module):
-    """Uses `rare` on some ranks only, after a BatchNorm whose sums then come in between."""
-
-    def __init__(self) -> None:
-        self.first, self.norm = nn.Linear(4, 5), nn.BatchNorm1d(5)
-        self.last, self.rare = nn.Linear(5, 3), nn.Linear(5, 3)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y = self.norm(self.first(x))
-        return self.last(y) + self.rare(y) if x.data[0, 0] >= 0 else self.last(y)
-
-
-def test_statistics_and_gradients_have_messages_of_their_own() -> None:
-    """On one Comm a rank's statistics would meet another's bucket."""
-
-    def rank(comm: Comm) -> str:
-        x = np.random.default_rng(0).standard_normal((48, 4)).astype("float32")
-        config = Config(batch_size=16, steps=6, bucket_mb=1e-6, allreduce="ring")
-        trainer = nnmpi.Trainer(config, Conditional, (x, np.arange(48) % 3), comm)
-        return str(trainer.fit(NullReport())["event"])
-
-    assert threads.run(4, rank) == ["done"] * 4
-
-
-def test_a_state_counts_steps_epochs_and_batches() -> None:
-    state, seen = StepState(), []
-    for _ in range(5):
-        seen.append(tuple(state))
-        state = state.next(batches=2)
-    assert seen == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (4, 2, 0)]

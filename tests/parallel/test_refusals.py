@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from helpers.datafiles import refused
-from helpers.mpijob import ROOT
 from helpers.options import another
 
 from nnmpi import Config
@@ -30,8 +29,6 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 """Options that ask for each name of the table."""
 
-PAGE = (ROOT / "docs" / "combinations.md").read_text(encoding="utf-8")
-
 
 ALONE = {"reduce_dtype": {"dtype": "float16"}}
 """What some options are given with, where they are given alone."""
@@ -51,28 +48,6 @@ def test_what_needs_another_option_is_refused_without_it(row: Need) -> None:
         row.option, f"without {row.other}", row.reason, f"add --{row.other.replace('_', '-')}"
     ):
         strategies.check(Config(**ASKED[row.option]), 2)
-
-
-@pytest.mark.parametrize("row", REFUSALS, ids=lambda row: f"{row.option}-{row.beside}")
-def test_the_docs_show_every_refusal(row: Refusal) -> None:
-    assert f"| `{row.option}` | `{row.beside}` | {row.reason} |" in PAGE
-
-
-@pytest.mark.parametrize("row", NEEDS, ids=lambda row: row.option)
-def test_the_docs_show_every_need(row: Need) -> None:
-    assert f"| `{row.option}` | without `{row.other}` | {row.reason} |" in PAGE
-
-
-def test_the_messages_say_what_was_asked_for() -> None:
-    for config, words in (
-        (Config(pp=2, servers=1), "pp 2 with 1 server (sync bsp): every rank"),
-        (Config(pp=2, reproducible=True), "reproducible with pp 2: one rank computes"),
-        (Config(schedule="zb-h1", sync="asp"), "schedule zb-h1 with 1 server (sync asp): "),
-        (Config(cut="3,7"), "cut 3,7 without pp: .*; add --pp, or leave cut out"),
-        (Config(pp=2, virtual_stages=3), "virtual_stages 3 without schedule interleaved: "),
-    ):
-        with pytest.raises(ValueError, match=r"\A" + words.replace("(", r"\(").replace(")", r"\)")):
-            strategies.check(config, 3)
 
 
 def test_what_belongs_together_is_accepted() -> None:

@@ -7,7 +7,6 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel import strategies
 from nnmpi.parallel.step.executor import StepState
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -19,10 +18,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "server": {"servers": 1},
 }
 IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 25, "optimizer": "sgd", "momentum": 0.0}
-
-
-def test_all_strategies_are_tried() -> None:
-    assert {*strategies.STRATEGIES} <= {*STRATEGIES}
 
 
 def steps(comm: Comm, options: dict[str, Any], start: StepState) -> tuple[Any, ...]:

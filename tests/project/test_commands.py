@@ -65,7 +65,7 @@ def shortened(command: str) -> str:
 @pytest.mark.parametrize(
     ("page", "command"),
     [
-        pytest.param(page, command, marks=() if command in QUICK[::2] else pytest.mark.long)
+        pytest.param(page, command, marks=() if command in QUICK[::5] else pytest.mark.long)
         for command, page in RUN.items()
     ],
 )
@@ -74,8 +74,3 @@ def test_a_command_runs(page: str, command: str, tmp_path: Path) -> None:
         ["bash", "-c", f"cd {tmp_path} && {shortened(command)}"], environment({}), timeout=280
     )
     assert done.status == 0, done.out + done.err
-
-
-def test_each_reason_is_of_some_command() -> None:
-    assert {reason(command) for _, command in commands()} == {"", *NOT_HERE.values()}
-    assert len(RUN) > 40

@@ -1,4 +1,4 @@
-"""containers/: the Dockerfile passes its linter, and the steps of the image and the job work."""
+"""containers/: the Dockerfile passes its linter, and the steps of the image work."""
 
 import os
 import re
@@ -6,23 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.mpijob import ROOT
 
-from nnmpi import train
-
-yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-
 HERE = ROOT / "containers"
-DOCKERFILE = (HERE / "Dockerfile").read_text()
-JOB = yaml.safe_load((HERE / "mpijob.yaml").read_text())
-
-
-def container(of: str) -> dict[str, Any]:
-    (only,) = JOB["spec"]["mpiReplicaSpecs"][of]["template"]["spec"]["containers"]
-    return only
 
 
 def test_the_dockerfile_passes_its_linter() -> None:
@@ -32,33 +20,6 @@ def test_the_dockerfile_passes_its_linter() -> None:
     command = [hadolint, "--no-color", HERE / "Dockerfile"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert (run.returncode, run.stdout) == (0, "")
-
-
-def test_what_is_copied_into_an_image_is_there_and_not_ignored() -> None:
-    kept = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.M)
-    copied = re.findall(r"^COPY (\S+) /\S+$", DOCKERFILE, re.M)
-    assert len(copied) == 3
-    for name in (*kept, *copied):
-        assert (ROOT / name).exists(), name
-        assert name == "." or name.partition("/")[0] in kept, name
-    assert (
-        re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${BASE}"] * 2
-    )  # venvs name their Python
-
-
-def test_the_job_runs_what_there_is() -> None:
-    spec, launcher, worker = JOB["spec"], container("Launcher"), container("Worker")
-    workers, slots = spec["mpiReplicaSpecs"]["Worker"]["replicas"], spec["slotsPerWorker"]
-    mpirun, *options = launcher["command"]
-    assert (mpirun, options) == (
-        "mpirun",
-        ["--hostfile", "/etc/mpi/hostfile", "-n", str(workers * slots)],
-    )
-    name, command, *arguments = launcher["args"]
-    assert (name, command, train.config(arguments).data) == ("nnmpi", "train", "digits")
-    assert float(worker["resources"]["limits"]["cpu"]) >= slots
-    (mount,) = worker["volumeMounts"]
-    assert mount["mountPath"] == "/dev/shm"
 
 
 @pytest.mark.long

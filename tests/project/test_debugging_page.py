@@ -30,7 +30,7 @@ def printed(command: str) -> str:
     if "mpirun" not in words:
         return subprocess.check_output([sys.executable, *words[at:]], text=True)
     env = dict(word.split("=", 1) for word in words[:at] if word.startswith("NNMPI_"))
-    done = run(2, *words[at:], timeout=100, env=env)
+    done = run(2, *words[at:], timeout=200, env=env)
     assert done.status == 1
     return done.out + done.err
 

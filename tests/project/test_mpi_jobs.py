@@ -3,12 +3,9 @@
 By hand: mpirun -n 4 python -m pytest --only-mpi tests/laws/test_laws_mpi.py
 """
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
-from helpers import mpijob
 from helpers.laws import table
 from helpers.mpijob import MPICH, ROOT, run
 
@@ -41,36 +38,3 @@ def test_laws_hold_over_mpi(column: str, ranks: int) -> None:
     assert ended.status == 0, f"{ended.out[-3000:]}\n{ended.err[-3000:]}"
     for name, _, _ in table(column, ranks):
         assert ended.out.count(f"PASSED {LAWS}::test_law[{name}]") == ranks, name
-
-
-def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
-    """Else the other ranks would wait for it in their next collective."""
-    (tmp_path / "test_one.py").write_text(ONE_FAILS)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    ended = run(3, *PYTEST, "-p", "helpers.ends_job", str(tmp_path), env={"PYTHONPATH": path})
-    assert ended.status not in (0, None), ended
-    assert "this rank is 1" in ended.err
-
-
-def test_a_job_that_the_launcher_could_not_start_is_started_once_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ends = [mpijob.Ended(1, "", mpijob.NOT_STARTED), mpijob.Ended(0, "done", "")]
-    monkeypatch.setattr(mpijob, "outcome_of", lambda *_: ends.pop(0))
-    assert run(2, "program.py").out == "done"
-    assert "started once more" in capsys.readouterr().err
-
-
-ONE_FAILS = """
-import numpy as np
-import pytest
-from nnmpi.comm import world
-
-@pytest.mark.mpi
-def test_one_rank_fails():
-    assert world().rank != 1, f"this rank is {world().rank}"
-
-@pytest.mark.mpi
-def test_next():
-    world().all_reduce(np.ones(3), "ring")
-"""

@@ -1,6 +1,5 @@
 """README and docs: examples run as they stand, commands are understood, links lead somewhere."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -94,30 +93,6 @@ def test_the_recipes_run_on_two_ranks_and_print_the_same_on_both(tmp_path):
     assert sum(n == 2 for line, n in printed.items() if "ended" in line) == len(recipes) >= 5
     of_recipes = re.compile(r"0\.\d{5,}|\d+ steps|take about .*|recipe . ended|\[.*\]|\{.*")
     assert {n for line, n in printed.items() if of_recipes.fullmatch(line)} == {2}, done.out
-
-
-# ---- figures
-
-
-def test_the_figures_of_the_readme_were_measured() -> None:
-    """They are rows of files that docs/benchmarks.md names, with the commands to repeat them."""
-    steps, scaling, sums = (
-        json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-        for name in ("training-zen4-native", "scaling-2-ranks-zen3", "collectives-2-ranks-zen5")
-    )
-    w1 = next(row for row in steps if "ratio to T" in row)
-    weak = next(
-        row
-        for row in scaling
-        if (row["case"], row["scaling"], row["subject"]) == ("W1", "weak", "nnmpi")
-    )
-    window = next(
-        row for row in sums if (row.get("algorithm"), row.get("bytes")) == ("window", 1 << 20)
-    )
-    text = " ".join(README.split())
-    assert f"of a CNN takes {w1['ratio to T+']:.2f} of the time of PyTorch at its best" in text
-    assert f"two ranks train {weak['ratio']:.2f} times as many samples" in text
-    assert f"a sum of 1 MB takes {window['ratio']:.2f} of the time of MPI_Allreduce" in text
 
 
 # ---- commands and links

@@ -1,9 +1,7 @@
-"""The documentation site is built without a warning, and is whole, its search too; its check finds
-what is not."""
+"""The documentation site is built without a warning, and is whole, its search too."""
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -32,6 +30,7 @@ def found_by_search(site: Path, query: str) -> set[str]:
     return {place for place, text in texts.items() if wanted <= {*separator.split(text)}}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("zensical") is None, reason="zensical is not installed: '.[docs]'")
 def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> None:
     for build in (
@@ -63,45 +62,3 @@ def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> 
         path, _, anchor = place.partition("#")
         text = (site / path / "index.html").read_text(encoding="utf-8")
         assert not anchor or f'id="{unquote(anchor)}"' in text, place
-
-
-def test_the_check_finds_links_that_lead_nowhere_and_names_on_no_page(tmp_path: Path) -> None:
-    """Of a site of two pages, one of which describes a name."""
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "index.html").write_text('<h1 id="nnmpi.Tensor">Tensor</h1>')
-    (tmp_path / "sitemap.xml").write_text("<loc>https://pages.example/nnmpi/</loc>")
-    links = ("there/", "there/#nnmpi.Tensor", "#top", "there/#gone", "gone/")
-    body = "".join(f'<a href="{link}">link</a>' for link in links)
-    (tmp_path / "index.html").write_text(f'<p id="top">{body}')
-    found = problems(tmp_path)
-    assert found.returncode == 1
-    nowhere = [line for line in found.stdout.splitlines() if "nowhere" in line]
-    assert nowhere == [f"index.html: {link} leads nowhere" for link in links[3:]]
-    assert "nnmpi.nn.Linear is on no page of docs/api" in found.stdout
-    assert "nnmpi.Tensor is on" not in found.stdout
-    unlisted = [line for line in found.stdout.splitlines() if "sitemap" in line]
-    assert unlisted == ["there/index.html is not in sitemap.xml"]
-
-
-def test_a_lesson_is_a_page_with_what_its_cells_print_and_draw() -> None:
-    nbformat = pytest.importorskip("nbformat")
-    new = nbformat.v4
-    drawn = new.new_output("display_data", {"image/svg+xml": "<svg><text>all ranks</text></svg>"})
-    printed = [new.new_output("stream", text=text) for text in ("a\n", "b\n")]
-    shown = new.new_output("execute_result", {"text/plain": "[1, 2]"})
-    solution = {"tags": ["solution"]}
-    cells = [
-        new.new_markdown_cell("# Sums\n\nSo $\\frac12 x_{t+1}^2$."),
-        new.new_code_cell("f()", outputs=[*printed, drawn]),
-        new.new_markdown_cell("### Solution 1", metadata=solution),
-        new.new_code_cell("x = 1\n\nx", outputs=[shown], metadata=solution),
-    ]
-    lessons = runpy.run_path(str(ROOT / "scripts" / "lessons.py"))
-    text, pictures = lessons["page"](new.new_notebook(cells=cells), "sums")
-    assert pictures == {"sums-1.svg": "<svg><text>all ranks</text></svg>"}
-    half = "<mfrac><mn>1</mn><mn>2</mn></mfrac>"
-    sub = "<mrow><mi>t</mi><mo>+</mo><mn>1</mn></mrow>"
-    assert f"{half}<msubsup><mi>x</mi>{sub}<mn>2</mn></msubsup>" in text
-    assert "```python\nf()\n```\n\n```text\na\nb\n```\n\n![all ranks](sums-1.svg)\n" in text
-    hidden = "```python\nx = 1\n\nx\n```\n\n```text\n[1, 2]\n```".replace("\n", "\n    ")
-    assert f'??? note "Solution 1"\n\n    {hidden}\n'.replace("    \n", "\n") in text

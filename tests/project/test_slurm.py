@@ -67,59 +67,5 @@ def test_a_job_stops_before_its_time_limit_and_another_one_goes_on(tmp_path: Pat
     assert epochs[0]["accuracy"] > 0.9
 
 
-OWN = (
-    "--checkpoint-dir nnmpi-7.checkpoints --elastic --save-every 600s "
-    "--log nnmpi-7.jsonl --append --save nnmpi-7.safetensors"
-)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "started"),
-    [
-        (["--lr", "0.1"], f"-m nnmpi.train {OWN} --lr 0.1"),
-        ([], f"-m nnmpi.train {OWN}"),
-        (["my script.py", "--lr", "0.1"], "my script.py --lr 0.1"),
-    ],
-)
-def test_a_job_runs_the_command_or_a_script(
-    arguments: list[str], started: str, tmp_path: Path
-) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "activate").write_text('mpirun() { echo "$*"; }\n')
-    ended = subprocess.run(
-        ["bash", LOCAL.with_name("train.sbatch"), *arguments],
-        env={**os.environ, "NNMPI_VENV": str(tmp_path), "SLURM_JOB_ID": "7"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"python {started}\n", "")
-
-
 def events(job: int, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"nnmpi-{job}.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("user", "words"),
-    [
-        ("0", "there is no munged munge slurmctld slurmd sinfo: apt-get install"),
-        ("1000", "this needs root"),
-    ],
-)
-def test_a_local_slurm_says_what_it_lacks(user: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
-    (tmp_path / "id").chmod(0o755)
-    (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
-    ended = subprocess.run(
-        [tmp_path / "bash", LOCAL, "true"],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert len(ended.stderr.splitlines()) == 1
-    assert f"scripts/slurm/local: {words}" in ended.stderr

@@ -11,7 +11,6 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data import Dataset, Split
 from nnmpi.metrics import accuracy
 from nnmpi.run.report import Event, NullReport
 from nnmpi.run.report.messages import as_text
@@ -142,44 +141,6 @@ def test_a_model_is_saved_after_a_step(tmp_path: Any) -> None:
             threads.run(ranks, job)
 
 
-@pytest.mark.parametrize("options", [{}, {"zero": 3}, {"pp": 2}, {"verify": True}], ids=str)
-def test_an_evaluation_after_a_step_changes_nothing(options: dict[str, Any]) -> None:
-    """The epoch goes on with dropout and the statistics of batches."""
-
-    class Evaluates:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            assert trainer.evaluate().samples == len(trainer.dataset.test.y)
-            assert all(m.training for m in trainer.model.modules())
-
-        def on_end(self, trainer: Trainer, event: Event) -> None:
-            assert not any(m.training for m in trainer.model.modules())
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
-
-    def job(comm: Comm, *callbacks: object) -> Event:
-        config = Config(epochs=2, batch_size=16, seed=1, **options)
-        run = Trainer(config, build, (X, Y), comm, loss=nn.MSELoss(), callbacks=callbacks)
-        return run.fit(NullReport())
-
-    plain, evaluated = threads.run(2, job), threads.run(2, job, Evaluates())
-    assert evaluated[0]["parameters_sha256"] == plain[0]["parameters_sha256"]
-
-
-def test_what_ranks_do_together_is_refused_where_they_would_wait_for_each_other() -> None:
-    class Evaluates:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            for call in (trainer.evaluate, trainer.optimizer_state_dict):
-                words = rf"at different times: call {call.__name__} in on_epoch"
-                with pytest.raises(ValueError, match=words):
-                    call()
-
-        def on_end(self, trainer: Trainer, event: Event) -> None:
-            assert trainer.evaluate().mean_loss == event["test_loss"]
-
-    threads.run(2, lambda comm: trainer(comm, Evaluates(), sync="asp").fit(NullReport()))
-
-
 @pytest.mark.parametrize("name", ["on_step", "on_epoch", "on_end"])
 def test_an_exception_in_a_callback_ends_all_ranks(name: str) -> None:
     def fails(trainer: Trainer, event: Event) -> None:
@@ -219,35 +180,6 @@ def test_the_accuracy_of_a_function_is_asked_for() -> None:
     assert "metrics" not in own
     assert "accuracy" not in run(loss=loss)
     assert run(metrics={"one": lambda s, y: (len(y), len(y))})["metrics"] == {"one": 1.0}
-
-
-def test_images_may_have_a_label_at_each_position() -> None:
-    x = RNG.standard_normal((12, 1, 4, 4)).astype("float32")
-    split = Split(x, (x[:, 0] > 0).astype(int))
-    seen = []
-
-    def build() -> nn.Module:
-        return nn.Conv2d(1, 2, 3, padding=1)
-
-    def job(comm: Comm) -> Event:
-        config = Config(epochs=20, lr=0.1, batch_size=6, dtype="float64")
-        run = Trainer(config, build, Dataset("dots", split, split, 2, ""), comm)
-        seen.append(run.train.divisor(split.y))
-        return run.fit(NullReport())
-
-    (one,), two = threads.run(1, job), threads.run(3, job)
-    assert {*seen} == {12 * 16}
-    assert one["accuracy"] > 0.9
-    assert [e["loss"] for e in two] == pytest.approx([one["loss"]] * 3, rel=1e-10)
-
-
-def test_all_labels_may_be_ignored() -> None:
-    run = Trainer(Config(epochs=1), linear, (X, np.full(40, -100)))
-    before = run.model.state_dict()
-    result = run.fit(NullReport())
-    assert (result["loss"], result["test_loss"], result["accuracy"]) == (0, 0, 0)
-    for name, array in run.model.state_dict().items():
-        np.testing.assert_array_equal(array, before[name])
 
 
 def made(**options: Any) -> Callable[[], object]:

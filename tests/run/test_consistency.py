@@ -1,6 +1,5 @@
 """Ranks that start from different options, data or models are an error before they train."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.nn.models import mlp
-from nnmpi.run import consistency
-from nnmpi.run.report import NullReport
 
 
 def changed(part: int, index: tuple[int, ...], n: int = 70) -> tuple[np.ndarray, ...]:
@@ -86,17 +83,6 @@ def test_the_error_names_what_differs(name: str) -> None:
     assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
 
 
-def test_output_files_may_differ(tmp_path: Any) -> None:
-    def rank(comm: Comm) -> str:
-        own: dict[str, Any] = (
-            {"log": str(tmp_path / "log"), "quiet": True} if comm.rank == 1 else {}
-        )
-        event = Trainer(replace(Config(steps=2), **own), small, rows(), comm).fit(NullReport())
-        return str(event["event"])
-
-    assert threads.run(2, rank) == ["done", "done"]
-
-
 def test_stages_are_compared_with_their_replicas() -> None:
     """Ranks 2 and 3 hold the second stage."""
 
@@ -114,45 +100,7 @@ def test_stages_are_compared_with_their_replicas() -> None:
         assert "rank 3 differs from rank 2 in the initial values of 3.bias" in said
 
 
-def test_of_large_data_some_rows_are_compared() -> None:
-    """Every k-th row, and all labels."""
-    x, y = np.zeros((5000, 1000), "float64"), np.arange(5000) % 2
-
-    def rank(comm: Comm) -> None:
-        mine = x.copy()
-        mine[-1000:, 7] += comm.rank
-        with pytest.raises((ValueError, OtherRankError), match="in the training samples"):
-            Trainer(Config(), lambda: nn.Linear(1000, 2), (mine, y, x[:9], y[:9]), comm)
-
-    threads.run(2, rank)
-
-
 # ---- files
-
-
-@pytest.mark.parametrize("n", [1000, 40 << 20])
-def test_files_are_compared_by_what_is_in_them(n: int, tmp_path: Path) -> None:
-    """Whole, or, of a large one, in stretches that have the last megabyte, too."""
-    for rank in range(3):
-        (tmp_path / str(rank)).mkdir()
-        with (tmp_path / str(rank) / "model.safetensors").open("wb") as file:
-            file.truncate(n)
-            file.seek(n - min(n, 1 << 20))
-            file.write(bytes([rank == 1]) * min(n, 1 << 20))
-
-    def rank(comm: Comm, other: int, folder: bool) -> str:
-        path = tmp_path / str(other if comm.rank else 0)
-        try:
-            consistency.check_weights(comm, str(path if folder else path / "model.safetensors"))
-        except (ValueError, OtherRankError) as error:
-            return str(error)
-        return ""
-
-    for folder in (True, False):
-        assert threads.run(2, rank, 2, folder) == ["", ""]
-        for said in threads.run(2, rank, 1, folder):
-            assert "rank 1 differs from rank 0 in --load" in said
-            assert "let all ranks read the same files, or copies of them" in said
 
 
 COMMANDS = """

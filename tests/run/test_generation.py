@@ -9,9 +9,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.comm import OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data.tokenizer import ByteTokenizer, CharTokenizer
 from nnmpi.nn.decoding import Past, decoding
-from nnmpi.run.text.generation import texts
 from nnmpi.run.text.sampling import Sampling
 
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))
@@ -74,15 +72,6 @@ def test_more_ranks_than_the_layout_has_are_refused(tmp_path) -> None:
         laws.ours(comm_self(), str(tmp_path), [1], Sampling(), tp=2)
 
 
-def test_text_comes_when_its_characters_are_complete() -> None:
-    euro = list("€x".encode())
-    assert list(texts(euro, ByteTokenizer())) == ["€", "x", ""]
-    assert list(texts(euro[:2], ByteTokenizer())) == ["\N{REPLACEMENT CHARACTER}"]
-    for given in ([255] * 4 + euro[3:], [0x80] * 3 + euro, [0xE2, 0xF0, *euro, 0xE2], euro * 3):
-        assert "".join(texts(given, ByteTokenizer())) == ByteTokenizer().decode(given)
-    assert list(texts([1, 0], CharTokenizer("ab"))) == ["b", "a", ""]
-
-
 # ---- nnmpi.generate
 
 
@@ -108,6 +97,32 @@ def test_the_function_generates_as_the_command_does() -> None:
         own = nnmpi.generate(Own(), laws.PROMPT, laws.COUNT, context=8, **options)
         assert found.tolist() == own.tolist()
         assert found.tolist() == laws.by_full_passes(model(), laws.PROMPT, how.choose)
+
+
+PUBLISHED = {  # token 99 is beyond the vocabulary
+    "config.json": {"bos_token_id": 3, "eos_token_id": None},
+    "generation_config.json": {"bos_token_id": [1, 3], "eos_token_id": [99, 7]},
+}
+
+
+def test_a_text_is_between_the_special_tokens_of_a_folder() -> None:
+    """As transformers has it, generation_config.json goes before config.json."""
+    made = model().to("float64")
+    behind_1 = nnmpi.generate(made, [1], 9).tolist()
+    end = behind_1[4]
+    length = behind_1.index(end) + 1
+    made.published = {**PUBLISHED, "generation_config.json": {"eos_token_id": [99, end]}}
+    assert nnmpi.generate(made, [1], 9).tolist() == behind_1[:length]
+    assert nnmpi.generate(made, [], 9).tolist() == nnmpi.generate(made, [3], 9).tolist()
+    made.published = PUBLISHED
+    assert nnmpi.generate(made, max_new_tokens=3).tolist() == behind_1[:3]
+    made.published = {"config.json": PUBLISHED["config.json"]}
+    assert nnmpi.generate(made, [1], 9).tolist() == behind_1
+    made.published = {"generation_config.json": {"eos_token_id": ["7"]}}
+    with pytest.raises(
+        ValueError, match=r"eos_token_id of generation_config.json is \['7'\]: give"
+    ):
+        nnmpi.generate(made, [1], 9)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from helpers.commands import Command
 from helpers.datafiles import refused
 from helpers.training import laws_gpt2 as laws
 from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
-from helpers.training.pipelined import run
 from safetensors.numpy import load_file, save_file
 
-from nnmpi import Config, Trainer, keyed, nn
+from nnmpi import Config, Trainer, nn
 from nnmpi.checkpoint import main
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
@@ -76,20 +75,24 @@ def test_special_tokens_and_all_else_that_a_folder_says_is_kept(folder: Path) ->
         assert json.loads((there / "generation_config.json").read_text()) == generation
 
 
+def test_a_trainer_s_text_ends_at_the_folder_s_special_token(folder: Path) -> None:
+    """On two ranks, which compare these tokens."""
+    full = trainer(load=str(folder)).generate([1, 2], 9).tolist()
+    end = {"eos_token_id": full[4]}
+    (folder / "generation_config.json").write_text(json.dumps(end))
+
+    def text(comm: Comm) -> list[int]:
+        with Trainer(Config(load=str(folder), pp=2), data=tokens(), comm=comm) as made:
+            return made.generate([1, 2], 9).tolist()
+
+    assert threads.run(2, text) == [full[: full.index(full[4]) + 1]] * 2
+
+
 def test_a_snapshot_of_a_folder_s_model_is_restored(folder: Path) -> None:
     made = trainer(load=str(folder), epochs=1, batch_size=9, dropout=0.1)
     made.rearrange(micro_batches=2)
     assert made.model.wte.weight.shape == (23, 20)
     assert made.fit()["event"] == "done"
-
-
-def test_no_weight_is_drawn_that_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """124 million normal numbers take half a minute."""
-    monkeypatch.setattr(keyed, "normal", None)
-    before = trainer(load=str(folder), dtype="float64").model.wte.weight.data
-    np.testing.assert_array_equal(load_gpt2(folder).wte.weight.data, before)
-    with pytest.raises(TypeError):
-        nn.GPT(1, 1, 2, 3, 4).to("float32")
 
 
 def test_a_model_that_is_named_has_to_be_that_of_the_folder(folder: Path, command: Command) -> None:
@@ -157,14 +160,6 @@ def test_an_output_layer_that_is_not_tied_is_refused(folder: Path) -> None:
     threads.run(2, rank)
 
 
-def test_a_changed_file_of_a_folder_is_refused(folder: Path) -> None:
-    trainer(load=str(folder)).save(f"{folder}/")
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x99")
-    with refused("model.safetensors: it is damaged, or was changed after it was saved"):
-        trainer(load=str(folder))
-
-
 def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
     for path in (f"{tmp_path}/new/", str(tmp_path)):
         with refused(f"cannot save {path}: it is a directory", "the model is a Sequential"):
@@ -188,18 +183,3 @@ def test_dropout_is_an_option_of_gpt_models() -> None:
 
 def make() -> nn.Module:
     return nn.GPT(1, 2, 4, VOCABULARY, POSITIONS)
-
-
-def test_what_has_one_axis_does_not_decay_if_matrices_do() -> None:
-    """With a rate that leaves only the decay, weights shrink and the others stay."""
-    case = {"model": "gpt:1x2x4", "optimizer": "adamw", "lr": 1e-9, "weight_decay": 1e8}
-    options = {"epochs": 1, "steps": 1, "batch_size": 9, "lr_schedule": "constant"}
-    start, all_of, matrices = (
-        run(comm_self(), None, tokens(), **options | more).state
-        for more in ({**case, "weight_decay": 0.0}, case, {**case, "weight_decay_of": "matrices"})
-    )
-    for name, before in start.items():
-        shrunk = before * 0.9
-        np.testing.assert_allclose(all_of[name], shrunk, atol=1e-8, err_msg=name)
-        wanted = shrunk if before.ndim > 1 else before
-        np.testing.assert_allclose(matrices[name], wanted, atol=1e-8, err_msg=name)

@@ -5,7 +5,6 @@ import os
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from helpers.datafiles import refused
 
-import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
 from nnmpi.run.loggers import KINDS, Logger
@@ -122,42 +120,6 @@ def test_the_file_of_tensorboard(tmp_path: Path) -> None:
     assert pictures == [b"\x89PNG"] * HAS_PICTURES
 
 
-@needs("mlflow", "sqlalchemy")
-@warnings_of_others
-def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow import MlflowClient
-
-    monkeypatch.chdir(tmp_path)  # where its pictures go
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    epochs = trained(nnmpi.loggers.MLflow(uri, experiment="flowers", run_name="one"))
-    client = MlflowClient(tracking_uri=uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("flowers").experiment_id])
-    assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
-    assert run.data.params["optimizer"] == Config(**IRIS).optimizer
-    assert run.data.metrics["epoch/test_loss"] == epochs[-1]["test_loss"]
-    losses = client.get_metric_history(run.info.run_id, "loss")
-    assert [metric.step for metric in losses] == [1, 2, 3, 4]
-    files = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert files == {"layout.svg", *["epochs.png"] * HAS_PICTURES}
-
-
-@needs("trackio")
-@warnings_of_others
-def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
-    from trackio import SQLiteStorage, utils
-
-    for module in (utils, __import__("trackio.sqlite_storage").sqlite_storage):
-        monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path)
-    epochs = trained(nnmpi.loggers.Trackio("flowers", name="one"))
-    rows = SQLiteStorage.get_logs("flowers", "one")
-    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
-    test = [row["epoch/test_loss"] for row in rows if "epoch/test_loss" in row]
-    assert test == [e["test_loss"] for e in epochs]
-    assert any(row["layout"]["_type"] == "trackio.html" for row in rows if "layout" in row)
-    assert SQLiteStorage.get_run_config("flowers", "one")["model"] == "iris-mlp"
-
-
 @needs("trackio")
 def test_what_a_library_says_is_not_in_the_json(tmp_path: Path) -> None:
     options = [f"--{name}={value}" for name, value in IRIS.items()]
@@ -165,47 +127,6 @@ def test_what_a_library_says_is_not_in_the_json(tmp_path: Path) -> None:
     env = {**os.environ, "TRACKIO_DIR": str(tmp_path)}
     run = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=200)
     assert [json.loads(line)["event"] for line in run.stdout.splitlines()][-1] == "done"
-
-
-def records(file: Path) -> Iterator[Any]:
-    """Of a file of Weights & Biases: a header, and records in blocks, as in a log of LevelDB."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, whole = file.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # a whole one, or the last part of one
-            record = Record()
-            record.ParseFromString(whole)
-            yield record
-            whole = b""
-
-
-@needs("wandb")
-@warnings_of_others
-def test_wandb(tmp_path: Path) -> None:
-    how = {"mode": "offline", "dir": str(tmp_path)}
-    epochs = trained(nnmpi.loggers.WandB("flowers", **how))
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    until = time.monotonic() + 60
-    while (found := [*records(file)])[-1:] == [] or not found[-1].HasField("exit"):
-        assert time.monotonic() < until  # a process of its own writes it, a moment later
-        time.sleep(0.1)
-    rows, config = list[dict[str, Any]](), dict[str, Any]()
-    for record in found:
-        items = [*record.history.item]
-        rows.append({"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items})
-        config |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
-    assert [row["_step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
-    test = [row["epoch/test_loss"] for row in rows if "epoch/test_loss" in row]
-    assert test == [pytest.approx(e["test_loss"]) for e in epochs]
-    assert config["model"] == "iris-mlp"
-    assert list(tmp_path.glob("wandb/*/files/media/html/layout*.html"))
 
 
 @pytest.mark.parametrize("spec", ["tensorboard", "tensorboard:", "paper:x", ""])

@@ -1,7 +1,5 @@
 """What events say of text: perplexity, bits per character, tokens a second."""
 
-import io
-import json
 import math
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 from nnmpi import Config, Trainer, data, nn, tensor
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Dataset, Language
-from nnmpi.run.report import Report
 from nnmpi.run.report.messages import as_text
 
 T, V = 7, 5
@@ -107,19 +104,6 @@ def test_a_text_of_bytes_has_bits_per_byte() -> None:
     assert "bits a byte" in as_text(events[-1])
 
 
-def test_tokens_a_second_count_the_labels_that_count() -> None:
-    given = dataset()
-    y = given.train.y.copy()
-    y[:, 2:] = -100  # 2 of each sample count
-    for labels, tokens in ((given.train.y, T), (y, 2)):
-        train = given.train._replace(y=labels)
-        ((events, _),) = thread_ranks.run(1, run, given._replace(train=train))
-        for event, prefix in ((events[1], "epoch_"), (events[-1], "")):
-            rate = event[f"{prefix}tokens_per_second"]
-            assert rate == pytest.approx(tokens * event[f"{prefix}samples_per_second"], rel=1e-2)
-            assert f"{rate:,.0f} tokens/s" in as_text(event)
-
-
 def test_other_data_have_samples_a_second_only() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((40, 3)), rng.integers(0, 2, 40)
@@ -154,16 +138,3 @@ def test_bits_per_character_of_a_tokenizer(tmp_path: Path) -> None:
     want = math.log2(given.classes) * len(held_out) / len(text.lstrip("\ufffd"))
     assert event["bits_per_character"] == pytest.approx(want, rel=1e-3)
     assert event["perplexity"] == pytest.approx(given.classes, rel=1e-4)
-
-
-def test_progress_tells_tokens_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.run.report.report.SILENCE", 0)
-    out = io.StringIO()
-    with Trainer(Config(epochs=1, batch_size=8), Tiny, dataset()) as trainer:
-        trainer.fit(Report(stdout=out, as_json=True))
-    found = [e for e in map(json.loads, out.getvalue().splitlines()) if e["event"] == "progress"]
-    assert len(found) == 7
-    for event in found[1:]:  # the first step is not timed
-        assert event["tokens_per_second"] == pytest.approx(T * event["samples_per_second"], 1e-3)
-        rates = f"{event['samples_per_second']:,.0f} samples/s   "
-        assert as_text(event).endswith(f"{rates}{event['tokens_per_second']:,.0f} tokens/s")

@@ -169,28 +169,11 @@ def test_a_buffer_that_was_assigned_anew_is_saved(layout: str, tmp_path: Path) -
     np.testing.assert_array_equal(nnmpi.load(path)["1.scale"], buffers["1.scale"])
 
 
-def test_register_buffer_refuses_another_way_to_combine() -> None:
-    with pytest.raises(ValueError, match="combine 'median' is none of mean, sum"):
-        Module().register_buffer("b", np.zeros(2), combine="median")  # type: ignore[arg-type]
-
-
 def test_other_outputs_of_a_recompute_are_found() -> None:
     ranks, options = LAYOUTS["recomputed"]
     expected = "stage 0: computed again from the same input, it gives another output"
     with pytest.raises((ValueError, OtherRankError), match=expected):
         trained(ranks, with_own(OwnNoise), **options)
-
-
-def test_with_verify_a_recompute_is_compared_in_every_step() -> None:
-    class Late(OwnNoise):
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls = getattr(self, "calls", 0) + 1
-            return super().forward(x) if self.calls > 45 else x
-
-    build, options = (with_own(Late), {**LAYOUTS["recomputed"][1], "epochs": 1, "batch_size": 6})
-    trained(4, build, **options)
-    with pytest.raises((ValueError, OtherRankError), match="gives another output"):
-        trained(4, build, verify=True, **options)
 
 
 def test_a_hook_that_mixes_samples_is_named() -> None:
@@ -257,17 +240,6 @@ def test_a_loss_that_is_a_sum_is_refused_where_batches_are_cut(layout: str) -> N
         trained(ranks, plain, loss=sum_loss, **options)
 
 
-def test_the_probe_leaves_the_model_as_it_was() -> None:
-    def digest(**options: Any) -> str:
-        result, _ = trained(
-            1, with_own(lambda: nn.Sequential(Plain(), nn.Flatten(), nn.Linear(8, 6))), **options
-        )
-        found: str = result["parameters_sha256"]
-        return found
-
-    assert digest() == digest(recompute=True)
-
-
 # ---- nnmpi.random
 
 
@@ -316,113 +288,6 @@ def test_the_first_axis_is_that_of_the_samples() -> None:
 # ---- what is not to be refused
 
 
-class Siamese(Module):
-    """Joins two views of each sample in one batch; what it returns keeps samples apart."""
-
-    def __init__(self) -> None:
-        self.encoder = Doubled()
-
-    def forward(self, x: Tensor) -> Tensor:
-        both = self.encoder(nnmpi.concatenate([x, -x], 0))
-        return both[: len(x)] + both[len(x) :]
-
-
-class Doubled(Module):
-    def __init__(self) -> None:
-        self.inner = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nnmpi.tanh(self.inner(x))
-
-
-class Positive(Module):
-    """Takes no negative numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if (x.numpy() < 0).any():
-            raise ValueError("a negative number")
-        return x
-
-
-@pytest.mark.parametrize(
-    ("build", "options"),
-    [
-        (with_own(Siamese), {}),
-        (lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Positive(), nn.Linear(6, 3)), {"pp": 2}),
-        (with_own(Centred), {"pp": 2, "recompute": True}),  # which no rank and no part cuts
-    ],
-    ids=["siamese", "positive", "not cut"],
-)
-def test_no_false_alarm(build: Callable[[], Module], options: Options) -> None:
-    def job(comm: Comm) -> str:
-        trainer = trainer_of(comm, build, **options)
-        trainer.fit(NullReport())
-        return trainer.warning
-
-    assert set(threads.run(2, job)) == {""}
-
-
-class ByBatch(nn.Module):
-    """Normalises small batches only."""
-
-    def __init__(self) -> None:
-        self.a, self.norm, self.b = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
-
-    def forward(self, x: Any) -> Any:
-        h = self.a(x)
-        return self.b(self.norm(h) if len(x) < 16 else h)
-
-
-def test_layers_that_are_called_for_small_batches_only_are_refused() -> None:
-    def rank(comm: Comm) -> None:
-        with pytest.raises((ValueError, OtherRankError), match="call the same layers in every"):
-            Trainer(Config(batch_size=20), ByBatch, rows(), comm)
-
-    threads.run(2, rank)
-
-
-def test_a_loss_that_cancels_is_not_refused() -> None:
-    def halves(scores: Tensor, labels: Any) -> Tensor:
-        return (scores - scores.data).mean()
-
-    trained(2, plain, loss=halves)
-
-
-def test_a_mean_over_some_of_the_labels_is_refused() -> None:
-    def of_first_class(scores: Tensor, labels: Any) -> Tensor:
-        weight = (labels == 0).astype(float)[:, None] / max((labels == 0).sum(), 1)
-        return (scores * weight).sum()
-
-    with pytest.raises((ValueError, OtherRankError), match="return the mean over the samples"):
-        trained(2, plain, loss=of_first_class)
-
-
-class Lazy(Module):
-    """Registers a buffer in its first forward pass."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not hasattr(self, "table"):
-            self.register_buffer("table", np.eye(6))
-        return x
-
-
-def test_a_buffer_that_comes_later_shifts_no_other(tmp_path: Path) -> None:
-    path = str(tmp_path / "model.safetensors")
-
-    def job(comm: Comm) -> dict[str, np.ndarray]:
-        build = lambda: nn.Sequential(  # noqa: E731
-            nn.Linear(6, 6, bias=False), Lazy(), nn.Linear(6, 6, bias=False), nn.Linear(6, 3)
-        )
-        trainer = trainer_of(comm, build, save=path)
-        trainer.fit(NullReport())
-        return trainer.model.state_dict()
-
-    (wanted,) = threads.run(1, job)
-    saved = nnmpi.load(path)
-    for name in ("0.weight", "2.weight", "3.weight", "3.bias"):
-        np.testing.assert_array_equal(saved[name], wanted[name])
-
-
 def test_buffers_that_differ_end_a_run_after_its_model_is_saved(tmp_path: Path) -> None:
     """The change begins after the probe."""
 
@@ -435,18 +300,3 @@ def test_buffers_that_differ_end_a_run_after_its_model_is_saved(tmp_path: Path) 
     with pytest.raises(AgreedError, match=r"differ in 1\.scale, of which both have a copy"):
         trained(2, with_own(lambda: LateCount(None)), batch_size=4, save=str(path))
     assert path.exists()
-
-
-def test_a_combined_buffer_keeps_its_shape() -> None:
-    class Grows(Module):
-        def __init__(self) -> None:
-            self.register_buffer("cache", np.zeros(0), combine="mean")
-
-        cache: Any
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.cache = np.zeros(6)
-            return x
-
-    with pytest.raises((ValueError, OtherRankError), match="keep a cache as a plain attribute"):
-        trained(2, with_own(Grows))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.runs import LAYOUTS, rows, small
 
@@ -95,11 +94,6 @@ def test_layouts_change_in_a_run(alone: Event) -> None:
     assert found["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-9)
 
 
-def test_the_start_event_names_the_functions() -> None:
-    event = threads.run(1, lambda comm: trainer_of(comm).describe())[0]
-    assert (event["optimizer"], event["lr_schedule"]) == ("grouped", "halved")
-
-
 def missing(named: Any) -> Optimizer:
     return optim.SGD([p for _, p in named[1:]])
 
@@ -172,31 +166,3 @@ def test_a_function_of_one_rank_alone_is_refused(option: str) -> None:
 
     for message in threads.run(2, rank):
         assert "differs from rank 0 in the options that are functions" in message
-
-
-def test_a_schedule_that_fails_later_on_one_rank_ends_all() -> None:
-    def rank(comm: Comm) -> int:
-        trainer = trainer_of(comm, schedule=lambda t: None if t > 2 and comm.rank else 1.0)
-        with pytest.raises((ValueError, OtherRankError), match="returned None for step 3"):
-            trainer.fit(NullReport())
-        return trainer.step
-
-    assert threads.run(2, rank) == [2, 2]
-
-
-def test_a_rate_may_be_searched() -> None:
-    """The learning-rate finder of docs/recipes.md."""
-    rates, losses = list[float](), list[float]()
-
-    class Find:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            rates.append(trainer.last_lr)
-            losses.append(event["loss"])
-            if event["loss"] > 4 * min(losses):
-                trainer.stop()
-
-    result = run(
-        1, optimizer=None, lr=1e-4, schedule=lambda t: 1.5**t, epochs=60, callbacks=[Find()]
-    )
-    assert result["event"] == "stopped"
-    np.testing.assert_allclose(rates, 1e-4 * 1.5 ** np.arange(len(rates)))

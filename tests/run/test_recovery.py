@@ -18,7 +18,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.report import Event, NullReport, Report
+from nnmpi.run.report import Event, NullReport
 
 DEATHS = 2  # of each layout; with --all many more
 
@@ -158,38 +158,6 @@ def test_an_optimizer_of_the_user_and_a_trace_go_on(tmp_path: Path) -> None:
 
     found = threads.run(3, fit, fault_tolerant=True, killed={1: 400})
     assert found == [6, None, 6]
-
-
-def test_the_next_rank_tells_what_the_log_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first rank is lost before it has written of an epoch, and the next one has noted it."""
-    log, tell = tmp_path / "log", Report.event
-
-    def dies(report: Report, event: Event) -> None:
-        if event["event"] == "epoch" and len(job) == 1:
-            ranks[0].barrier()
-            threads.kill(job.pop())
-        tell(report, event)
-
-    class Waits:
-        def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.size == 3:
-                trainer.comm.barrier()
-
-    job, ranks = list[Comm](), list[Comm]()
-
-    def fit(comm: Comm) -> None:
-        if comm.rank == 0:
-            job.append(comm)
-            ranks.append(comm)
-        config = Config(**{**recovered.COMMON, **recovered.RING, "log": str(log), "quiet": True})
-        Trainer(config, None, digits(), comm, callbacks=[Waits()]).fit()
-
-    monkeypatch.setattr(Report, "event", dies)
-    threads.run(3, fit, fault_tolerant=True)
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1, 2]
 
 
 def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:

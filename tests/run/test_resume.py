@@ -9,23 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.mpijob import ROOT
 from helpers.training.acts import KillsAt
 from helpers.training.laws_checkpoints import Stopper, facts_of
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.config import options
-from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.checkpoints import keep
 from nnmpi.run.files.logs import LogMark, opened_log
-from nnmpi.run.may_change import FACTS, TABLE
 from nnmpi.run.report import Event, NullReport
 from nnmpi.run.saves import SaveTimes
 
-OPTIONS = {option.name for option in options()}
 COMMON: dict[str, Any] = {
     "batch_size": 24,
     "epochs": 4,
@@ -68,37 +62,6 @@ def lines(path: Path) -> list[Event]:
 
 
 # ---- when
-
-
-class Clock:
-    """Seconds that a test says."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_times_by_a_clock() -> None:
-    clock = Clock()
-    config = Config(save_every="10s", checkpoint_dir="c", time_limit="95s")
-    times = SaveTimes(config, clock.now, clock)
-    clock.now = 9.5
-    assert not times.is_due()
-    clock.now = 10
-    assert times.is_due()
-    times.begun()
-    assert not times.is_due()
-    times.written(3)
-    clock.now = 20
-    assert not times.is_over()  # 20 s without a question: the next one may come after 20 more
-    clock.now = 40
-    assert times.is_due()
-    assert not times.is_over()
-    clock.now = 49  # and 2 * 20 + 2 * 3 + 1
-    assert times.is_over()
-    assert not SaveTimes(Config(), clock.now, clock).is_over()
 
 
 def test_checkpoints_of_steps_and_the_last_one(tmp_path: Path) -> None:
@@ -177,69 +140,11 @@ def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == [5, 20]
 
 
-def test_the_best_epoch_may_be_the_one_that_suspends(tmp_path: Path) -> None:
-    class BreaksAndSuspends(Breaks):
-        def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            super().on_epoch(trainer, event)
-            if event["epoch"] == 1:
-                trainer.suspend()
-
-    for resumes in (False, True):
-        run(tmp_path, BreaksAndSuspends(), keep_best="test_loss", keep=9, resume=resumes)
-    assert steps_in(tmp_path) == [5, 20]
-
-
 def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
     """At once, where it is shorter than a step."""
     result = run(tmp_path, ranks=2, time_limit="1s")
     assert (result["event"], result["steps"] < 20) == ("suspended", True)
     assert steps_in(tmp_path) == [result["steps"]]
-
-
-class Late:
-    """Suspends a run in its last moments: after the ranks have told what they request, or after the
-    epoch."""
-
-    trainer: Trainer
-
-    def __init__(self, step: int, moment: str) -> None:
-        self._step, self._moment = step, moment
-
-    def _is_at(self, moment: str, step: int) -> None:
-        if (moment, step) == (self._moment, self._step):
-            self.trainer.suspend()
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        self._is_at("on_step", event["step"])
-
-    def on_epoch(self, trainer: Trainer, event: Event) -> None:
-        self._is_at("on_epoch", event["steps"])
-
-
-@pytest.mark.parametrize("moment", ["on_step", "on_epoch"])
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("step", [5, 20])
-def test_a_run_is_suspended_after_the_last_requests_of_an_epoch(
-    step: int, ranks: int, moment: str, tmp_path: Path
-) -> None:
-    """By one rank; it ends with that epoch, on all ranks, and goes on. After the last epoch there
-    is nothing more to do."""
-
-    def fit(comm: Comm, resume: bool) -> Event:
-        late = Late(step if comm.rank == comm.size - 1 and not resume else 0, moment)
-        config = {**COMMON, "checkpoint_dir": str(tmp_path / "c")}
-        given = Config(**config, resume=resume)
-        with Trainer(given, model, digits(), comm, callbacks=[late]) as trainer:
-            late.trainer = trainer
-            return trainer.fit(NullReport())
-
-    found = threads.run(ranks, fit, False)
-    wanted = ("suspended", 5) if step == 5 else ("done", 20)
-    assert [(one["event"], one["steps"]) for one in found] == [wanted] * ranks
-    assert steps_in(tmp_path) == [step]
-    if step == 5:
-        resumed = threads.run(ranks, fit, True)
-        assert [(one["event"], one["steps"]) for one in resumed] == [("done", 20)] * ranks
 
 
 # ---- what a run tells that was resumed
@@ -335,23 +240,6 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert any(f"{newest.name} is passed over" in note for note in first["notes"])
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("nnmpi.run.checkpoints.rank_file.write_file", full)
-    log = tmp_path / "log"
-    with pytest.raises((AgreedError, OtherRankError), match="No space left"):
-        run(tmp_path, save_every="8", ranks=2, log=str(log))
-    told = [e for e in lines(log) if e["event"] == "checkpoint"]
-    assert [e["step"] for e in told] == [8, 16]
-    assert all("No space left" in e["problem"] for e in told)
-    assert [e["event"] for e in lines(log)][-2:] == ["done", "failed"]
-    assert not steps_in(tmp_path)
-
-
 def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
     """Beside those of the run, which has its own directory, or among them."""
 
@@ -370,23 +258,6 @@ def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
         trainer.close()
 
     threads.run(2, rank)
-
-
-def test_a_checkpoint_that_a_user_could_not_write_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keep, "PATIENCE", 0.01)
-    stopper = Stopper(0)
-
-    def rank(comm: Comm) -> str:
-        with Trainer(Config(**COMMON), model, digits(), comm, callbacks=[stopper]) as trainer:
-            stopper.steps = object()  # type: ignore[assignment]
-            with pytest.raises(ValueError, match="a checkpoint cannot hold"):
-                trainer.save_checkpoint(tmp_path)
-            stopper.steps = 0
-            return trainer.save_checkpoint(tmp_path)
-
-    assert threads.run(1, rank) == [str(tmp_path / "step-00000000")]
 
 
 # ---- what is refused
@@ -470,39 +341,3 @@ def test_another_rate_or_loss_is_a_warning(
 
     ((line,),) = threads.run(1, rank)
     assert line.startswith(words)
-
-
-def test_every_option_and_fact_is_in_one_row() -> None:
-    found = [name for row in TABLE for name in row.names]
-    assert sorted(found) == sorted([*(option.name for option in options()), *FACTS])
-
-
-def test_the_docs_show_the_table() -> None:
-    page = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    for row in TABLE:
-        names = (f"`{n}`" if n in OPTIONS else n for n in row.names)
-        more = "; refused with BatchNorm" if row.batch_norm else ""
-        more += f" (beside `{row.beside}`)" if row.beside else ""
-        assert f"| {', '.join(names)} | {row.then.value}{more} | {row.why} |" in page
-
-
-# ---- what cannot begin or end
-
-
-def test_one_rank_tells_that_there_is_nothing_to_resume_from(tmp_path: Path) -> None:
-    def rank(comm: Comm) -> None:
-        with pytest.raises(OtherRankError if comm.rank else ValueError, match="to resume from"):
-            trainer_of(comm, tmp_path, resume=True)
-
-    threads.run(2, rank)
-
-
-def test_one_rank_tells_of_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    """Not of a rank that has failed alone, and ended the others."""
-    (tmp_path / "c").touch()
-
-    def rank(comm: Comm) -> None:
-        with pytest.raises(AgreedError, match="not a directory"):
-            fitted(comm, tmp_path, quiet=True)
-
-    threads.run(2, rank)

@@ -1,7 +1,5 @@
 """--plan: a run trains with the layout that is found at its start, and says what was predicted."""
 
-import os
-import re
 from pathlib import Path
 
 import pytest
@@ -9,12 +7,10 @@ from helpers.datafiles import refused
 from helpers.planning import measured
 
 from nnmpi import Config, Trainer
-from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import strategies
 from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
-from nnmpi.run import measuring
 from nnmpi.run.measuring import processor
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
@@ -47,39 +43,6 @@ def test_a_run_takes_the_layout_that_is_found(tmp_path: Path) -> None:
     assert done["plan"]["error"] == pytest.approx(error)
     assert f"plan: {start['plan']['layout']}, of " in as_text(start)
     assert " ms a step, predicted " in as_text(done)
-
-
-def test_auto_measures_what_ranks_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SIZES", (256, 1 << 18)), ("CALLS", 2), ("STEPS", 2), ("OTHER", 1 << 10)):
-        monkeypatch.setattr(measuring, name, value)
-    config = Config(**{**vars(MLP), "plan": "auto", "steps": 1})
-    found = threads.run(2, lambda comm: trained(comm, config))
-    assert found[0][2] == found[1][2]
-    start, done, _ = found[0]
-    note, *_ = start["plan"]["notes"]  # beside other programs there are more
-    assert note.startswith("measured twice: times differ by ")
-    assert start["plan"]["looked"] > 3
-    assert "measured_seconds" not in done["plan"]  # the only step is the first one
-
-
-@pytest.mark.parametrize(("slower", "layout"), [(1, "--pp 2 --schedule zb-h1"), (3, "--dp 2")])
-def test_plain_data_parallelism_is_taken_within_the_spread(
-    slower: float, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two measurements, given as values, whose means are the same."""
-    machine = TYPICAL._replace(cpu=processor(), ranks=2, near=Link(1e-6, 1e-7))
-    seconds = 1e-5 / slower**0.5, 1e-5 * slower**0.5
-    passes = [UnitTimes(*(each,) * 3) for each in seconds]
-    both = [measured(MLP, machine, one) for one in passes]
-    turns = {rank: iter(both) for rank in range(2)}
-    monkeypatch.setattr(measuring, "_node", lambda setup, comm, quantile: next(turns[comm.rank]))
-    monkeypatch.setattr(os, "getloadavg", lambda: (7.25, 0.0, 0.0))
-    config = Config(**{**vars(MLP), "plan": "auto", "steps": 1})
-    start = threads.run(2, lambda comm: trained(comm, config))[0][0]
-    assert start["plan"]["layout"].startswith(layout)
-    doubt = r"note: measured twice: times differ by 200% on average; the load was 7\.2 before\n"
-    why = r"note: --pp 2 \S.* predicted to be 77\.\d% faster than --dp 2, which is within the 200% "
-    assert bool(re.search(doubt + why, as_text(start))) == (slower > 1)
 
 
 def test_layouts_fit_into_memory_or_ranks_swap(tmp_path: Path) -> None:

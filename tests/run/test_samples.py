@@ -10,10 +10,7 @@ from helpers.datafiles import refused
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
-from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.run.report import Event, NullReport, Report
-from nnmpi.run.text.sampling import Sampling
-from nnmpi.tokenize import __main__ as tokenize
 
 TOKENS = 20
 TEXT = "the lazy dog, and\nback again. " * 30
@@ -84,16 +81,6 @@ def test_samples_are_those_of_one_rank_and_change_nothing(name: str, text: str) 
     assert all(event["text"].startswith(PROMPT) for event in one)
     assert {len(event["text"]) for event in one} == {len(PROMPT) + TOKENS}
     assert one[0]["text"] != one[1]["text"]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_samples_in_16_bits(dtype: str, text: str) -> None:
-    if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="needs the package ml_dtypes")
-    given = options(text, pp=2, dropout=0.0) | {"dtype": dtype, "lr": 1e-3}
-    for samples, digest in thread_ranks.run(2, lambda comm: run(comm, **given, **SAMPLED)):
-        assert len(samples) == 2
-        assert digest == thread_ranks.run(2, lambda comm: run(comm, **given))[0][1]
 
 
 class Own(nn.Module):
@@ -181,20 +168,6 @@ def test_what_generates_no_text(text: str) -> None:
             trainer.generate([3, 19])
 
     thread_ranks.run(2, beyond)
-
-
-def test_without_a_prompt_and_from_a_file_of_tokens(text: str, tmp_path: Path) -> None:
-    """A sample has the text alone, and is what the tokens of the file mean."""
-    out = tmp_path / "t.npy"
-    tokenize.tokenized(Path(text.partition(":")[2]), out, None, comm_self())
-    both = [run(comm_self(), **options(d), sample_every=5)[0] for d in (text, f"tokens:{out}")]
-    assert both[0] == both[1]
-    ((event,), _) = both
-    assert len(event["text"]) == TOKENS
-    assert {*event["text"]} <= {*TEXT}
-    model = nn.GPT(2, 2, 8, 19, 12)
-    tokens = [CharTokenizer.of(TEXT).start]
-    assert len(nnmpi.generate(model, tokens, 3, **Sampling()._asdict())) == 3
 
 
 def test_data_that_are_no_text_are_refused_before_the_first_step() -> None:

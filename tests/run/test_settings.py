@@ -118,12 +118,6 @@ def test_copies_that_differ_end_the_run(layout: str, check_copies: int, tmp_path
     assert not path.exists()
 
 
-def test_copies_are_not_compared_with_check_copies_0() -> None:
-    ranks, options = LAYOUTS["ring"]
-    spoilt = lambda: Change(spoil, rank=1)  # noqa: E731
-    assert losses(ranks, {**options, "check_copies": 0}, spoilt)
-
-
 def test_the_schedule_multiplies_the_rate_of_each_group() -> None:
     rates: list[float] = []
 
@@ -163,15 +157,6 @@ def test_parameters_that_a_callback_adds_are_refused_on_several_ranks(one_alone:
     threads.run(2, job)
 
 
-def test_servers_compare_settings_at_the_start_of_an_epoch() -> None:
-    def job(comm: Comm) -> None:
-        trainer = trainer_of(comm, Change(set_rate, "epoch", rank=2), **SERVERS[1])
-        with pytest.raises(AgreedError, match="ranks 0, 1 and 2 differ in lr of group 0"):
-            trainer.fit(NullReport())
-
-    threads.run(SERVERS[0], job)
-
-
 def test_ranks_with_other_frozen_layers_are_refused_at_the_start() -> None:
     def job(comm: Comm) -> None:
         def build() -> Module:
@@ -196,40 +181,3 @@ def test_settings_go_on_in_another_layout(change: Any) -> None:
     wanted = losses(1, {}, lambda: Change(change))
     found = losses(2, {}, lambda: Change(rearranged))
     assert found == pytest.approx(wanted, rel=1e-10)
-
-
-def test_a_rate_that_differs_is_found_after_a_rearrangement() -> None:
-    def rearranged(trainer: Trainer) -> None:
-        if trainer.comm.rank == 1:
-            set_rate(trainer)
-        trainer.rearrange(zero=1)
-
-    def job(comm: Comm) -> None:
-        trainer = trainer_of(comm, Change(rearranged))
-        with pytest.raises(AgreedError, match="ranks 0 and 1 differ in lr of group 0"):
-            trainer.fit(NullReport())
-
-    threads.run(2, job)
-
-
-def test_a_run_goes_on_with_sums_of_other_betas() -> None:
-    """The sums of Adam have a factor of 1 / (1 - beta)."""
-
-    class Betas:
-        def __init__(self, restores: bool) -> None:
-            self.restores = restores
-
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 2:
-                trainer.optimizer.betas = (0.5, 0.9)
-            if event["step"] == 4 and self.restores:
-                trainer.restore(trainer.snapshot())
-
-    def trained(comm: Comm, restores: bool) -> list[np.ndarray]:
-        with trainer_of(comm, Betas(restores), optimizer="adam") as trainer:
-            trainer.fit(NullReport())
-            return [p.data.copy() for p in trainer.model.parameters()]
-
-    plain, restored = (threads.run(1, trained, restores)[0] for restores in (False, True))
-    for array, other in zip(plain, restored, strict=True):
-        np.testing.assert_array_equal(array, other)

@@ -1,16 +1,12 @@
 """A run that goes on from a snapshot in the same process, on threads."""
 
-import weakref
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers.comm.counted import Counted
 from helpers.training import laws_snapshot
 from helpers.training.laws_resume import OPTIMIZERS
 from helpers.training.laws_snapshot import (
     LAYOUTS,
-    MIDDLE,
     RING,
     STEPS,
     go_on,
@@ -26,17 +22,13 @@ from helpers.training.laws_snapshot import (
 from helpers.training.pipelined import digits
 from helpers.training.unusual_models import spoilt
 
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
 from nnmpi.run.snapshot import Snapshot, joined
 
 ADAM = OPTIMIZERS[1]
-
-
-def test_three_axes() -> None:
-    threads.run(8, laws_snapshot.the_same_ranks_go_on_with_the_same_bits)
 
 
 # ---- other numbers of ranks
@@ -195,40 +187,6 @@ def test_skipped_steps_are_counted_on() -> None:
     threads.run(2, rank)
 
 
-def test_later_training_does_not_change_a_snapshot() -> None:
-    def rank(comm: Comm) -> None:
-        trainer = trainer_of(comm, **ADAM, allreduce="shared")
-        snapshot = trainer.snapshot()
-        arrays = [a for x in snapshot.owned for a in (x.values, *x.sums.values())]
-        before = [array.copy() for array in arrays]
-        first = trainer.fit(NullReport())["parameters_sha256"]
-        for a, b in zip(arrays, before, strict=True):
-            np.testing.assert_array_equal(a, b)
-        trainer.restore(snapshot)  # also after the end of a run
-        assert trainer.fit(NullReport())["parameters_sha256"] == first
-
-    threads.run(2, rank)
-
-
-def test_frozen_parameters_and_ties(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made() -> nn.Sequential:
-        one, two = nn.Linear(10, 10), nn.Linear(10, 10)
-        two.weight = one.weight
-        frozen = nn.Linear(10, 10)
-        frozen.requires_grad_(False)
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), one, nn.Tanh(), frozen, two)
-
-    monkeypatch.setattr(laws_snapshot, "build", made)
-
-    def rank(comm: Comm) -> None:
-        for zero in (0, 1, 3):
-            options = {**ADAM, **RING, "zero": zero}
-            wanted = run(comm, options)
-            same(go_on(comm, taken(comm, options), options), wanted, MIDDLE)
-
-    threads.run(2, rank)
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_verify_goes_on(dtype: str) -> None:
@@ -242,39 +200,3 @@ def test_verify_goes_on(dtype: str) -> None:
         assert run(comm, {**ADAM, "dtype": dtype}, act).done["event"] == "done"
 
     threads.run(2, rank)
-
-
-def test_a_trace_is_of_all_sessions(tmp_path: Any) -> None:
-    def rank(comm: Comm) -> None:
-        def act(trainer: Trainer) -> None:
-            trainer.rearrange(zero=1, allreduce="ring")
-
-        done = run(comm, {**ADAM, "trace": str(tmp_path / "trace.json")}, act).done
-        assert done["event"] == "done"
-
-    threads.run(2, rank)
-
-
-# ---- servers
-
-
-# ---- what was there before
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("row", rows(4), ids=lambda row: str(row.options))
-def test_the_old_session_is_given_back(
-    row: laws_snapshot.Row, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = Counted(monkeypatch)
-
-    def rank(comm: Comm) -> None:
-        def act(trainer: Trainer) -> None:
-            old = weakref.ref(trainer.model), weakref.ref(trainer.optimizer.parameters[0].store)
-            trainer.rearrange()
-            assert [one() for one in old] == [None, None]
-
-        run(comm, {**ADAM, **row.options}, act, row.snapshot_at)
-
-    threads.run(4, rank)
-    assert not counted.left

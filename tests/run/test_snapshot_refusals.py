@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from helpers.comm.counted import Counted
@@ -41,25 +40,6 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
     threads.run(2, rank)
 
 
-def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted = Counted(monkeypatch)
-
-    def rank(comm: Comm) -> None:
-        def act(trainer: Trainer) -> None:
-            fails(
-                comm,
-                "has no 'no_such_thing'",
-                lambda: trainer.rearrange(allreduce="helpers.training.laws_snapshot:no_such_thing"),
-            )
-
-        same(run(comm, {**ADAM, **RING}, act), run(comm, {**ADAM, **RING}))
-
-    threads.run(2, rank)
-    assert not counted.left
-
-
 def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,77 +75,5 @@ def test_a_run_that_is_over() -> None:
         with refused(f"the snapshot is of step {STEPS}", f"ends after {STEPS} steps"):
             trainer.fit(NullReport())
         trainer.close()
-
-    threads.run(2, rank)
-
-
-@pytest.mark.parametrize("options", [{"servers": 1}], ids=str)
-def test_ranks_at_different_steps_wait_for_the_epoch(options: dict[str, Any]) -> None:
-    class Early:
-        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
-            for act in (trainer.snapshot, trainer.rearrange):
-                with refused("ranks make their steps at different times", "in on_epoch"):
-                    act()
-
-    threads.run(3, lambda comm: trainer_of(comm, Early(), **options).fit(NullReport()))
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_in_a_run_an_evaluation_after_a_failed_restore_leaves_the_model_in_training(
-    ranks: int,
-) -> None:
-    modes = []
-
-    class Restores:
-        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
-            if event["step"] == 2:
-                start = trainer.snapshot()
-                lacks = start._replace(owned=())
-                fails(trainer.comm, "do not make up", lambda: trainer.restore(lacks))
-                trainer.restore(start)
-            trainer.evaluate()
-            modes.append(trainer.model.training)
-
-    threads.run(ranks, lambda comm: trainer_of(comm, Restores(), **RING).fit(NullReport()))
-    assert modes == [True] * STEPS * ranks
-
-
-@pytest.mark.parametrize("occasion", ["on_step", "on_epoch"])
-def test_a_callback_that_closes_its_trainer_is_told_how_to_stop(occasion: str) -> None:
-    class Closes:
-        """Closes the Trainer in the midst of its run."""
-
-    setattr(Closes, occasion, lambda self, trainer, event: trainer.close())
-
-    def rank(comm: Comm) -> None:
-        with refused(f"{occasion} of a callback has closed this Trainer", "trainer.stop()"):
-            trainer_of(comm, Closes(), **RING).fit(NullReport())
-
-    threads.run(2, rank)
-
-
-def test_after_a_restore_that_failed_another_one_goes_on() -> None:
-    def rank(comm: Comm) -> None:
-        trainer = trainer_of(comm, **ADAM, **RING)
-        start = trainer.snapshot()
-        fails(comm, "there is no layer 77", lambda: trainer.restore(start, pp=2, cut="77"))
-        assert (trainer.config.pp, trainer.config.cut) == (1, None)
-        lacks = "this Trainer has no model since its last restore failed: restore a snapshot"
-        for name in ("arrangement", "model", "optimizer", "strategy", "last_lr"):
-            with pytest.raises(AttributeError, match=lacks):
-                getattr(trainer, name)
-        acts: list[Callable[[], object]] = [
-            *(trainer.fit, trainer.describe, trainer.evaluate, trainer.snapshot),
-            *(trainer.rearrange, trainer.optimizer_state_dict),
-            *(lambda: trainer.predict(start), lambda: trainer.generate([1])),
-            *(lambda: trainer.save("none"), lambda: trainer.load_optimizer_state_dict({})),
-            trainer.gathered_parameters().__enter__,
-        ]
-        for act in acts:
-            with pytest.raises(ValueError, match=lacks):
-                act()
-        trainer.close()
-        trainer.restore(start)
-        assert trainer.fit(NullReport())["event"] == "done"
 
     threads.run(2, rank)

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.nn.models import digits_cnn
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.optim import schedule
-from nnmpi.run.report import Event
 
 # ---- the loop
 
@@ -175,38 +173,6 @@ def test_a_model_that_was_drawn_from_another_seed_is_refused() -> None:
 
 
 # ---- time
-
-
-def test_samples_per_second_leaves_out_the_first_step_and_evaluations(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    fake = SimpleNamespace(perf_counter=lambda: clock.now)
-    monkeypatch.setattr("nnmpi.run.report.pace.time", fake)
-
-    class Slow(nn.Module):
-        """A step takes 2 seconds, the first one 100, an evaluation of one batch 1000."""
-
-        def __init__(self) -> None:
-            self.inner, self.calls = small(), 0
-
-        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-            clock.now += (2 if self.calls else 100) if self.training else 1000
-            self.calls += self.training
-            y: nnmpi.Tensor = self.inner(x)
-            return y
-
-    class Evaluates:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 6:
-                trainer.evaluate()
-
-    trainer = Trainer(Config(epochs=2, batch_size=14), Slow, rows(), callbacks=[Evaluates()])
-    trainer.model.calls = 0
-    result = fit(trainer)
-    assert result["steps"] == 8
-    assert result["samples_per_second"] == 7.0
-    assert result["seconds"] == 100 + 7 * 2 + 3000
 
 
 def test_one_step_has_no_rate() -> None:

@@ -117,22 +117,3 @@ def test_a_run_makes_ten_epochs_or_three_hundred_steps() -> None:
     ):
         assert total_steps(Config(**options), batches) == wanted
     assert (EPOCHS, LEAST_STEPS) == (10, 300)
-
-
-@pytest.mark.parametrize(
-    ("instructions", "dtype", "says"),
-    [
-        ("none", "float16", "float16 by NumPy: a step takes 2 to 3.6 times as long as in float32"),
-        ("baseline", "bfloat16", "bfloat16 by kernels without AVX2: a step takes 1.2 to 1.8 times"),
-        ("avx2", "bfloat16", ""),
-    ],
-)
-def test_the_start_says_where_16_bits_take_longer(
-    instructions: str, dtype: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "INSTRUCTIONS", instructions)
-    monkeypatch.setattr(native, "lack", lambda: "")
-    start = events_of(comm_self(), dtype=dtype, steps=1)[0]
-    lines = [line for line in start["advice"] if "float32" in line]
-    assert [line[: len(says)] for line in lines] == ([says] if says else [])
-    assert "\n" not in "".join(lines)

@@ -39,28 +39,6 @@ def test_the_start_event_names_model_and_data() -> None:
     assert (event["train_samples"], event["test_samples"]) == (56, 14)
 
 
-def test_the_convolution_reaches_every_layer() -> None:
-    losses, hashes = {}, set()
-    for name in ("auto", "im2col", "winograd2", "winograd4"):
-        trainer = Trainer(Config(convolution=name, steps=1), digits_cnn, images())
-        layers = [m for m in trainer.model.modules() if isinstance(m, nn.Conv2d)]
-        assert [m.algorithm for m in layers] == [name] * 2
-        result = fit(trainer)
-        losses[name] = result["test_loss"]
-        hashes.add(result["parameters_sha256"])
-    assert len(hashes) == 3  # auto is winograd2 here
-    np.testing.assert_allclose(list(losses.values()), losses["im2col"], rtol=1e-3)
-
-
-def test_by_default_layers_keep_their_own_convolution() -> None:
-    def build() -> nn.Module:
-        model = digits_cnn()
-        model[0].algorithm = "im2col"
-        return model
-
-    assert Trainer(Config(), build, images()).model[0].algorithm == "im2col"
-
-
 def test_frozen_parameters_are_not_updated() -> None:
     def build() -> nn.Module:
         model = small()
@@ -136,10 +114,6 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path) -> None:
     assert (found.mean_loss, found.means["accuracy"]) == (result["test_loss"], result["accuracy"])
 
 
-def _raises() -> nn.Module:
-    raise TypeError("inside build")
-
-
 def frozen() -> nn.Module:
     model = small()
     for p in model.parameters():
@@ -168,8 +142,3 @@ def test_unusable_arguments_are_a_one_line_error(case: Any) -> None:
     call, words = case
     with refused(*words):
         call()
-
-
-def test_an_error_inside_build_keeps_its_traceback() -> None:
-    with pytest.raises(TypeError, match="inside build"):
-        Trainer(Config(), _raises, rows())

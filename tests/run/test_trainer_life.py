@@ -1,24 +1,19 @@
 """A Trainer between its first run and `close`: outputs, files, and further epochs."""
 
-import gc
 import io
 import json
-import re
-import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.comm.counted import Counted
 from helpers.datafiles import refused
 from helpers.runs import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, comm_self, roll_call
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.parallel.strategy import AgreedError
@@ -110,24 +105,6 @@ def test_ranks_of_a_run_can_use_the_model_alone() -> None:
     for zero in (1, 3):
         found, *_ = threads.run(3, lambda comm, zero=zero: rank(comm, zero=zero))
         np.testing.assert_allclose(found, wanted, rtol=1e-7)
-
-
-def test_a_model_in_parts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Said(monkeypatch, "trainer.model(x)")
-
-    def rank(comm: Comm) -> None:
-        trainer = Trainer(Config(**SHORT, epochs=1, tp=2), small, rows(), comm)
-        trainer.fit(NullReport())
-        if comm.rank:
-            said.heard.wait()
-        trainer.model(np.ones((2, 6)))
-        trainer.close()
-        with refused("this Trainer is closed, and each rank has a part of the model or of samples"):
-            trainer.model(np.ones((2, 6)))
-
-    threads.run(2, rank)
-    assert "rank 1 did not call trainer.model(x) yet" in said.lines[0]
-    assert "test_trainer_life.py:" in said.lines[0]
 
 
 def test_the_schedule_begins_anew_over_more_epochs(tmp_path: Path) -> None:
@@ -247,20 +224,6 @@ def test_ranks_with_other_samples_are_refused() -> None:
 # ---- calls of some ranks only
 
 
-class Said:
-    """What ranks say at once of those they wait for, in calls of this name."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
-        self.lines, self.heard, self._name = list[str](), threading.Event(), name
-        patch.setattr(roll_call, "PATIENCE", 0.0)
-        patch.setattr(roll_call, "print_error", self.say)
-
-    def say(self, line: str) -> None:
-        if f"waits in {self._name} (" in line:
-            self.lines.append(line)
-            self.heard.set()
-
-
 @pytest.mark.parametrize("options", [{}, {"allreduce": "shared"}, {"servers": 1}], ids=str)
 def test_the_first_rank_saves_alone_where_it_has_all(
     options: dict[str, Any], tmp_path: Path
@@ -285,29 +248,6 @@ def fit_alone(comm: Comm) -> dict[str, Any]:
     return trainer.model.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("save", {"zero": 2}), ("evaluate", {}), ("predict", {}), ("optimizer_state_dict", {})],
-)
-def test_ranks_that_wait_say_for_whom_and_go_on(
-    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = Said(monkeypatch, name)
-    arguments = {"save": (str(tmp_path / "m"),), "predict": (rows()[0],)}.get(name, ())
-
-    def rank(comm: Comm) -> None:
-        trainer = Trainer(Config(steps=1, **options), small, rows(), comm)
-        if comm.rank == 1:
-            assert said.heard.wait(60)
-        getattr(trainer, name)(*arguments)
-
-    threads.run(3, rank)
-    line = said.lines[0]
-    assert "test_trainer_life.py:" in line
-    assert line.endswith(f" did not call {name} yet; all ranks must call it")
-    assert re.search(r"ranks? .*\b1\b.* did not", line)
-
-
 def test_ranks_that_call_different_things_are_refused() -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(steps=1), small, rows(), comm)
@@ -318,82 +258,6 @@ def test_ranks_that_call_different_things_are_refused() -> None:
 
 
 # ---- what ranks share
-
-
-def test_trainers_that_all_ranks_have_dropped_are_closed_by_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted = Counted(monkeypatch)
-
-    def rank(comm: Comm) -> None:
-        kept = Trainer(Config(steps=1, allreduce="shared"), small, rows(), comm)
-        for zero in (0, 1, 3):
-            trainer = Trainer(Config(steps=1, zero=zero), small, rows(), comm)
-            trainer.fit(NullReport())
-            del trainer
-        trainer = Trainer(Config(steps=1), small, rows(), comm)
-        kept.fit(NullReport())
-        trainer.close()
-        kept.close()
-
-    threads.run(2, rank)
-    assert not counted.left
-
-
-def test_trainers_that_are_dropped_are_garbage_with_their_communicator() -> None:
-    def rank(comm: Comm) -> weakref.ref[Comm]:
-        trainer = Trainer(Config(steps=1, allreduce="ring"), small, rows(), comm)
-        trainer.fit(NullReport())
-        return weakref.ref(comm)
-
-    comms = threads.run(2, rank)
-    gc.collect()
-    assert [one() for one in comms] == [None, None]
-
-
-@pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"allreduce": "shared"}], ids=str)
-def test_a_model_outlives_the_trainer_that_is_dropped(options: Any) -> None:
-    """What is written to it between runs stays, too."""
-
-    def trained(comm: Comm) -> Any:
-        trainer = Trainer(Config(epochs=1, **options), small, rows(), comm)
-        trainer.fit(NullReport())
-        with trainer.gathered_parameters():
-            pass
-        return trainer.model
-
-    def job(comm: Comm) -> None:
-        model = trained(comm)
-        before = [np.array(p.data) for p in model.parameters()]
-        gc.collect()
-        for p, values in zip(model.parameters(), before, strict=True):
-            np.testing.assert_array_equal(p.data, values)
-        Trainer(Config(epochs=1, **options), small, rows(), comm).fit(NullReport())
-        for p, values in zip(model.parameters(), before, strict=True):
-            np.testing.assert_array_equal(p.data, values)
-
-    threads.run(2, job)
-
-
-def test_a_snapshot_of_a_second_run_goes_on_with_that_run() -> None:
-    """Also after a third one."""
-    config = Config(epochs=2, batch_size=28, lr=0.1, lr_schedule="cosine")
-
-    class Kept:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            rates[event["step"]] = trainer.last_lr
-            snapshots.setdefault(event["step"], trainer.snapshot())
-
-    rates, snapshots = dict[int, float](), dict[int, Any]()
-    trainer = Trainer(config, small, rows(), comm_self(), callbacks=[Kept()])
-    trainer.fit(NullReport())
-    trainer.fit(NullReport(), epochs=2)
-    second = dict(rates)
-    trainer.fit(NullReport(), epochs=2)
-    trainer.restore(snapshots[5])
-    rates.clear()
-    assert trainer.fit(NullReport())["steps"] == 8
-    assert rates == {step: second[step] for step in (6, 7, 8)}
 
 
 @pytest.mark.parametrize("options", [{}, {"pp": 2, "micro_batches": 2}], ids=str)
@@ -421,19 +285,3 @@ def test_a_run_that_could_not_save_goes_on_on_all_ranks(options: Any, tmp_path: 
 
     assert threads.run(2, rank) == [4, 4]
     assert save.is_file()
-
-
-def test_frozen_layers_of_one_stage_are_known_to_all_ranks() -> None:
-    def build() -> nn.Module:
-        model = small()
-        next(model.parameters()).requires_grad = False
-        return model
-
-    def rank(comm: Comm) -> None:
-        trainer = Trainer(Config(epochs=1, pp=2, micro_batches=2), build, rows(), comm)
-        trainer.fit(NullReport())
-        trainer.model.requires_grad_()
-        with refused("requires_grad of a parameter was changed"):
-            trainer.fit(NullReport(), epochs=1)
-
-    threads.run(2, rank)

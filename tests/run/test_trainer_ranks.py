@@ -1,7 +1,5 @@
 """A Trainer on several ranks: downloads, the end of a run, what is freed and saved."""
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +13,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data import Dataset
-from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
-
-# ---- downloads
-
-
-@pytest.mark.parametrize("download", [True, False])
-def test_the_first_rank_downloads_before_the_others(
-    download: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It loads the data only once; without --download no rank waits for another."""
-    loaded: list[int] = []
-    load, both = nnmpi.data.load, threading.Barrier(2 if download else 3)
-    rank = threading.local()
-
-    def recorded(*arguments: Any, **options: Any) -> Dataset:
-        if not download or rank.number:
-            both.wait(10)
-        else:
-            time.sleep(0.1)
-        loaded.append(rank.number)
-        return load(*arguments, **options)
-
-    def run(comm: Comm) -> None:
-        rank.number = comm.rank
-        config = Config(model="iris-mlp", data="iris", steps=1, download=download)
-        Trainer(config, comm=comm).fit(NullReport())
-
-    monkeypatch.setattr("nnmpi.run.setup.datasets.load", recorded)
-    threads.run(3, run)
-    assert sorted(loaded) == [0, 1, 2]
-    if download:
-        assert loaded[0] == 0
-
 
 # ---- shared memory is freed
 
@@ -81,17 +45,6 @@ def test_an_optimizer_with_a_part_of_the_state_cannot_continue_alone() -> None:
     whole = Trainer(Config(steps=2), small, rows(), comm_self())
     whole.fit(NullReport())
     whole.optimizer.step()
-
-
-# ---- reports
-
-
-def test_only_the_first_rank_needs_a_report() -> None:
-    def rank(comm: Comm) -> Event:
-        trainer = Trainer(Config(steps=2), small, rows(), comm)
-        return trainer.fit(NullReport()) if comm.rank == 0 else trainer.fit()
-
-    assert {event["event"] for event in threads.run(3, rank)} == {"done"}
 
 
 # ---- saving after an error
@@ -151,39 +104,6 @@ def test_the_model_is_saved_if_no_rank_changes_it(
     with pytest.raises((LostOutputError, AbortedError)):
         threads.run(ranks, lambda comm: fails(comm, report(), save, **options))
     assert save.exists() == saves
-
-
-def test_a_model_whose_update_failed_is_not_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = tmp_path / "m.safetensors"
-    trainer = Trainer(Config(batch_size=14, save=str(save)), small, rows(), comm_self())
-    step = trainer.optimizer.step
-
-    def incomplete(lr_factor: float) -> None:
-        step(lr_factor)
-        if trainer.step == 2:
-            raise MemoryError("no room")
-
-    monkeypatch.setattr(trainer.optimizer, "step", incomplete)
-    with pytest.raises(MemoryError, match="no room"):
-        trainer.fit(NullReport())
-    assert trainer.step == 2
-    assert not save.exists()
-
-
-def test_if_saving_fails_too_it_is_a_note_of_the_first_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise ValueError("disk full")
-
-    monkeypatch.setattr(saving, "write", full)
-    config = Config(batch_size=14, save=str(tmp_path / "m"))
-    with pytest.raises(LostOutputError, match=r"\Agone") as caught:
-        Trainer(config, small, rows(), comm_self()).fit(Lost(quiet=True))
-    assert str(caught.value) == "gone"
-    assert caught.value.__notes__ == ["and the trained model was not saved: disk full"]
 
 
 # ---- a late stop

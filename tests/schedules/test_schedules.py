@@ -108,22 +108,6 @@ def test_one_rank_alone_sends_nothing_but_between_its_own_stages() -> None:
     assert {op.peer for op in ops if op.kind in SENDS + RECEIVES} == {0}
 
 
-@pytest.mark.parametrize(("name", "v"), CASES)
-def test_receives_are_posted_one_op_ahead(name: str, v: int) -> None:
-    compute = (Kind.F, Kind.B, Kind.I, Kind.W)
-    for ops in programs(SCHEDULES[name], 4, 8, v):
-        order = [op for op in ops if op.kind in compute]
-        for k, op in enumerate(ops):
-            if op.kind in RECEIVES:
-                ahead = [o for o in ops[k:] if o.kind in compute][:2]
-                kinds = (Kind.F,) if op.kind is Kind.RECV_F else (Kind.B, Kind.I)
-                at = [(o.micro, o.stage) for o in ahead if o.kind in kinds]
-                assert (op.micro, op.stage) in at
-                assert ahead[1] in order[1:]
-            if op.kind in SENDS:
-                assert (ops[k - 1].micro, ops[k - 1].stage) == (op.micro, op.stage)
-
-
 def test_the_boundary_of_a_message() -> None:
     sent = [op for ops in programs(SCHEDULES["gpipe"], 3, 1) for op in ops if op.kind in SENDS]
     assert [(str(op), boundary(op)) for op in sent] == [

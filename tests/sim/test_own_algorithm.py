@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ NO_RETURN = reduction._replace(at=lambda t, r, p: None)
 FAILS = reduction._replace(at=lambda t, r, p: up(t, r, p).nothing)
 NO_RANGE = reduction._replace(at=lambda t, r, p: up(t, r, p)._replace(send=3))
 NUMBER = 3
+LONG_LATER = CHAIN._replace(rounds=lambda p: CHAIN.rounds(p) if p < 18 else 10**9)
+HALVES = CHAIN._replace(at=lambda t, r, p: CHAIN.at(t, r, p)._replace(source=r / 2))
+HALVES_LATER = CHAIN._replace(at=lambda t, r, p: (CHAIN if p < 18 else HALVES).at(t, r, p))
 
 
 def branches(t, r, p):
@@ -35,6 +39,7 @@ def branches(t, r, p):
 
 BRANCHES = Algorithm(lambda p: p - 1, lambda p: 1, branches)
 """
+KIND = "collective"
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +98,19 @@ def test_what_cannot_be_used_is_refused_on_all_ranks(name: str, says: str) -> No
         return "refused"
 
     assert threads.run(3, refused) == ["refused"] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("LONG_LATER", "rounds(p) is 1000000000, not a whole number from 0 to 4,168"),
+        ("HALVES_LATER", "arrays used as indices must be of integer"),
+    ],
+)
+def test_a_plan_that_is_wrong_on_many_ranks_is_named(name: str, says: str, refused: Any) -> None:
+    size = "--ranks 18 --bytes 1MB"
+    words = f"algorithm 'others:{name}' is no all-reduce of 18 ranks: ", says
+    refused(f"--algorithm others:{name} {size}", words)
 
 
 def test_the_option_takes_it() -> None:

@@ -76,26 +76,6 @@ def test_a_product_of_a_row_and_a_column_is_summed_in_float32(dtype: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_choice_has_the_type_of_both(dtype: str) -> None:
-    a, b = (nnmpi.tensor(np.full(4, v, named(dtype)), on=DEVICE) for v in (1, 2))
-    chosen = nnmpi.tensor(np.array([True, False, True, False]), on=DEVICE)
-    for y in (nnmpi.where(chosen, a, b), nnmpi.where(chosen, a, 2.0)):
-        assert y.data.dtype == named(dtype)
-        assert y.numpy().tolist() == [1, 2, 1, 2]
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_running_sums_and_products_have_the_digits_of_float32(dtype: str) -> None:
-    a = nnmpi.tensor(np.full(300, 1.0, named(dtype)), on=DEVICE, requires_grad=True)
-    y = a.cumsum(0)
-    assert y.data.dtype == named(dtype)
-    assert y.numpy().astype("float64")[-1] == np.asarray(300, named(dtype)).astype("float64")
-    (y.sum() + a.prod()).backward()
-    gradient = backend.to_host(a.grad).astype("float64")
-    np.testing.assert_allclose(gradient, np.arange(301.0, 1, -1), rtol=2**-7)
-
-
-@pytest.mark.parametrize("dtype", HALVES)
 def test_losses_are_summed_in_float32(dtype: str) -> None:
     scores = nnmpi.tensor(np.full((3000, 2), -30, named(dtype)), on=DEVICE)
     labels = DEVICE.asarray(np.zeros(3000, "int64"))

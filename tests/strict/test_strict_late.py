@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from emulator import machine
-from helpers.device import DEVICE, needs_device, needs_emulator
+from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import backend, nn
@@ -98,19 +98,6 @@ def test_a_late_outcome_changes_no_bit(
         assert any(b > a for a, b in zip(reader.scales, reader.scales[1:], strict=False))
 
 
-@needs_emulator
-def test_the_host_waits_where_something_reads(tmp_path: Path) -> None:
-    """After the first step, for the rate; every second one, and the last one of each epoch."""
-    late, now = run(), run(Reader())
-    read = {1, *range(STEPS, EPOCHS * STEPS + 1, STEPS)}
-    evaluated = now.waits - EPOCHS * STEPS
-    assert late.waits == evaluated + len(read)
-    saved = run(checkpoint_dir=str(tmp_path), save_every="2")
-    also = len({*read, *range(2, EPOCHS * STEPS + 1, 2)})
-    assert saved.losses == late.losses
-    assert saved.waits >= evaluated + also
-
-
 def test_a_checkpoint_has_the_step_that_was_made_last(tmp_path: Path) -> None:
     given: dict[str, Any] = {"checkpoint_dir": str(tmp_path), "save_every": "5", "keep": 9}
     whole = run(**given)
@@ -151,26 +138,3 @@ def test_a_run_that_is_stopped_knows_the_steps_that_it_has_made() -> None:
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:
     with pytest.raises(ArithmeticError, match="the loss became"):
         run(lr=1e38, optimizer="sgd")
-
-
-class Failing(nn.Module):
-    """Fails in its third step."""
-
-    def __init__(self) -> None:
-        self.model, self.calls = model(), 0
-
-    def forward(self, x: Any) -> Any:
-        if self.training:
-            self.calls += isinstance(x.data, DEVICE.xp.ndarray)
-            if self.calls == 3:
-                raise RuntimeError("no third step")
-        return self.model(x)
-
-
-def test_a_model_is_saved_when_the_step_behind_a_late_one_fails(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    config = nnmpi.Config(epochs=1, batch_size=8, save=str(path))
-    trainer = nnmpi.Trainer(config, Failing, (*data(), *data()), comm_self())
-    with pytest.raises(RuntimeError, match="no third step"):
-        trainer.fit(NullReport())
-    assert path.exists()

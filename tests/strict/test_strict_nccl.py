@@ -1,14 +1,12 @@
 """--allreduce nccl on ranks that are threads, each with an emulated device."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from emulator import machine
 from helpers.device import DEVICE, device_count, emulated, needs_emulator
 from helpers.training import laws_halves
 from helpers.training.on_device import on_device
@@ -120,18 +118,6 @@ def test_16_bits_train_as_one_rank(ranks: int, options: dict[str, Any], reduce_d
         threads.run(ranks, partial(laws_halves.trains_as_one_rank, layout, case))
 
 
-def test_the_host_does_not_wait_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a device that comes to nothing while it is asked."""
-    monkeypatch.setattr(nccl.Launched, "done", False)
-
-    def total(comm: Comm) -> float:
-        a = xp.ones(N)
-        connected(comm).start(a).wait()
-        return float(a.sum())
-
-    assert threads.run(2, total) == [2 * N] * 2
-
-
 @pytest.mark.parametrize("missing", ["lead", "follow"])
 def test_a_missing_wait_changes_the_sum(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of kernels for a sum, or of the sum for kernels."""
@@ -193,31 +179,3 @@ def test_auto_takes_it_where_every_rank_has_a_gpu(
         assert set(threads.run(ranks, taken)) == {wanted}
         with device_count(1):
             assert set(threads.run(ranks, taken)) == {"ring"}
-
-
-def test_auto_takes_a_ring_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xp.cuda.nccl, "available", False)
-    with on_device():
-        threads.run(2, lambda comm: equals(comm, run(comm, **MLP), reference(comm, **MLP)))
-
-
-def test_equal_parts_take_nccls_own_collectives() -> None:
-    def sums(comm: Comm) -> None:
-        there = connected(comm)
-        for parts, n in ((None, 8), ([5, 3], 8)):
-            b, c = xp.arange(n, dtype="float32"), xp.zeros(n, "float32")
-            there.start_reduce_scatter(b, parts=parts).wait()
-            own = slice(*([0, *np.cumsum(parts or [4, 4])][comm.rank : comm.rank + 2]))
-            c[own] = b[own]
-            there.all_gather(c, parts=parts)
-            np.testing.assert_array_equal(c.get(), 2 * np.arange(n))
-
-    with machine.noting() as calls:
-        threads.run(2, sums)
-    called = Counter(name for kind, name in calls if kind == "library")
-    assert called == {"reduce-scatter": 2, "all-gather": 2, "reduce": 4, "broadcast": 4}
-
-
-def test_a_job_that_outlives_its_ranks_is_refused() -> None:
-    with pytest.raises(ValueError, match="waits for ever where a rank is lost: use --allreduce"):
-        threads.run(2, connected, fault_tolerant=True)

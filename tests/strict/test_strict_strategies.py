@@ -1,13 +1,11 @@
 """On a device: strategies that the table of conformance lacks, files, and other arrangements."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
-from helpers.device import DEVICE, needs_device
+from helpers.device import needs_device
 from helpers.training.on_device import on_device
 from helpers.training.pipelined import (
     BOUND,
@@ -21,8 +19,7 @@ from helpers.training.pipelined import (
 )
 
 import nnmpi
-from nnmpi import Config, Trainer, devices
-from nnmpi.backend import Backend
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
@@ -106,20 +103,3 @@ def test_a_run_is_rearranged_and_saved_and_goes_on_elsewhere(tmp_path: Path) -> 
     on_cpu = Trainer(Config(dtype="float64", load=path, **MLP), None, digits(), comm_self())
     for name, array in on_cpu.model.state_dict().items():
         np.testing.assert_array_equal(array, saved[name], err_msg=name)
-
-
-def test_a_library_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DEVICE.xp.cuda.nccl, "available", False)
-    with refused("allreduce nccl: cupy finds no NCCL", "use --allreduce ring"):
-        devices.nccl(DEVICE)
-
-
-def test_a_library_without_nccl_does_not_warn_in_each_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "without_nccl" / "cuda"
-    folder.mkdir(parents=True)
-    text = "import warnings\nwarnings.warn('nccl library could not be loaded')\navailable = False\n"
-    (folder / "nccl.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not devices.has_nccl(Backend("cuda", import_module("without_nccl")))

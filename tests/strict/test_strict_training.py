@@ -123,25 +123,6 @@ def test_a_step_waits_once_and_computes_what_numpy_does(name: str) -> None:
         assert error <= 1e-10 * np.abs(expected).max(), key
 
 
-@pytest.mark.parametrize("order", [1.5, 2.0, float("inf")])
-def test_norms_of_gradients_stay_on_the_device(order: float) -> None:
-    norms = []
-    for on in (CPU, DEVICE):
-        model = nn.Linear(3, 2).to(np.float64, on)
-        for p in model.parameters():
-            p.grad = on.asarray(np.arange(p.size, dtype=float).reshape(p.shape))
-        with waits(0):
-            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0, order))
-    here, there = map(backend.to_host, norms)
-    np.testing.assert_allclose(there, here, rtol=1e-14)
-
-
-def test_labels_on_the_host_cost_no_wait() -> None:
-    for name in ("mlp", "words", "shapes"):
-        run = train(TASKS[name], DEVICE, CPU)
-        assert run.losses == train(TASKS[name], DEVICE, DEVICE).losses
-
-
 def test_evaluation_waits_for_its_answer_only() -> None:
     model = MODELS["digits-cnn"]().to(on=DEVICE).eval()
     x = np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype("float32")
@@ -151,18 +132,6 @@ def test_evaluation_waits_for_its_answer_only() -> None:
     np.testing.assert_array_equal(
         best, MODELS["digits-cnn"]().eval()(nnmpi.tensor(x)).argmax(1).numpy()
     )
-
-
-def test_a_loss_is_evaluated_without_bringing_scores() -> None:
-    x = np.random.default_rng(0).standard_normal((6, 4)).astype("float32")
-    labels = np.array([0, 1, -100, 3, 2, 1])
-    scores = nnmpi.tensor(x, on=DEVICE)
-    loss = nn.CrossEntropyLoss(reduction="sum")
-    with waits(1):
-        found = loss.evaluate(scores, labels)
-    here = loss.evaluate(nnmpi.tensor(x), labels)
-    assert found[1:] == here[1:]
-    np.testing.assert_allclose(found[0], here[0], rtol=1e-6)
 
 
 def test_a_model_moves_there_and_back_in_the_middle_of_training() -> None:

@@ -16,7 +16,6 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import staging, wire
 from nnmpi.parallel.pipeline import profile
-from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import wire_of
 from nnmpi.run.report import NullReport
 from nnmpi.run.report.messages import as_text
@@ -32,14 +31,6 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- results
-
-
-def test_on_the_host_a_wire_is_the_comm_itself() -> None:
-    def check(comm: Comm) -> None:
-        assert wire_of(comm, CPU) is comm
-        assert wire_of(comm, DEVICE) is wire_of(comm, DEVICE) is not comm
-
-    threads.run(2, check)
 
 
 def sums(comm: Comm) -> None:
@@ -100,27 +91,6 @@ def test_pieces_on_a_device_are_those_of_the_host(law: Any, ranks: int) -> None:
     threads.run(ranks, law)
 
 
-@pytest.mark.usefixtures("_small_pieces")
-def test_a_helper_thread_moves_pieces_too() -> None:
-    def sum_in_background(comm: Comm) -> None:
-        a = xp.ones(N)
-        with comm.progress_thread():
-            work = wire_of(comm, DEVICE).start(a, "ring")
-            while not work.done:
-                pass
-        assert (a.get() == comm.size).all()
-
-    threads.run(2, sum_in_background)
-
-
-def test_what_is_not_contiguous_is_refused_where_nothing_could_put_it_back() -> None:
-    def start(comm: Comm) -> None:
-        with pytest.raises(ValueError, match=r"\Airecv takes a device's array in C order: use "):
-            wire_of(comm, DEVICE).irecv(xp.ones((2, 3)).T, 0)
-
-    threads.run(1, start)
-
-
 # ---- a missing wait
 
 
@@ -179,50 +149,6 @@ def train(ranks: int, steps: int, *callbacks: Any, **options: Any) -> list[Train
 
     with on_device():
         return threads.run(ranks, one)
-
-
-class Addresses:
-    """Where flat buffers and pinned memory are after each step; they stay from the first one.
-
-    In ZeRO 2 and 3 gradients come in any of some slots, so only the flat buffers stay.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[int, tuple[int, ...]] = {}
-
-    def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
-        store = trainer.part.parameters[0].store
-        assert isinstance(store, LocalStore)
-        wires: list[Any] = [b.comm for b in store.buckets.all if trainer.config.zero < 2]
-        memory = {key for one in wires for key in one._memory}
-        here = store.flat.data.ptr, store.flat_grad.data.ptr, *sorted(ptr for ptr, _ in memory)
-        rank = trainer.comm.rank
-        if event["step"] > 1 and self.found.setdefault(rank, here) != here:
-            raise AssertionError(f"step {event['step']}: memory that was reserved has moved")
-
-
-LAYOUTS: list[dict[str, Any]] = [{}, {"zero": 1}, {"zero": 2}, {"zero": 3}]
-
-
-@needs_emulator
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_flat_buffers_and_staging_memory_stay_where_they_are(layout: dict[str, Any]) -> None:
-    train(2, 5, Addresses(), bucket_mb=0.002, **layout)
-
-
-@needs_emulator
-def test_a_buffer_that_moves_between_steps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, kept = LocalStore.begin, list[Any]()
-
-    def moved(store: LocalStore) -> None:
-        begin(store)
-        kept.append(store.flat_grad)  # so that its address is not taken again
-        store.flat_grad = store.flat_grad.copy()
-        store.grad_memories = store.views(store.flat_grad)
-
-    monkeypatch.setattr(LocalStore, "begin", moved)
-    with pytest.raises(AssertionError, match="memory that was reserved has moved"):
-        train(2, 5, Addresses(), allreduce="ring")
 
 
 # ---- waits

@@ -129,6 +129,22 @@ def divide(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, da, lambda g: da(_negated(multiplied(g, y)))))
 
 
+@_with_numbers
+def remainder(a: Array, b: Array) -> Result:
+    """a - b floor(a / b), with the sign of b; the gradient of b is -floor(a / b)."""
+
+    def db(g: Array) -> Array:
+        return elementwise(lambda g, a, b: -g * (a // b), g, a, b)
+
+    return Result(_numbers("remainder", a, b), _vjps(a, b, lambda g: g, db))
+
+
+@_with_numbers
+def floor_divide(a: Array, b: Array) -> Result:
+    """floor(a / b), without a gradient."""
+    return Result(_numbers("floor_divide", a, b), ())
+
+
 @device_in_float32
 @_with_numbers
 def power(a: Array, b: Array) -> Result:

@@ -95,7 +95,7 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
     if a.config.reproducible or a.mesh.size <= FEW:  # the first: places in a tree over slices
         keys.append(ranks)
     else:
-        keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
+        keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch), _parting(at, nodes)]
     if needs_backups(a):
         keys.append(np.array([backup(a, r).held for r in ranks.tolist()]))
     kinds = _numbered(keys)
@@ -129,6 +129,16 @@ def _sent_by_place(
             yield np.sum([step.to >= 0 for step in steps], axis=0)[place]
             chunks = (np.where(step.to >= 0, np.subtract(*step.send[::-1]), 0) for step in steps)
             yield sum(chunks, np.zeros(p, int))[place]
+
+
+def _parting(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
+    """How nodes part the group of each rank along tp; alike for groups that are parted alike."""
+    groups = _numbered([i for axis, i in at.items() if axis != "tp"])
+    ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
+    over = nodes[ranks] - nodes[ranks[:, :1]]
+    found = np.empty_like(groups)
+    found[ranks] = np.unique(over, axis=0, return_inverse=True)[1].reshape(-1, 1)
+    return found
 
 
 def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:

@@ -35,11 +35,11 @@ from nnmpi.parallel.wire import wire_of
 from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
-"""Of a step whose outcome takes its place later."""
+"""The outcome of a step until the host has read the real one."""
 
 
 class LateSteps:
-    """Fills the place of an update, of what is done around B, and of the steps of an executor.
+    """The update, the hooks around B and the steps of an executor, for outcomes that are read late.
 
     now: an update that waits
     """
@@ -62,7 +62,8 @@ class LateSteps:
         self.around: Around = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
     def apply(self, step: int) -> Outcome:
-        """An update, which waits if it is the last one of its epoch, or something reads it."""
+        """Update the parameters, and wait for the outcome at the end of an epoch or where it is
+        read."""
         self._read()
         if self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1):
             return self._now(step)
@@ -73,7 +74,7 @@ class LateSteps:
     def steps(
         self, executor: Executor, loads: Iterable[Load], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """The steps of an executor, each when its outcome is known."""
+        """The steps of an executor, each yielded when its outcome is known."""
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
             for one in last:
@@ -83,7 +84,7 @@ class LateSteps:
                 yield result
 
     def _agreed_request(self) -> float:
-        """What the ranks request; marks parameters with a gradient on any of them."""
+        """The sum of the ranks' requests; parameters with a gradient on any rank are marked."""
         store = self._store
         row = np.array([0.0, store.request, *(p.has_grad for p in store.parameters)])
         store.dp.all_reduce(row, "doubling")
@@ -92,7 +93,7 @@ class LateSteps:
         return float(row[REQUEST])
 
     def _summed_loss(self) -> Any:
-        """The loss of all ranks, after the sums, where it was computed."""
+        """The sum of the ranks' losses, in the memory in which it was computed."""
         store, is_apart = self._store, isinstance(self._store.scalars, np.ndarray)
         if not is_apart or store.dp.size == 1:  # or summed with the gradients
             return store.loss if is_apart else store.scalars[LOSS]
@@ -101,7 +102,7 @@ class LateSteps:
         return loss
 
     def _launch(self, step: int) -> None:
-        """One optimizer step, if the device finds all sums finite."""
+        """Launch an optimizer step, which the device leaves out where a sum is not finite."""
         store, masters, xp = self._store, self._store.masters, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
         squares = store.squares([(store.spans[0][0], store.spans[-1][1])])
@@ -111,13 +112,13 @@ class LateSteps:
         self._unread = Fetched(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
-        """An operation that needs the loss scale."""
+        """Carry out an operation that needs the loss scale, behind the outcome of the last step."""
         self._read()
         do(op)
 
     def _read(self) -> None:
-        """From here on the loss scale is known, and the number of the next update: a step that was
-        left out is not counted."""
+        """Read the outcome of the last step, which sets the loss scale and the number of the next
+        update."""
         if self._unread is None:
             return
         (loss, squares), self._unread = self._unread.numbers(), None
@@ -131,7 +132,7 @@ class LateSteps:
 
 
 def can_be_late(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
-    """Whether this rank has a device and all parameters, whose copies NCCL sums, if any."""
+    """Tell whether this rank has a device and all parameters, and NCCL sums gradients of copies."""
     has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
     copies = a.store.name in ("local", "replica")
     return not store.on.is_host and has_all and copies and optimizer.takes_mixed

@@ -11,7 +11,7 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """What a rank sends in the first step over a whole batch that follows another one in its epoch.
+    """Messages of a rank in the first step over a whole batch that follows another one.
 
     Messages that a step has started count in it, also those that go on during the next step: until
     a step is counted, each waits for them by `complete`. What is sent between two steps, as by
@@ -19,6 +19,7 @@ class StepTraffic:
     """
 
     sent: Traffic | None = None
+    _has_begun = False
 
     def __init__(
         self, layout: Layout, config: Config, complete: Callable[[], None] = lambda: None
@@ -29,7 +30,8 @@ class StepTraffic:
         self, steps: Generator[StepResult, None, None]
     ) -> Generator[StepResult, None, None]:
         """The steps of an epoch."""
-        before: Traffic | None = None
+        before = self._so_far() if self._has_begun else None
+        self._has_begun = True
         with closing(steps):
             for result in steps:
                 if self.sent is None:

@@ -222,6 +222,7 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
 OPS: frozenset[Callable[..., Any]] = frozenset(
     {
         *(elementwise.add, elementwise.subtract, elementwise.multiply, elementwise.divide),
+        *(elementwise.remainder, elementwise.floor_divide),
         *(elementwise.power, elementwise.maximum, elementwise.minimum, elementwise.where),
         *(elementwise.negative, elementwise.exp, elementwise.log, elementwise.sqrt),
         *(elementwise.absolute, elementwise.sin, elementwise.cos, elementwise.tanh),

@@ -23,7 +23,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import read_manifest, read_metrics
-from nnmpi.run.files.atomic import ELSEWHERE, lock, refusing, sync
+from nnmpi.run.files.atomic import lock, refusing, sync
 
 STEP = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
@@ -128,23 +128,16 @@ def replace(part: Path, folder: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def make_part(directory: Path, step: int, is_locked: bool) -> None:
-    """Makes the folder in which the checkpoint of a step is written; what is left of one that a
-    killed writer began makes room, also where it might be another run's."""
-    clean(directory, is_locked)
-    part = part_of(directory, step)
-    if part.exists():
-        _clean(part, str(step))
-    part.mkdir()
+def make_part(directory: Path, step: int) -> None:
+    """Makes the folder in which the checkpoint of a step is written, after `clean`."""
+    clean(directory)
+    part_of(directory, step).mkdir()
 
 
-def clean(directory: Path, is_locked: bool) -> None:
-    """Removes what killed writers have left; a whole checkpoint without its name gets it.
-
-    Where the file system has no locks, what is younger than an hour may be another run's.
-    """
+def clean(directory: Path) -> None:
+    """Removes what killed writers have left; a whole checkpoint without its name gets it."""
     for name in sorted(os.listdir(directory)):
-        if (part := PART.fullmatch(name)) and (is_locked or _age(directory / name) > ELSEWHERE):
+        if part := PART.fullmatch(name):
             with suppress(OSError):  # it is in nobody's way
                 _clean(directory / name, part[2])
 
@@ -159,12 +152,6 @@ def _clean(path: Path, step: str | None) -> None:
         path.unlink()
 
 
-def _age(path: Path) -> float:
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime
-    return 0.0
-
-
 # ---- who may write
 
 
@@ -173,7 +160,6 @@ class DirectoryLock(NamedTuple):
 
     path: Path
     file: IO[Any]
-    is_locked: bool  # False where the file system has no locks
 
     def release(self) -> None:
         """Lets others write there."""
@@ -215,9 +201,9 @@ def _try_lock(path: Path) -> DirectoryLock | None:
     """The lock, unless another run has it, or has just removed the file."""
     file = path.open("a+b")
     with suppress(BlockingIOError):
-        is_locked = lock(file)
+        lock(file)
         if is_same(file, path):
-            return DirectoryLock(path, file, is_locked)
+            return DirectoryLock(path, file)
     file.close()
     return None
 

@@ -109,7 +109,7 @@ class Writer:
         """The first rank takes the directory."""
         if self._comm.rank == 0:
             self._lock = locked(self._directory)
-            clean(self._directory, self._lock.is_locked)
+            clean(self._directory)
 
     def start(
         self, snapshot: Snapshot, about: RunAbout, log: str | None = None
@@ -185,7 +185,7 @@ class Writer:
         """On the first rank; returns what is wrong, if anything."""
         if self._lock is not None:
             try:
-                make_part(self._directory, step, self._lock.is_locked)
+                make_part(self._directory, step)
             except OSError as error:
                 return reason_of(error)
         return ""

@@ -1,29 +1,21 @@
 """Files that are replaced whole or not at all: they are written beside the file of that name.
 
-    .nnmpi-NAME-HOST-ID.part    hashes of the file's name and of the host, and a random number
+    .nnmpi-NAME.part    a hash of the file's name
 
-The writer holds a lock on the part until it has replaced the file; the system releases the lock of
-a process that is killed. The next writer of the same name removes the parts that nobody has locked.
+The writer holds a lock on the part until it has replaced the file. The part of a process that was
+killed is taken by the next writer of the same name.
 """
 
 import fcntl
 import hashlib
 import os
-import platform
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
-from uuid import uuid4
 
 from nnmpi.quoting import shown
-from nnmpi.run.files.links import followed
-
-ELSEWHERE = 3600.0
-"""Seconds after which an unlocked part is stale where a lock may not be seen: some end at the host,
-and some file systems have none."""
 
 
 class NotSavedError(ValueError):
@@ -39,6 +31,8 @@ def refusing(
         yield
     except OSError as error:
         reason = error.strerror or error
+        if isinstance(error, BlockingIOError):
+            reason = "another process writes it"
         raise NotSavedError(f"cannot {what} {shown(path)}: {reason}; {remedy}") from None
 
 
@@ -48,62 +42,39 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
 
     A link is followed, and the new file has the permissions of the old one.
     """
-    target = followed(path)
-    _remove_stale(target)
-    while True:
-        part = target.with_name(f"{_name(target)}{_host()}-{uuid4().hex}.part")
+    target = Path(os.path.realpath(path))
+    name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
+    part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
+
+    def kept(path: str, _: int) -> int:
+        """The part, which another process may be writing."""
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+    with open(part, mode, opener=kept) as file:
+        lock(file)
         try:
-            with part.open(mode) as file:
-                lock(file, wait=True)
-                if not part.exists():  # another writer took it for stale before
-                    continue
-                with suppress(OSError):  # no file is replaced: permissions are those of the umask
-                    part.chmod(stat.S_IMODE(target.stat().st_mode))
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(part, target)
-                return
+            file.truncate(0)  # of a writer that was killed
+            with suppress(OSError):  # no file is replaced: permissions are those of the umask
+                part.chmod(stat.S_IMODE(target.stat().st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, target)
         finally:
-            with suppress(OSError):
-                part.unlink()
+            part.unlink(missing_ok=True)
 
 
-def _name(target: Path) -> str:
-    """How the names of its parts start: `target.part` might be too long a name."""
-    return f".nnmpi-{_short(os.fsencode(target.name))}-"
+def lock(file: IO[Any]) -> None:
+    """Locks an open file until it is closed, unless the file system has no locks.
 
-
-def _host() -> str:
-    return _short(platform.node().encode())
-
-
-def _short(name: bytes) -> str:
-    return hashlib.sha256(name).hexdigest()[:12]
-
-
-def _remove_stale(target: Path) -> None:
-    """Removes the parts of this name whose writers were killed."""
-    for part in target.parent.glob(f"{_name(target)}*.part"):
-        with suppress(OSError), part.open("r+b") as file:
-            is_old = time.time() - os.fstat(file.fileno()).st_mtime > ELSEWHERE
-            from_here = part.name.startswith(_name(target) + _host())
-            if (from_here or is_old) and (lock(file) or is_old):
-                part.unlink()
-
-
-def lock(file: IO[Any], wait: bool = False) -> bool:
-    """Locks an open file until it is closed; False where the file system has no locks.
-
-    Raises BlockingIOError if another process has the lock, or waits for it.
+    Raises BlockingIOError if another process has the lock.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:
-        return False
-    return True
+        return
 
 
 def sync(path: Path) -> None:
@@ -117,11 +88,9 @@ def sync(path: Path) -> None:
 
 def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
-    path, cannot = Path(path), f"cannot {what} {shown(path)}"
     check_not_read_only(path, what)
-    with refusing(path, what, "name another file"):
-        target = followed(path)
-    folder, why = target.parent, ""
+    cannot, path = f"cannot {what} {shown(path)}", Path(os.path.realpath(path))
+    folder, why = path.parent, ""
     if not folder.is_dir():
         why = f"there is no directory {shown(folder)}; make it first"
     elif path.is_dir():

@@ -24,7 +24,7 @@ from nnmpi.nn.tensor_files import (
 from nnmpi.parallel.model.parts import everything, which_held
 from nnmpi.quoting import shown
 from nnmpi.run.files.folders import form_of, source_of
-from nnmpi.run.files.saving import BLANK, FILE, PARAMETERS, file_sha256, place_of
+from nnmpi.run.files.saving import BLANK, FILE, file_sha256, place_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -89,12 +89,6 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 def _check_digest(path: Path) -> None:
     metadata = contents(path).metadata
     if FILE not in metadata:
-        if PARAMETERS in metadata:  # written only beside the other, whose name has changed
-            raise ValueError(
-                f"cannot load {shown(path)}: it is damaged, or was changed after it was saved: its "
-                f"metadata have {PARAMETERS} and no {FILE}; take an intact copy, or, if you "
-                "changed it, remove both from its metadata"
-            )
         return
     with refused(path), path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -8,7 +8,6 @@ from typing import IO, NamedTuple
 
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import lock
-from nnmpi.run.files.links import followed
 
 FIRST = b'{"event": '
 """How every log begins."""
@@ -46,7 +45,6 @@ class LogMark(NamedTuple):
 def check_log(log: str, appends: bool) -> None:
     """Raises ValueError if the file is no log, or has a run and is not to be added to."""
     try:
-        followed(log)  # refuses what others may have put there
         if os.path.isfile(log):
             _check_content(log, appends, None)
     except OSError as error:
@@ -66,7 +64,6 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
         return file
 
     try:
-        followed(log)
         file = open(log, "a", encoding="utf-8", opener=at_once)  # noqa: SIM115
         if os.path.isfile(log):
             try:

@@ -1,8 +1,9 @@
 """Checks, before a run, of the files that it writes."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import combinations
 
 from nnmpi.config import Config
 from nnmpi.quoting import shown
@@ -12,27 +13,22 @@ from nnmpi.run.files.logs import check_log
 
 
 def check_outputs(config: Config) -> None:
-    """Raises ValueError if an output cannot be written, or if it is another file of the run.
-
-    A model may be saved to the file that it was loaded from.
-    """
-    is_file = config.data.startswith("npz:") or config.data.endswith(".npz")
-    data = os.path.expanduser(config.data.removeprefix("npz:")) if is_file else None
-    save, load = (path and weights_of(path) for path in (config.save, config.load))
+    """Raises ValueError if an output cannot be written, or if two outputs are one file."""
+    save = config.save and weights_of(config.save)
     if config.save:
         check_folder(config.save) if is_folder(config.save) else check_target(config.save)
-    check_differs("save", save, {"data": data})
     if config.trace:
         check_target(config.trace, "write trace")
     if config.report:
         check_target(config.report, "write report")
     if config.log:
         check_not_read_only(config.log, "write log")
-    others = {"data": data, "save": save, "load": load}
-    check_differs("log", config.log, others)
-    others["log"] = config.log
-    check_differs("trace", config.trace, others)
-    check_differs("report", config.report, {**others, "trace": config.trace})
+    outputs = {"save": save, "log": config.log, "trace": config.trace, "report": config.report}
+    for (other, path), (option, name) in combinations(outputs.items(), 2):
+        if path and name and os.path.abspath(path) == os.path.abspath(name):
+            raise ValueError(
+                f"{option} {shown(name)} is also the file of {other}; name another file"
+            )
     _refuse_other_kinds(save, "save", "a model", lambda head: head[8:9] == b"{")
     _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
     _refuse_other_kinds(config.report, "write report", "a page", lambda head: head[:1] == b"<")
@@ -72,18 +68,3 @@ def saved_since(before: tuple[int, int] | None, path: str | None) -> str:
     if now == before:
         return f"nothing was saved, and {path} is as it was before the run"
     return f"the trained model was saved to {path}"
-
-
-def check_differs(option: str, path: str | None, others: Mapping[str, str | None]) -> None:
-    """Raises ValueError if `path` is one of the other files, which are given by option."""
-    for other, name in others.items():
-        if path and name and _is_same_file(path, name):
-            raise ValueError(
-                f"{option} {shown(path)} is also the file of {other}; name another file"
-            )
-
-
-def _is_same_file(a: str, b: str) -> bool:
-    if os.path.exists(a) and os.path.exists(b):
-        return os.path.samefile(a, b)
-    return os.path.realpath(a) == os.path.realpath(b)

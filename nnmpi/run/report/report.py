@@ -24,10 +24,6 @@ SILENCE = 10.0
 """Seconds after which an event says how far training is, where there is no bar."""
 
 
-FORWARDING = 0.2
-"""Seconds in which a launcher forwards a line to its terminal."""
-
-
 LINES = 25
 """Epochs of a long run that have a line of text, besides the first and the last."""
 
@@ -41,7 +37,7 @@ class Report:
 
     Standard output gets lines of text, below which a terminal has a progress bar; or, `as_json`, a
     JSON object a line, as the file `log` does. `quiet` leaves only the result. A rank that was
-    `launched` draws the bar on the terminal of its launcher. After an error of one of the two
+    `launched` draws no bar: its launcher forwards whole lines. After an error of one of the two
     outputs only the other is written. An error of the log is raised at the end of the run, which
     can still save its model. Where `kept` is a list, it gets all events.
     """
@@ -58,12 +54,9 @@ class Report:
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
         self.quiet, self.as_json = quiet, as_json
-        shows_bar = self.stdout is not None and self.stdout.isatty() and not (quiet or as_json)
-        self._launcher = launcher_terminal() if shows_bar and launched else None
-        terminal = self._launcher if launched else self.stdout
-        self._bar: Bar | None = None
-        if shows_bar and terminal is not None:
-            self._bar = Bar(terminal, FORWARDING if launched else 0)
+        is_terminal = self.stdout is not None and self.stdout.isatty()
+        self._shows_bar = is_terminal and not (quiet or as_json or launched)
+        self._bar: tqdm[Any] | None = None
         self._last_line = time.monotonic()
         self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
         self._log = opened_log(log, appends, mark) if log else None
@@ -77,9 +70,6 @@ class Report:
         self.end_progress()
         if self._log:
             self._log.close()
-        if self._launcher:
-            with suppress(OSError):  # the terminal is gone
-                self._launcher.close()
         if self._lost and kind is None:
             raise self._lost
 
@@ -122,8 +112,9 @@ class Report:
     def _write(self, text: str, file: IO[str]) -> None:
         """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
         self._last_line = time.monotonic()
-        if self._bar:
-            self._bar.before_line()
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.clear()
         encoding = getattr(file, "encoding", None) or "utf-8"  # which may lack letters of a name
         text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
@@ -145,16 +136,26 @@ class Report:
 
         rates: samples a second, and tokens where these are counted
         """
-        if self._bar:
-            self._bar.show(step, total, loss)
+        if self._shows_bar:
+            with suppress(OSError):  # the terminal is gone
+                self._show_bar(step, total, loss)
         elif time.monotonic() - self._last_line >= SILENCE:
             facts = {"step": step, "steps": total, "loss": loss}
             self.event({"event": "progress", **facts, **rates})
 
     def end_progress(self) -> None:
         """Remove the progress bar."""
-        if self._bar:
-            self._bar.end()
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.close()
+            self._bar = None
+
+    def _show_bar(self, step: int, total: int, loss: float) -> None:
+        if self._bar is None:
+            how: dict[str, Any] = {"unit": "step", "leave": False, "dynamic_ncols": True}
+            self._bar = tqdm(initial=step, total=total, file=self.stdout, **how)
+        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+        self._bar.update(step - self._bar.n)
 
 
 class NullReport(Report):
@@ -184,60 +185,6 @@ def open_report(
         return Report(config.log, config.quiet, None, has_launcher(), *how)
 
     return all_or_none(comm, opened)
-
-
-# ---- the bar that shows progress within an epoch
-
-
-class Bar:
-    """A bar at the bottom of a terminal; for `pause` seconds after a line it stays away.
-
-    Where the terminal is gone there is no bar, and the run goes on.
-    """
-
-    def __init__(self, terminal: IO[str], pause: float = 0) -> None:
-        self._terminal, self._pause, self._resume = terminal, pause, 0.0
-        self._bar: tqdm[Any] | None = None
-
-    def show(self, step: int, total: int, loss: float) -> None:
-        """A step was made."""
-        if time.monotonic() < self._resume:
-            return
-        how: dict[str, Any] = {"unit": "step", "leave": False, "dynamic_ncols": True}
-        try:
-            if self._bar is None:
-                self._bar = tqdm(initial=step, total=total, file=self._terminal, **how)
-            self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
-            self._bar.update(step - self._bar.n)
-        except OSError:
-            self._resume = math.inf
-
-    def before_line(self) -> None:
-        """A line is about to be written."""
-        self._resume = max(self._resume, time.monotonic() + self._pause)
-        if self._bar is not None:
-            with suppress(OSError):
-                self._bar.clear()
-
-    def end(self) -> None:
-        """Leaves nothing behind."""
-        if self._bar is not None:
-            with suppress(OSError):
-                self._bar.close()
-            self._bar = None
-
-
-def launcher_terminal() -> IO[str] | None:
-    """The launcher's terminal; None if it writes elsewhere, or this rank may not write to it.
-
-    Ranks have terminals of their own even if the launcher writes to a pipe. It forwards whole lines
-    only, so a bar has to be drawn past it.
-    """
-    stdout = f"/proc/{os.getppid()}/fd/1"
-    with suppress(OSError):  # not Linux, or a launcher of another user
-        if os.readlink(stdout).startswith(("/dev/pts/", "/dev/tty")):
-            return open(os.open(stdout, os.O_WRONLY | os.O_NOCTTY), "w")
-    return None
 
 
 # ---- what is written, and where to

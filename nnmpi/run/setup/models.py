@@ -13,7 +13,9 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import (
+    BEGIN,
     EMBEDDING,
+    END,
     GPT2,
     POSITIONS,
     PREFIX,
@@ -21,6 +23,7 @@ from nnmpi.nn.gpt2 import (
     check_sources,
     published_in,
     sizes_of,
+    special_tokens,
 )
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.stored import PLAIN
@@ -28,6 +31,7 @@ from nnmpi.nn.tensor_files import sources_in
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
 from nnmpi.run.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
+from nnmpi.user_files import parsed, refusing_others
 
 Build = Callable[[], Module]
 
@@ -143,6 +147,18 @@ def metadata_of(model: Module, config: Config) -> dict[str, str]:
 def language_of(dataset: Dataset) -> dict[str, str]:
     """What the metadata say of tokens, of a data set of text."""
     return {} if dataset.language is None else {TOKENIZER: dataset.language.tokenizer}
+
+
+def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
+    """The tokens that begin and that end a text of a gpt in a file of --save, or in a folder."""
+    if is_folder(path):
+        files = published_in(path)
+    else:
+        text = loading.read_metadata(path).get(PUBLISHED, "{}")
+        with refusing_others(f"cannot load {shown(path)}: {PUBLISHED}", "take an intact copy"):
+            files = dict(parsed(json.loads, text))
+    begin, end = (special_tokens(files, key, sizes.vocabulary) for key in (BEGIN, END))
+    return begin, end
 
 
 def saved_sizes(path: str) -> Sizes:

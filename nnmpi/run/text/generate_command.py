@@ -17,7 +17,7 @@ from nnmpi.parallel.discovery import chosen
 from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files import loading
-from nnmpi.run.setup.models import saved_sizes
+from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
 from nnmpi.run.text.sampling import OPTIONS, Sampling
@@ -50,11 +50,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--prompt",
         metavar="TEXT",
-        help="the beginning of the text; default: it begins behind <|endoftext|>, if the tokenizer "
-        "has that, else behind the end of a line",
+        help="the beginning of the text; default: it begins behind the bos_token_id of GPT-2's "
+        "folder, or <|endoftext|>, if the tokenizer has that, else behind the end of a line",
     )
     count = number(int, FROM_1)
-    p.add_argument("--tokens", type=count, default=200, help="to be generated (default 200)")
+    p.add_argument(
+        "--tokens",
+        type=count,
+        default=200,
+        help="to be generated, at most: an eos_token_id ends the text (default 200)",
+    )
     for name, default in Sampling()._asdict().items():
         within, text = OPTIONS[name]
         flag, has = f"--{name.replace('_', '-')}", number(type(default), within)
@@ -96,20 +101,22 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     blas.tune()
     blas.default_threads(1)  # products of one row are too small for more
 
-    def read() -> tuple[Sizes, Tokenizer, list[int]]:
+    def read() -> tuple[Sizes, Tokenizer, list[int], list[int]]:
         native.check()
         if comm.rank == comm.node()[0]:  # the file is read whole once per node
             loading.check_content(given.load)
         sizes = saved_sizes(given.load)
         tokenizer = tokenizer_for(given.load, given.tokenizer, sizes)
-        return sizes, tokenizer, tokens_of_prompt(given.prompt, tokenizer)
+        begin, ends = saved_special_tokens(given.load, sizes)
+        return sizes, tokenizer, tokens_of_prompt(given.prompt, tokenizer, begin), ends
 
     for option in ("load", "prompt"):
         if getattr(given, option) is not None:
             check_text(option, getattr(given, option))
-    sizes, tokenizer, prompt = all_or_none(comm, read)
+    sizes, tokenizer, prompt, ends = all_or_none(comm, read)
     vocabulary = vocabulary_of(tokenizer.describe())
     facts = {"the sizes of the model": sizes, "the vocabulary": vocabulary, "the prompt": prompt}
+    facts["the tokens that end a text"] = ends
     consistency.check_given(comm, vars(given))
     consistency.check_given(comm, facts, consistency.FILES)
     consistency.check_weights(comm, given.load)
@@ -118,5 +125,6 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     decoder = loaded(Config(model=sizes.model, **arranging), sizes, comm, on)
     how = Sampling(given.temperature, given.top_k, given.top_p, given.seed)
     yield given.prompt or ""
-    yield from texts(generated(decoder, prompt, given.tokens, how, tokenizer.size), tokenizer)
+    tokens = generated(decoder, prompt, given.tokens, how, tokenizer.size, ends)
+    yield from texts((token for token in tokens if token not in ends), tokenizer)
     decoder.close()

@@ -9,7 +9,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
 from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import Sizes, sizes_of
+from nnmpi.nn.gpt2 import BEGIN, END, Sizes, sizes_of, special_tokens
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.quoting import shown
@@ -22,7 +22,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 def generate(
     model: Module,
-    tokens: Iterable[int],
+    tokens: Iterable[int] = (),
     max_new_tokens: int = 100,
     *,
     temperature: float = 1.0,
@@ -31,12 +31,14 @@ def generate(
     seed: int = 0,
     context: int | None = None,
 ) -> np.ndarray:
-    """The tokens (max_new_tokens,) that a model writes behind these, drawn by seed and position.
+    """The tokens that a model writes behind these, drawn by seed and position: max_new_tokens, or
+    as many as there are up to the eos_token_id of the folder of GPT-2 that it was loaded from.
 
     The model takes tokens (N, T) and returns scores (N, vocabulary, T) of the next one, as `nn.GPT`
     does. It runs in evaluation mode, and is left as it was. Of a longer text it gets the last
-    `context` tokens at most, by default all positions that a GPT has. A model that a Trainer has
-    cut among ranks generates by `trainer.generate`.
+    `context` tokens at most, by default all positions that a GPT has. Without tokens a text begins
+    behind the bos_token_id of the folder. A model that a Trainer has cut among ranks generates by
+    `trainer.generate`.
 
     temperature: what scores are divided by; 0: always the best token
     top_k, top_p: draw from so many of the best, or from those that together have this probability
@@ -52,7 +54,7 @@ def generate(
     layout = Layout.of_one_rank()
     with evaluating(model):
         decoder = Decoder(ModelPart.whole(model), layout, context or room, on)
-        return np.array([*generated(decoder, prompt, max_new_tokens, how)])
+        return np.array([*generated(decoder, prompt, max_new_tokens, how, ends=ends_of(model))])
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def evaluating(model: Module) -> Iterator[None]:
 def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int]:
     """The tokens behind which `count` are generated; raises ValueError if there are none, or if a
     GPT lacks one, which in a pipeline the ranks of its first stage alone would see."""
-    array = np.asarray(list(tokens))
+    array = np.asarray(list(tokens) or _special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
             f"tokens of shape {array.shape} and type {array.dtype}: give one token at least, as "
@@ -90,15 +92,34 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
     return found
 
 
+def ends_of(model: Module) -> list[int]:
+    """The tokens at which a text of a model ends."""
+    return _special(model, END)
+
+
+def _special(model: Module, key: str) -> list[int]:
+    if not isinstance(model, GPT):
+        return []
+    return special_tokens(model.published, key, sizes_of(model).vocabulary)
+
+
 def generated(
-    decoder: Decoder, prompt: Sequence[int], count: int, sampling: Sampling, size: int | None = None
+    decoder: Decoder,
+    prompt: Sequence[int],
+    count: int,
+    sampling: Sampling,
+    size: int | None = None,
+    ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """So many tokens behind those of the prompt, of the first `size` ones; every rank iterates."""
+    """So many tokens behind those of the prompt, of the first `size` ones, or as many as there are
+    up to one of `ends`; every rank iterates."""
     tokens = list(prompt)
     for position in range(len(tokens), len(tokens) + count):
         choose = partial(sampling.choose, position=position)
         tokens.append(decoder.next(tokens, lambda scores: choose(scores[:size])))  # noqa: B023
         yield tokens[-1]
+        if tokens[-1] in ends:
+            return
 
 
 def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
@@ -117,12 +138,15 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
     yield tokenizer.decode(pending)[done:]
 
 
-def tokens_of_prompt(prompt: str | None, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a prompt; without one, the token behind which a text begins."""
+def tokens_of_prompt(
+    prompt: str | None, tokenizer: Tokenizer, begin: Sequence[int] = ()
+) -> list[int]:
+    """The tokens of a prompt; without one, the token behind which a text begins: the first of
+    `begin`, or else that of the tokenizer."""
     if not tokenizer.size:
         raise ValueError("the tokenizer has no tokens; give the one of the model")
     if prompt is None:
-        return [tokenizer.start]
+        return [*begin[:1]] or [tokenizer.start]
     try:
         prompt.encode()
         return [int(token) for token in tokenizer.encode(prompt)]

@@ -19,7 +19,13 @@ from nnmpi.run import consistency
 from nnmpi.run.session import Session
 from nnmpi.run.setup.models import check_stages
 from nnmpi.run.text.decoder import Decoder
-from nnmpi.run.text.generation import checked_prompt, generated, texts, tokens_of_prompt
+from nnmpi.run.text.generation import (
+    checked_prompt,
+    ends_of,
+    generated,
+    texts,
+    tokens_of_prompt,
+)
 from nnmpi.run.text.sampling import Sampling
 
 TOKENS = 100
@@ -83,19 +89,25 @@ def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling)
         return checked_prompt(tokens, count, model)
 
     prompt = all_or_none(comm, checked)
-    item = ("the tokens and options of generate", (prompt, count, how), "give all ranks the same")
+    ends, same = all_or_none(comm, lambda: ends_of(model)), "give all ranks the same"
+    item = ("the tokens and options of generate", (prompt, count, how, ends), same)
     consistency.check_same(comm, [item])
-    return np.array([*_tokens(session, prompt, count, how)])
+    return np.array([*_tokens(session, prompt, count, how, ends=ends)])
 
 
 def _tokens(
-    session: Session, prompt: Sequence[int], count: int, how: Sampling, size: int | None = None
+    session: Session,
+    prompt: Sequence[int],
+    count: int,
+    how: Sampling,
+    size: int | None = None,
+    ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """So many tokens, of the first `size` ones; every rank iterates to the end."""
+    """The tokens of `generated`; every rank iterates to the end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
     positions = sizes_of(model).positions if isinstance(model, GPT) else window
     part, layout = session.part, session.strategy.layout
     decoder = Decoder(part, layout, positions, session.task.on, objective.whole)
     with session.evaluating(), reading(part.parameters):
-        yield from generated(decoder, prompt, count, how, size)
+        yield from generated(decoder, prompt, count, how, size, ends)

@@ -13,7 +13,7 @@ constexpr int TF32_MATH = 3;
 
 struct Handle {
     void* stream = nullptr;
-    int math = 0, pointers_on_device = 0;
+    int math = 0;
 };
 struct Matrix {
     void* p;
@@ -113,7 +113,6 @@ static Status start(void* handle, int ta, int tb, Product p) {
     Lock lock(machine::mutex);
     auto* h = (Handle*)handle;
     if (!h) return NOT_INITIALIZED;
-    if (h->pointers_on_device) return refused("alpha and beta on the device");
     if (p.m < 0 || p.n < 0 || p.k < 0 || p.count < 0) return refused("a negative size");
     if (ta < 0 || ta > 2 || tb < 0 || tb > 2) return refused("an unknown transposition");
     if (Status s = types(p)) return s;
@@ -148,10 +147,6 @@ API int cublasGemmEx(SIZES, const void* alpha, void* a, int at, int lda, void* b
     return cublasGemmStridedBatchedEx(
         h, ta, tb, m, n, k, alpha, a, at, lda, 0, b, bt, ldb, 0, beta, c, ct, ldc, 0, 1, compute, algorithm);
 }
-API int cublasSgemmEx(SIZES, const void* alpha, void* a, int at, int lda, void* b, int bt, int ldb, const void* beta,
-    void* c, int ct, int ldc) {
-    return cublasGemmEx(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, IN_F32, 0);
-}
 #define OF_TYPE(letter, real, type, compute)                                                                        \
     API int cublas##letter##gemm_v2(                                                                                \
         SIZES, const real* alpha, void* a, int lda, void* b, int ldb, const real* beta, void* c, int ldc) {         \
@@ -174,9 +169,5 @@ OF_TYPE(D, double, CUDA_R_64F, IN_F64)
 API int cublasCreate_v2(void** h) { return *h = new Handle, OK; }
 API int cublasDestroy_v2(void* h) { return delete (Handle*)h, OK; }
 API int cublasSetStream_v2(void* h, void* stream) { return ((Handle*)h)->stream = stream, OK; }
-API int cublasGetStream_v2(void* h, void** stream) { return *stream = ((Handle*)h)->stream, OK; }
 API int cublasSetMathMode(void* h, int mode) { return ((Handle*)h)->math = mode, OK; }
 API int cublasGetMathMode(void* h, int* mode) { return *mode = ((Handle*)h)->math, OK; }
-API int cublasSetPointerMode_v2(void* h, int mode) { return ((Handle*)h)->pointers_on_device = mode, OK; }
-API int cublasGetPointerMode_v2(void* h, int* mode) { return *mode = ((Handle*)h)->pointers_on_device, OK; }
-API int cublasGetVersion_v2(void*, int* version) { return *version = 120900, OK; }

@@ -105,8 +105,6 @@ template <Space S, class T, class R, class F> void atomic(Thread& t, R& old, u64
     else if constexpr (IS_REAL<T>) old = R(bits(before));
     else old = R(before);
 }
-template <class T> T counted_up(T old, T most) { return old >= most ? T(0) : T(old + 1); }
-template <class T> T counted_down(T old, T most) { return old == 0 || old > most ? most : T(old - 1); }
 
 // ---- threads of a warp
 
@@ -122,20 +120,10 @@ template <Shuffle S> u32 shuffled(Thread& t, u32 value, u32 by, u32 clamp, u32 m
     emulator_warp_barrier(t, mask);  // before the next exchange overwrites the values
     return result;
 }
-template <class F> u64 over_lanes(Thread& t, u64 value, u32 mask, u64 result, F f) {
-    const u64* values = emulator_exchange(t, value, mask);
-    u32 lanes = mask & emulator_lanes(t);
-    for (u32 i = 0; i < WARP; i++)
-        if (lanes >> i & 1) result = f(result, values[i]);
+inline u32 ballot(Thread& t, bool p, u32 mask) {
+    const u64* values = emulator_exchange(t, p, mask);
+    u32 all = 0, lanes = mask & emulator_lanes(t);
+    for (u32 i = 0; i < WARP; i++) all |= u32(values[i]) << i;
     emulator_warp_barrier(t, mask);
-    return result;
-}
-inline u64 added(u64 a, u64 b) { return a + b; }
-inline u32 ballot(Thread& t, bool p, u32 mask) { return u32(over_lanes(t, u64(p) << t.lane, mask, 0, added)); }
-inline u32 matching(Thread& t, u64 value, u32 mask) {
-    u32 all = 0;
-    const u64* values = emulator_exchange(t, value, mask);
-    for (u32 i = 0; i < WARP; i++) all |= u32(values[i] == value) << i;
-    emulator_warp_barrier(t, mask);
-    return all & mask & emulator_lanes(t);
+    return all & lanes;
 }

@@ -16,14 +16,7 @@ struct Global {
     void* address;
     u64 bytes;
 };
-struct Function {
-    const Kernel* kernel;
-    u32 most_dynamic;
-};
-struct Module {
-    std::map<std::string, Function> functions;
-    std::map<std::string, Global> globals;
-};
+using Module = std::map<std::string, const Kernel*>;
 using Translator = int (*)(const char* ptx, char* path, int length);
 static Translator translate = nullptr;
 API void emulator_set_translator(Translator f) { translate = f; }
@@ -47,80 +40,54 @@ API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     Lock lock(machine::mutex);
     auto* m = new Module;
     for (auto k = (const Kernel*)dlsym(library, "emulator_kernels"); k->name; k++)
-        m->functions[k->name] = {k, PLAIN_SHARED};
-    for (auto g = (const Global*)dlsym(library, "emulator_globals"); g->name; g++) {
-        m->globals[g->name] = *g;
+        (*m)[k->name] = k;
+    for (auto g = (const Global*)dlsym(library, "emulator_globals"); g->name; g++)
         machine::add_allocation(g->address, g->bytes, machine::Side::DEVICE);
-    }
     *module = (CUmodule)m;
     return CUDA_SUCCESS;
 }
 API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // kernels under way may be the module's
 API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
     Lock lock(machine::mutex);
-    auto& all = ((Module*)module)->functions;
+    auto& all = *(Module*)module;
     if (!all.count(name)) return CUDA_ERROR_NOT_FOUND;
-    *function = (CUfunction)&all[name];
-    return CUDA_SUCCESS;
-}
-API CUresult cuModuleGetGlobal(CUdeviceptr* p, size_t* bytes, CUmodule module, const char* name) {
-    Lock lock(machine::mutex);
-    auto& all = ((Module*)module)->globals;
-    if (!all.count(name)) return CUDA_ERROR_NOT_FOUND;
-    *p = (CUdeviceptr)all[name].address, *bytes = all[name].bytes;
+    *function = (CUfunction)all[name];
     return CUDA_SUCCESS;
 }
 
 // ---- launches
 
-static std::string refusal(const Function& f, Dim grid, Dim block, u32 dynamic) {
+static std::string refusal(const Kernel& f, Dim grid, Dim block, u32 dynamic) {
     u64 threads = u64(block.x) * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || !threads) return "a size of 0";
     if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) return "a grid beyond 2147483647 x 65535 x 65535";
     if (block.x > 1024 || block.y > 1024 || block.z > 64) return "a block beyond 1024 x 1024 x 64";
-    if (threads > MOST_THREADS || threads > f.kernel->most_threads)
+    if (threads > MOST_THREADS || threads > f.most_threads)
         return std::to_string(threads) + " threads in a block";
-    if (dynamic > f.most_dynamic || dynamic + f.kernel->shared > SHARED_MOST)
+    if (dynamic + f.shared > PLAIN_SHARED)
         return std::to_string(dynamic) + " bytes of dynamic shared memory";
     return "";
 }
 API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
     unsigned bz, unsigned dynamic, CUstream stream, void** parameters, void** extra) {
     Lock lock(machine::mutex);
-    const Function& f = *(Function*)function;
+    const Kernel& f = *(const Kernel*)function;
     Dim grid{gx, gy, gz}, block{bx, by, bz};
     std::string why = refusal(f, grid, block, dynamic);
     if (extra) why = "parameters in a buffer, which is not emulated";
     if (!why.empty()) {
-        fprintf(stderr, "emulator: %s is not launched with %s\n", f.kernel->name, why.c_str());
+        fprintf(stderr, "emulator: %s is not launched with %s\n", f.name, why.c_str());
         return CUDA_ERROR_INVALID_VALUE;
     }
-    machine::note("kernel", f.kernel->name);
+    machine::note("kernel", f.name);
     auto values = std::make_shared<std::vector<std::string>>();  // those of now
-    for (u32 i = 0; i < f.kernel->parameters; i++) values->emplace_back((const char*)parameters[i], f.kernel->sizes[i]);
-    machine::issue(stream, f.kernel->name, [=] {
+    for (u32 i = 0; i < f.parameters; i++) values->emplace_back((const char*)parameters[i], f.sizes[i]);
+    machine::issue(stream, f.name, [=, &f] {
         std::vector<void*> places;
         for (std::string& v : *values) places.push_back(v.data());
-        machine::run_grid({f.kernel, grid, block, dynamic, places.data()});
+        machine::run_grid({&f, grid, block, dynamic, places.data()});
     });
     return CUresult(machine::status());
-}
-API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-    Lock lock(machine::mutex);
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
-    if (value < 0 || u32(value) > SHARED_MOST) return CUDA_ERROR_INVALID_VALUE;
-    ((Function*)function)->most_dynamic = u32(value);
-    return CUDA_SUCCESS;
-}
-API CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
-    const Kernel& k = *((Function*)function)->kernel;
-    if (attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) *value = int(std::min<u32>(k.most_threads, MOST_THREADS));
-    else if (attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) *value = int(k.shared);
-    else return CUDA_ERROR_NOT_SUPPORTED;
-    return CUDA_SUCCESS;
-}
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads, size_t) {
-    return *blocks = 2048 / threads, CUDA_SUCCESS;
 }
 
 // ---- the device and the context, of which there is one a device
@@ -141,13 +108,22 @@ static const std::map<cudaDeviceAttr, int> ATTRIBUTES = {
     {cudaDevAttrWarpSize, int(WARP)},
     {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
     {cudaDevAttrMemoryPoolsSupported, 0},
+    {cudaDevAttrClockRate, 0},  // from here on what CuPy asks for to list properties, for CUDA 13
+    {cudaDevAttrGpuOverlap, 1},
+    {cudaDevAttrKernelExecTimeout, 0},
+    {cudaDevAttrComputeMode, 0},
+    {cudaDevAttrMemoryClockRate, 0},
+    {cudaDevAttrMaxTexture1DLinearWidth, 0},
+    {cudaDevAttrSingleToDoublePrecisionPerfRatio, 2},
 };
 API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     auto it = ATTRIBUTES.find(attribute);
-    return it == ATTRIBUTES.end() ? cudaErrorNotSupported : (*value = it->second, cudaSuccess);
+    if (it != ATTRIBUTES.end()) return *value = it->second, cudaSuccess;
+    fprintf(stderr, "emulator: attribute %d of a device is not emulated\n", attribute);
+    return cudaErrorNotSupported;
 }
 #undef cudaGetDeviceProperties
-static cudaError_t properties(cudaDeviceProp* p) {
+API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
     *p = {};
     strcpy(p->name, "emulated H100");
     p->totalGlobalMem = 8ul << 30, p->sharedMemPerBlock = PLAIN_SHARED, p->sharedMemPerBlockOptin = SHARED_MOST;
@@ -157,23 +133,14 @@ static cudaError_t properties(cudaDeviceProp* p) {
     p->maxThreadsPerMultiProcessor = 2048;
     return cudaSuccess;
 }
-API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) { return properties(p); }
-API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p, int) { return properties(p); }
+API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p, int d) { return cudaGetDeviceProperties(p, d); }
 API cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int d) {
     snprintf(id, size_t(length), "0000:%02X:00.0", d);
     return cudaSuccess;
 }
-API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 API cudaError_t cudaDriverGetVersion(int* v) { return *v = VERSION, cudaSuccess; }
 API cudaError_t cudaRuntimeGetVersion(int* v) { return cudaDriverGetVersion(v); }
-API CUresult cuDriverGetVersion(int* v) { return CUresult(cudaDriverGetVersion(v)); }
 API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
-API CUresult cuCtxGetCurrent(CUcontext* c) {
-    return *c = (CUcontext)(u64(machine::current_device()) + 16), CUDA_SUCCESS;
-}
-API CUresult cuCtxSetCurrent(CUcontext c) { return CUresult(cudaSetDevice(int(u64(c)) - 16)); }
-API CUresult cuStreamGetCtx(CUstream, CUcontext* c) { return cuCtxGetCurrent(c); }
-API CUresult cuCtxGetDevice(CUdevice* d) { return CUresult(cudaGetDevice(d)); }
 // NVRTC asks for tables of undocumented functions, the first entry of which is their size: here they end behind it.
 API CUresult cuGetExportTable(const void** table, const CUuuid*) {
     static const u64 EMPTY[8] = {sizeof(u64)};

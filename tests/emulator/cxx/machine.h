@@ -29,6 +29,7 @@ u32 random_number();
 // ---- what went wrong, and what was called
 void problem(const std::string& text, cudaError_t error = cudaErrorLaunchFailure);
 void note(const char* kind, const std::string& name);
+API int emulator_unknown(const char* name);  // a call that is not emulated
 cudaError_t status();  // the error of the first problem, until Python has read the problems
 
 // ---- memory

@@ -68,7 +68,7 @@ API const char* emulator_notes(int goes_on) {  // what was called since the last
     read_text = notes, notes.clear(), is_noting = goes_on;
     return read_text.c_str();
 }
-API int emulator_unknown(const char* name) {  // a call that is not emulated
+int machine::emulator_unknown(const char* name) {
     Lock lock(machine::mutex);
     machine::problem(std::string(name) + " is not emulated", cudaErrorNotSupported);
     fprintf(stderr, "emulator: %s is not emulated\n", name);
@@ -212,4 +212,4 @@ API cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t s
     machine::issue(stream, "memset", [=] { memset(p, value, bytes); });
     return machine::status();
 }
-API cudaError_t cudaMemset(void* p, int value, size_t bytes) { return cudaMemsetAsync(p, value, bytes, nullptr); }
+

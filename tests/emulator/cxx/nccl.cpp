@@ -18,7 +18,7 @@ enum Kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER, MEETING }
 static const char* const NAMES[] = {"all-reduce", "reduce", "broadcast", "reduce-scatter", "all-gather", "start"};
 enum Type { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, TYPES };
 static const size_t BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-enum Operation { SUM, PRODUCT, MAX, MIN };
+constexpr int SUM = 0;
 
 struct Id {
     char folder[128];
@@ -32,7 +32,8 @@ struct Comm {
 };
 struct Call {
     u64 number, count;
-    int kind, type, operation, root;
+    int kind, type;
+    s64 root;  // no gap behind it: calls are compared by their bytes
     size_t given(int size) const { return count * BYTES[type] * (kind == REDUCE_SCATTER ? size : 1); }
     std::string text() const {
         return std::string(NAMES[kind]) + " of " + std::to_string(count) + " numbers of type " + std::to_string(type) +
@@ -66,19 +67,16 @@ static std::vector<char> given_by(const Comm& comm, const Call& mine, int r) {
     return data;
 }
 
-template <class T> T combined(T a, T b, int operation) {
-    return operation == SUM ? a + b : operation == PRODUCT ? a * b : operation == MAX ? std::max(a, b) : std::min(a, b);
-}
-template <class T> void combine(std::vector<char>& all, const std::vector<char>& other, int operation) {
+template <class T> void combine(std::vector<char>& all, const std::vector<char>& other) {
     for (size_t i = 0; i + sizeof(T) <= all.size(); i += sizeof(T)) {
         T a, b;
         memcpy(&a, &all[i], sizeof a), memcpy(&b, &other[i], sizeof b);
-        if constexpr (IS_HALF<T>) put<T>(a.bits, combined(number(a), number(b), operation));
-        else a = combined(a, b, operation);
+        if constexpr (IS_HALF<T>) put<T>(a.bits, number(a) + number(b));
+        else a += b;
         memcpy(&all[i], &a, sizeof a);
     }
 }
-static void (*const COMBINE[])(std::vector<char>&, const std::vector<char>&, int) = {combine<s8>, combine<u8>,
+static void (*const COMBINE[])(std::vector<char>&, const std::vector<char>&) = {combine<s8>, combine<u8>,
     combine<s32>, combine<u32>, combine<s64>, combine<u64>, combine<f16>, combine<f32>, combine<f64>, combine<bf16>};
 
 static void carry_out(Comm& comm, const Call& call, char* to) {
@@ -88,7 +86,7 @@ static void carry_out(Comm& comm, const Call& call, char* to) {
         std::vector<char> data = given_by(comm, call, r);
         if (call.kind == ALL_GATHER) memcpy(to + r * part, data.data(), part);
         else if (call.kind == BROADCAST && r == call.root) memcpy(to, data.data(), part);
-        else if (call.kind != BROADCAST) r == 0 ? void(all = data) : COMBINE[call.type](all, data, call.operation);
+        else if (call.kind != BROADCAST) r == 0 ? void(all = data) : COMBINE[call.type](all, data);
     }
     if (call.kind == ALL_REDUCE || (call.kind == REDUCE && comm.rank == call.root)) memcpy(to, all.data(), part);
     if (call.kind == REDUCE_SCATTER) memcpy(to, all.data() + comm.rank * part, part);
@@ -116,9 +114,9 @@ void machine::refuse_open_groups(bool of_all_threads) {
 
 static int start(
     Comm* comm, int kind, const void* from, void* to, size_t count, int type, int operation, int root, void* stream) {
-    if (type < 0 || type >= TYPES || operation < SUM || operation > MIN || root < 0 || root >= comm->size)
-        return INVALID_ARGUMENT;
-    Call call{0, count, kind, type, operation, root};
+    if (type < 0 || type >= TYPES || root < 0 || root >= comm->size) return INVALID_ARGUMENT;
+    if (operation != SUM) return machine::emulator_unknown("NCCL's operation other than a sum"), INVALID_ARGUMENT;
+    Call call{0, count, kind, type, root};
     auto make = [=](u64 number_of_group) mutable {
         size_t result = count * BYTES[type] * (kind == ALL_GATHER ? comm->size : 1);
         if (!machine::is_inside(from, call.given(comm->size)) || !machine::is_inside(to, result))
@@ -164,9 +162,6 @@ API int ncclReduce(const void* from, void* to, size_t n, int type, int op, int r
 API int ncclBroadcast(const void* from, void* to, size_t n, int type, int root, Comm* c, void* stream) {
     return start(c, BROADCAST, from, to, n, type, SUM, root, stream);
 }
-API int ncclBcast(void* p, size_t n, int type, int root, Comm* c, void* stream) {
-    return start(c, BROADCAST, p, p, n, type, SUM, root, stream);
-}
 API int ncclReduceScatter(const void* from, void* to, size_t n, int type, int op, Comm* c, void* stream) {
     return start(c, REDUCE_SCATTER, from, to, n, type, op, 0, stream);
 }
@@ -186,7 +181,7 @@ API int ncclGetUniqueId(Id* id) {
 API int ncclCommInitRankConfig(Comm** comm, int size, Id id, int rank, void*) {
     if (rank < 0 || rank >= size || !fs::exists(id.folder)) return INVALID_ARGUMENT;
     auto* c = new Comm{id.folder, size, rank, machine::current_device()};
-    Call meeting{c->issued++, sizeof(int), MEETING, UINT8, 0, 0};
+    Call meeting{c->issued++, sizeof(int), MEETING, UINT8, 0};
     publish(*c, meeting, &c->device);
     for (double waited = 0; !all_have_come(*c, 0); waited += 0.0005) {
         if (waited > machine::options.patience) return SYSTEM_ERROR;
@@ -212,11 +207,6 @@ API int ncclCommDestroy(Comm* c) {
     fs::remove_all(c->folder);
     return OK;
 }
-API int ncclCommAbort(Comm* c) { return ncclCommDestroy(c); }
-API int ncclCommCount(Comm* c, int* n) { return *n = c->size, OK; }
-API int ncclCommUserRank(Comm* c, int* rank) { return *rank = c->rank, OK; }
-API int ncclCommGetAsyncError(Comm*, int* error) { return *error = machine::status() ? SYSTEM_ERROR : OK, OK; }
-API int ncclGetVersion(int* version) { return *version = 22703, OK; }
 API const char* ncclGetErrorString(int e) {
     return e == INVALID_USAGE      ? "invalid usage"
            : e == INVALID_ARGUMENT ? "invalid argument"

@@ -29,8 +29,6 @@ template <class T> constexpr bool IS_HALF = false;
 template <> constexpr bool IS_HALF<f16> = true;
 template <> constexpr bool IS_HALF<bf16> = true;
 template <class T> constexpr bool IS_SIGNED = T(-1) < T(0);
-template <> constexpr bool IS_SIGNED<f16> = true;
-template <> constexpr bool IS_SIGNED<bf16> = true;
 
 inline u32 bits(f32 a) { return __builtin_bit_cast(u32, a); }
 inline u64 bits(f64 a) { return __builtin_bit_cast(u64, a); }
@@ -106,8 +104,6 @@ template <Rounding R, class T> T fma_by(T a, T b, T c) {
     if constexpr (__is_same(T, f32)) return R == RN ? __builtin_fmaf(a, b, c) : directed<R>(odd_fma(a, b, c));
     else return __builtin_fma(a, b, c);
 }
-// of 16-bit floats, which are read as double
-inline f64 half_fma(f64 a, f64 b, f64 c) { return odd_fma(a, b, c); }
 
 // ---- operations
 
@@ -154,8 +150,6 @@ template <class T> T largest(T a, T b) {
     }
     return a > b ? a : b;
 }
-template <class T> T least_or_nan(T a, T b) { return is_nan(a) || is_nan(b) ? T(__builtin_nan("")) : least(a, b); }
-template <class T> T largest_or_nan(T a, T b) { return is_nan(a) || is_nan(b) ? T(__builtin_nan("")) : largest(a, b); }
 template <class T> T square_root(T a) {
     if constexpr (__is_same(T, f32)) return __builtin_sqrtf(a);
     else return __builtin_sqrt(a);
@@ -170,14 +164,6 @@ template <class T> T subtract_with_borrow(T a, T b, u32 in, u32& out) {
     out = u32(difference >> 8 * sizeof(T)) & 1;
     return T(difference);
 }
-inline u32 funnel_left(u32 a, u32 b, u32 n) { return u32(((u64(b) << 32 | a) << n) >> 32); }
-inline u32 funnel_right(u32 a, u32 b, u32 n) { return u32((u64(b) << 32 | a) >> n); }
-inline u32 lookup(u32 a, u32 b, u32 c, u32 table) {
-    u32 r = 0;
-    for (u32 i = 0; i < 8; i++)
-        if (table >> i & 1) r |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
-    return r;
-}
 inline u32 permuted(u32 a, u32 b, u32 select) {
     u32 r = 0;
     for (u32 i = 0; i < 4; i++) {
@@ -185,17 +171,6 @@ inline u32 permuted(u32 a, u32 b, u32 select) {
         r |= (s & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
     }
     return r;
-}
-template <class T> T bit_field(T a, u32 start, u32 length) {
-    constexpr u32 N = 8 * sizeof(T);
-    start &= 255, length &= 255;
-    if (length == 0) return 0;
-    u32 top = start + length - 1 < N - 1 ? start + length - 1 : N - 1;
-    bool sign = IS_SIGNED<T> && (u64(a) >> top & 1);
-    u64 field = start < N ? (u64(a) & (~0ul >> (64 - N))) >> start : 0;
-    u32 kept = start < N ? top - start + 1 : 0;
-    u64 mask = kept < 64 ? (1ul << kept) - 1 : ~0ul;
-    return T((field & mask) | (sign ? ~mask : 0));
 }
 template <class T> T bit_field_inserted(T a, T b, u32 start, u32 length) {
     start &= 255, length &= 255;
@@ -205,11 +180,6 @@ template <class T> T bit_field_inserted(T a, T b, u32 start, u32 length) {
 }
 template <class T> u32 leading_zeros(T a) {
     return a == 0 ? 8 * sizeof(T) : sizeof(T) == 8 ? __builtin_clzl(a) : __builtin_clz(u32(a));
-}
-template <class T> T reversed(T a) {
-    T r = 0;
-    for (u32 i = 0; i < 8 * sizeof(T); i++) r |= (a >> i & 1) << (8 * sizeof(T) - 1 - i);
-    return r;
 }
 
 // Integers from reals, by rounding to an integer and the nearest that the type has; nan is 0, of 64 bits 2^63.

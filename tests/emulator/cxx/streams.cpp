@@ -32,9 +32,7 @@ struct Stream {
 };
 struct Event {
     Place place;
-    bool has_time;
     u64 issued_before = 0;  // by the thread that recorded it
-    std::shared_ptr<Clock::time_point> time = std::make_shared<Clock::time_point>();
 };
 
 static auto& streams = *new std::vector<Stream*>;  // streams that were destroyed too: events may name them
@@ -141,11 +139,6 @@ API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) 
 API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
     return create(stream, flags);
 }
-API cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-    Lock lock(machine::mutex);
-    *flags = stream_of(stream).is_non_blocking ? cudaStreamNonBlocking : cudaStreamDefault;
-    return cudaSuccess;
-}
 API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Lock lock(machine::mutex);
     return wait_for(lock, {&stream_of(stream), stream_of(stream).issued});
@@ -156,12 +149,6 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     Stream& s = stream_of(stream);
     if (s.is_null) machine::issue(stream, "synchronize", [] {});  // so it follows the others
     return wait_for(lock, {&s, s.issued});
-}
-API cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    Lock lock(machine::mutex);
-    Stream& s = stream_of(stream);
-    if (s.done < s.issued) run_to(s, s.done + 1);  // who asks often enough comes to the end
-    return s.done < s.issued ? cudaErrorNotReady : status();
 }
 API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     Lock lock(machine::mutex);
@@ -186,10 +173,9 @@ API cudaError_t emulator_call(const char* name, cudaStream_t stream) {  // of a 
 
 // ---- events
 
-API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-    return *event = (cudaEvent_t) new Event{{}, !(flags & cudaEventDisableTiming)}, cudaSuccess;
+API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+    return *event = (cudaEvent_t) new Event, cudaSuccess;
 }
-API cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 API cudaError_t cudaEventDestroy(cudaEvent_t event) {
     Lock lock(machine::mutex);
     delete (Event*)event;
@@ -198,8 +184,7 @@ API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     Lock lock(machine::mutex);
     Event& e = *(Event*)event;
-    auto time = e.time = std::make_shared<Clock::time_point>();
-    machine::issue(stream, "event", [=] { *time = Clock::now(); });
+    machine::issue(stream, "event", [] {});
     e.place = {&stream_of(stream), stream_of(stream).issued}, e.issued_before = issued;
     return status();
 }
@@ -215,14 +200,6 @@ API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Event& e = *(Event*)event;
     machine::note(e.issued_before == issued ? "wait" : "late wait", "event");  // late: it has more to do meanwhile
     return wait_for(lock, e.place);
-}
-API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-    Lock lock(machine::mutex);
-    Event &a = *(Event*)from, &b = *(Event*)to;
-    if (!a.has_time || !b.has_time || !a.place.stream || !b.place.stream) return cudaErrorInvalidResourceHandle;
-    if (a.place.stream->done < a.place.count || b.place.stream->done < b.place.count) return cudaErrorNotReady;
-    *ms = std::chrono::duration<float, std::milli>(*b.time - *a.time).count();
-    return status();
 }
 
 // ---- devices

@@ -95,6 +95,7 @@ BINARY: dict[str, tuple[Op, Oracle]] = {
     "subtract": (elementwise.subtract, lambda t, a, b: a - b),
     "multiply": (elementwise.multiply, lambda t, a, b: a * b),
     "divide": (elementwise.divide, lambda t, a, b: a / b),
+    "remainder": (elementwise.remainder, lambda t, a, b: t.remainder(*_tensors(t, a, b))),
     "power": (elementwise.power, lambda t, a, b: a**b),
     "maximum": (elementwise.maximum, lambda t, a, b: t.maximum(*_tensors(t, a, b))),
     "minimum": (elementwise.minimum, lambda t, a, b: t.minimum(*_tensors(t, a, b))),
@@ -111,7 +112,7 @@ PAIRS = [
     ((4, 5), 1.5),
     (1.5, (4, 5)),
 ]
-ABOVE_ZERO = {"power": 0, "divide": 1}  # which argument has to be positive
+ABOVE_ZERO = {"power": 0, "divide": 1, "remainder": 1}  # which argument has to be positive
 ZEROS = np.zeros(4)
 SIGNS = np.array([3.0, 0.0, 3.0, -1.0])
 FAR = np.array([-40.0, -5.0, 0.0, 1e-3, 5.0, 40.0])

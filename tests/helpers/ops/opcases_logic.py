@@ -1,4 +1,4 @@
-"""Test cases of ops whose values have no gradient: comparisons, masks, indices."""
+"""Test cases of ops whose values have no gradient: comparisons, masks, indices, floors."""
 
 from itertools import product
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case, Oracle, label
 
-from nnmpi.autograd.ops import logic
+from nnmpi.autograd.ops import elementwise, logic
 
 TIES = np.array([[1.0, 2.0, 2.0], [0.0, -1.0, 0.0]])
 MASKS = np.array([[True, False, True], [False, False, False]])
@@ -46,6 +46,12 @@ def _cases() -> dict[str, Case]:
     cases = {}
     for (name, op), b in product(_COMPARISONS.items(), (TIES[::-1].copy(), TIES[0], 0.0, 2)):
         cases[f"{name} {label(np.shape(b))} {b!r:.3}"] = Case(op, (TIES, b), _named(name))
+    for a, b in ((TIES, TIES[0]), (TIES, -0.3), (BITS, BITS[:, :1]), (BITS, -2)):
+        cases[f"floor_divide {a.dtype} {b!r:.3}"] = Case(
+            elementwise.floor_divide,
+            (a, b),
+            lambda t, a, b: t.floor_divide(a.detach(), t.as_tensor(b).detach()),
+        )
     for (name, op), (a, b) in product(
         _BITWISE.items(), ((MASKS, MASKS[0]), (MASKS, True), (BITS, BITS[0]), (BITS, 3))
     ):

@@ -91,7 +91,7 @@ def run_paced(
             seen.append((step, max(begun[1:])))
 
     def wait(true: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 200
         while not true():
             assert time.monotonic() < limit, f"workers have begun the steps {begun}"
             time.sleep(1e-3)

@@ -1,14 +1,11 @@
 """Reproducible training: what it tells, what it refuses, and the threads of the command."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi import Config, Trainer, blas
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import strategies
@@ -59,27 +56,3 @@ def test_more_slices_than_a_batch_has_samples_are_refused(
 def test_slices_mean_nothing_without_reproducible() -> None:
     with refused("slices 2 without reproducible", "add --reproducible"):
         strategies.check(Config(slices=2), 4)
-
-
-# ---- threads of BLAS
-
-THREADS = """
-import sys
-from nnmpi import blas, train
-train.main(["--model", "iris-mlp", "--data", "iris", "--steps", "1", "--quiet", *sys.argv[1:]])
-print(blas.threads())
-"""
-
-
-@pytest.mark.skipif(blas.core() == "unknown", reason="NumPy does not use its own OpenBLAS")
-@pytest.mark.parametrize(("flags", "expected"), [(["--reproducible"], "1"), ([], "2")])
-def test_blas_has_one_thread_whatever_the_user_says(flags: list[str], expected: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, *flags],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
-    assert done.stdout.splitlines()[-1] == expected

@@ -1,10 +1,7 @@
 """Slow ranks: what is written, what is refused, and how long they sleep."""
 
 import threading
-import time
 from collections.abc import Callable
-from functools import partial
-from inspect import signature
 from typing import Any
 
 import pytest
@@ -14,11 +11,8 @@ from nnmpi import Config, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
-from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks import slow_ranks
-from nnmpi.parallel.checks.slow_ranks import Clock, delay_of
-from nnmpi.parallel.replicas.gradient_sync import BucketedSync
-from nnmpi.parallel.step.executor import GradientSync
+from nnmpi.parallel.checks.slow_ranks import delay_of
 from nnmpi.schedules.delay import Delay
 
 
@@ -28,30 +22,8 @@ def delay(
     return delay_of(Config(slow_rank=slow, jitter=jitter, seed=seed), rank, 3)
 
 
-def test_without_words_nobody_is_slow() -> None:
-    assert [delay(rank=r).factor(step) for r in range(3) for step in range(2)] == [1.0] * 6
-
-
 def test_each_rank_has_the_factor_that_is_named() -> None:
     assert [delay("2:3,0:1.5", rank=r).factor(7) for r in range(3)] == [1.5, 1.0, 3.0]
-
-
-def test_jitter_strikes_a_share_of_the_steps_by_the_seed_and_the_rank() -> None:
-    def struck(rank: int, seed: int) -> list[int]:
-        d = delay(None, "0.2:5", rank, seed)
-        factors = [d.factor(step) for step in range(1000)]
-        assert set(factors) == {1.0, 5.0}
-        return [step for step, f in enumerate(factors) if f == 5.0]
-
-    assert 150 < len(struck(0, 0)) < 250
-    assert struck(0, 0) == struck(0, 0)
-    assert struck(0, 0) != struck(1, 0)
-    assert struck(0, 0) != struck(0, 1)
-
-
-def test_both_multiply() -> None:
-    assert delay("1:2", "1:3", rank=1).factor(0) == 6.0
-    assert delay("1:2", "0:3", rank=1).factor(0) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -89,56 +61,6 @@ def test_slow_ranks_that_cannot_be(words: str, says: str) -> None:
 def test_jitter_that_cannot_be(words: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{says}"):
         delay(None, words)
-
-
-def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "thread_time", lambda: now[0])
-
-    def spend(seconds: float) -> float:
-        now[0] += seconds
-        return seconds
-
-    clock = Clock()
-    clock.begin()
-    spend(2.0)
-    assert clock(spend)(5.0) == 5.0
-    spend(1.0)
-    with pytest.raises(TypeError):
-        clock(spend)("long")  # type: ignore[arg-type]
-    assert clock.seconds() == 3.0
-    clock.begin()
-    assert clock.seconds() == 0.0
-
-
-class NotedSync(GradientSync):
-    """Notes what is called, and has other attributes than the base."""
-
-    def __init__(self) -> None:
-        self.called: list[str] = []
-        for name in PUBLIC:
-            is_method = callable(getattr(GradientSync, name))
-            setattr(self, name, partial(self._note, name) if is_method else object())
-
-    def _note(self, name: str, *arguments: object) -> None:
-        self.called.append(name)
-
-
-PUBLIC = [name for name in vars(GradientSync) if not name.startswith("_")]
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_slow_sync_has_all_that_its_sync_has(name: str) -> None:
-    sync = NotedSync()
-    slow = slow_ranks.SlowSync(sync, Clock(), delay())
-    slow.begin(0)
-    sync.called.clear()
-    member = getattr(GradientSync, name)
-    if callable(member):
-        getattr(slow, name)(*[0] * (len(signature(member).parameters) - 1))
-        assert sync.called == [name]
-    else:
-        assert getattr(slow, name) is getattr(sync, name)
 
 
 # ---- in a run
@@ -191,49 +113,3 @@ def slept(times: Times, ranks: int, **options: Any) -> list[list[float]]:
         return times.slept
 
     return threads.run(ranks, rank)
-
-
-IN_STEP: list[dict[str, Any]] = [{"allreduce": "shared"}, {"allreduce": "ring"}, {"servers": 1}]
-
-
-@pytest.mark.parametrize("options", IN_STEP, ids=str)
-def test_the_slow_rank_of_a_run_sleeps_in_multiples_of_what_it_computed(
-    options: dict[str, Any], times: Times
-) -> None:
-    ranks = 2 + options.get("servers", 0)
-    others = [[]] * (ranks - 2)
-    assert slept(times, ranks, **options, slow_rank="1:4") == [[], [3.0, 6.0, 9.0], *others]
-    assert slept(times, ranks, **options, jitter="1:3") == [[2.0, 4.0, 6.0]] * 2 + others
-    assert slept(times, ranks, **options) == [[], [], *others]
-
-
-def test_in_slices_too(times: Times) -> None:
-    """Of which a rank computes two."""
-    options = {"reproducible": True, "slices": 4, "slow_rank": "1:4"}
-    assert slept(times, 2, **options) == [[], [6.0, 12.0, 18.0]]
-
-
-@pytest.mark.parametrize("options", IN_STEP, ids=str)
-def test_it_does_not_sleep_for_the_time_in_which_ranks_work_together(
-    options: dict[str, Any], times: Times, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or the time in which it waits for others, whom it holds up in turn, would grow."""
-    for name in ("reduce", "ready", "poll"):
-        monkeypatch.setattr(BucketedSync, name, times.behind(getattr(BucketedSync, name)))
-    for name in ("moments", "sum"):
-        monkeypatch.setattr(Synced, name, times.behind(getattr(Synced, name)))
-    ranks = 2 + options.get("servers", 0)
-    assert slept(times, ranks, **options, slow_rank="1:4")[1] == [3.0, 6.0, 9.0]
-
-
-@pytest.mark.parametrize("options", IN_STEP, ids=str)
-def test_a_run_without_slow_ranks_reads_no_clock(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> float:
-        raise AssertionError("a clock was read in a step")
-
-    monkeypatch.setattr(slow_ranks.time, "thread_time", refuse)
-    ranks = 2 + options.get("servers", 0)
-    config = Config(model="iris-mlp", data="iris", steps=2, **options)
-    threads.run(ranks, fit, config)

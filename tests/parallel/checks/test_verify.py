@@ -1,12 +1,9 @@
 """--verify: what counts as a difference, what is said of it, and how such a run ends."""
 
-import io
-import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +28,7 @@ from nnmpi.parallel.checks.verify import (
 )
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.run.fit import DivergedError
-from nnmpi.run.report import NullReport, Report
+from nnmpi.run.report import NullReport
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 
@@ -65,19 +62,6 @@ def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
         assert said.startswith(f"{subject} of the layout differ")
 
 
-def test_lines_have_null_for_what_is_no_number() -> None:
-    out = io.StringIO()
-    with Report(stdout=out, as_json=True) as report:
-        report.event({"event": "verify", "a": math.nan, "b": {"c": [math.inf, 1.5]}})
-    expected = {"event": "verify", "a": None, "b": {"c": [None, 1.5]}}
-    assert json.loads(out.getvalue(), parse_constant=pytest.fail) == expected
-
-
-def test_where_no_loss_is_a_number_there_is_nothing_to_find() -> None:
-    bad = dict.fromkeys(("loss", "gradients", "parameters"), Difference(1, 1, 1))
-    assert Comparison(bad, equal=False, one_skipped=True, diverged=True).reason(STRICT) is None
-
-
 class Nudges(NullReport):
     """Moves one number of a rank's replica to the next one after the second step."""
 
@@ -107,31 +91,6 @@ def test_replicas_have_to_have_equal_bits_however_little_they_differ(
     assert threads.run(3, rank) == [2] * 3
 
 
-class Spoils(NullReport):
-    """Puts a NaN into the layout's model after a step."""
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if step == 2:
-            next(iter(self.model.parameters())).data[0] = np.nan
-
-    model: nn.Module
-
-
-def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
-    save = tmp_path / "m.safetensors"
-    config = Config(verify=True, batch_size=14, save=str(save))
-
-    def rank(comm: Comm) -> None:
-        trainer, report = Trainer(config, small, rows(), comm), Spoils()
-        report.model = trainer.model
-        with pytest.raises(VerifyError, match=r"\Astep 3: only one of the layout and"):
-            trainer.fit(report)
-        assert trainer.step == 2
-
-    threads.run(2, rank)
-    assert not save.exists()
-
-
 class Largest(NullReport):
     """Keeps the largest of a number of the lines of --verify."""
 
@@ -158,29 +117,6 @@ def test_sums_that_travel_in_16_bits_stay_within_the_bounds(dtype: str, allreduc
 
     found = max(threads.run(4, rank))
     assert 0 < found < BOUNDS[dtype]["gradients"] / 4
-
-
-@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 1), ("float16", 4)])
-def test_a_layout_of_16_bits_that_never_makes_a_step(
-    dtype: str, step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In float16 one of the two may skip some steps alone, while its scale falls."""
-    gradient = LocalStore.shard_gradient
-
-    def spoilt(self: Any, shard: Any) -> Any:
-        found = gradient(self, shard)
-        if self.dp.size > 1:
-            found[0] = np.nan
-        return found
-
-    monkeypatch.setattr(LocalStore, "shard_gradient", spoilt)
-    config = Config(verify=True, batch_size=14, dtype=dtype, allreduce="ring", epochs=2)
-
-    def rank(comm: Comm) -> None:
-        with pytest.raises(VerifyError, match=rf"\Astep {step}: only one of the layout and"):
-            Trainer(config, small, rows(), comm).fit(NullReport())
-
-    threads.run(2, rank)
 
 
 def test_what_diverges_alike_is_told_as_divergence() -> None:

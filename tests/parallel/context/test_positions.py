@@ -129,20 +129,6 @@ def test_samples_without_positions_are_refused() -> None:
         threads.run(2, lambda comm: Trainer(Config(cp=2), comm=comm))
 
 
-def test_functions_of_whole_sequences_are_refused() -> None:
-    def metric(scores: Any, labels: Any) -> tuple[float, int]:
-        return 0.0, 1
-
-    with refused("cp 2", "metric errors is a function of whole ones"):
-        threads.run(
-            2, lambda c: Trainer(Config(cp=2), gpt, tokens(), c, metrics={"errors": metric})
-        )
-    with refused("cp 2", "loss SumOfMean is a function of whole ones"):
-        threads.run(
-            2, lambda c: Trainer(Config(cp=2), gpt, tokens(), c, loss=lambda y, t: y.mean())
-        )
-
-
 # ---- runs
 
 
@@ -173,12 +159,3 @@ def test_scores_are_whole_on_all_ranks(layout: dict[str, int]) -> None:
         assert counted.samples == sums.samples
         assert counted.mean_loss == pytest.approx(sums.mean_loss, rel=1e-12)
         assert counted.means == pytest.approx(sums.means)
-
-
-def test_a_model_of_some_positions_refuses_whole_sequences() -> None:
-    def call(comm: Comm) -> None:
-        trainer = Trainer(Config(cp=2), longer, tokens(UNEVEN), comm)
-        trainer.model(tokens(UNEVEN).test.x)
-
-    with refused("of 9 positions this rank", "along cp, has"):
-        threads.run(2, call)

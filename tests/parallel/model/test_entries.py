@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.tensor.elsewhere import keep, stage_of
+from helpers.tensor.elsewhere import stage_of
 
 import nnmpi
 from nnmpi import nn
@@ -77,39 +77,6 @@ def test_the_writer_gets_each_tensor_whole_and_in_order(ranks: int) -> None:
     assert first[3] == [(name, a.dtype, a.shape) for name, a in WHOLE.items()]
 
 
-def test_every_rank_can_have_them_whole() -> None:
-    def rank(comm: Comm) -> dict[str, np.ndarray]:
-        entries = Entries.of_model(model(comm), comm)
-        return {entry.place.path: entry.value for entry in entries.on_all_ranks()}
-
-    for found in threads.run(3, rank):
-        equal(found)
-
-
-def test_a_stage_holds_its_layers_only() -> None:
-    """Rank 1 has the second layer, which rank 0 never draws."""
-
-    def rank(comm: Comm) -> tuple[dict[str, np.ndarray], list[bool]]:
-        whole = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
-        own = whole[:2] if comm.rank == 0 else whole[2:]
-        own.to("float32")
-        if comm.rank == 0:
-            whole[1].running_mean += 7
-        paths = {p.place.path for p in own.parameters()}
-        buffers = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
-        here = paths | (buffers if comm.rank == 0 else set())
-        found = {e.place.path: e.value for e in Entries.of_model(whole, comm, here.__contains__)}
-        return found, [p.is_drawn for p in whole.parameters()]
-
-    (found, drawn), (none, _) = threads.run(2, rank)
-    wanted = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
-    wanted[1].running_mean += 7
-    assert not none
-    assert drawn == [True] * 4 + [False] * 2
-    for name, value in wanted.state_dict().items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
-
-
 def tied_pipeline() -> nn.Sequential:
     """Its first and last layers share a weight."""
     tied = nn.Linear(3, 3, bias=False)
@@ -118,30 +85,6 @@ def tied_pipeline() -> nn.Sequential:
     tied.weight = made[0].weight
     made.seed = 4
     return made.to("float64")
-
-
-def test_what_a_rank_does_not_hold_is_never_read() -> None:
-    """Rank 0 has layers 0 and 1, rank 1 the others; layers 0 and 4 share a weight."""
-    whole = tied_pipeline().state_dict()
-
-    def rank(comm: Comm) -> tuple[list[str], str]:
-        made, held = tied_pipeline(), stage_of(comm.rank, 0, 2)
-        keep(made, held)
-        entries = Entries.of_model(made, comm, held)
-        assert entries.index() == [(name, a.dtype, a.shape) for name, a in whole.items()]
-        for entry in entries.on_all_ranks():
-            wanted = whole[entry.place.path]
-            np.testing.assert_array_equal(entry.value, wanted, entry.place.path, strict=True)
-        assert first_difference(entries.table) is None
-        if comm.rank == 1:
-            made[4].weight.data[0] += 1
-        assert first_difference(entries.table) == (("0.weight", 0) if comm.rank == 1 else None)
-        made[4].weight.data[...] = whole["0.weight"]
-        return [entry.place.path for entry in entries], entries.sha256()
-
-    found = threads.run(2, rank)
-    sha = Entries.of_model(tied_pipeline(), threads.comm_self()).sha256()
-    assert found == [(list(whole) if r == 0 else [], sha) for r in range(2)]
 
 
 def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
@@ -214,16 +157,6 @@ def test_of_copies_and_tied_weights_the_first_rank_counts() -> None:
     assert [copies for _, copies in found] == [[True, True], [False, False], [False, False]]
 
 
-def test_a_part_of_each_rank_is_counted_by_all() -> None:
-    def rank(comm: Comm) -> list[bool]:
-        made = model(comm)
-        return [PartTable.of_model(made, comm).counts(p) for p in made.parameters()]
-
-    first, second = threads.run(2, rank)
-    assert first == [True] * 5
-    assert second == [True, True, False, False, False]
-
-
 @pytest.mark.parametrize(
     "parts",
     [[(0, 2), (3, 4)], [(0, 3), (2, 4)], [(0, 2), (1, 3)], [(0, 2), (0, 2)]],
@@ -253,14 +186,3 @@ def test_a_tensor_that_no_stage_has_is_refused(forgotten: str) -> None:
             Entries.of_model(tied_pipeline(), comm, lambda path: path != forgotten and stage(path))
 
     threads.run(2, rank)
-
-
-def test_of_shared_weights_one_that_is_held_is_enough() -> None:
-    def rank(comm: Comm) -> list[bool]:
-        made = tied_pipeline()
-        table = PartTable.of_model(made, comm, stage_of(comm.rank, 0, 2, 4))
-        return [table.has(made[0].weight), table.has(made[1].weight), *table.held]
-
-    found = threads.run(3, rank)
-    assert [row[:2] for row in found] == [[True, True], [False, False], [True, False]]
-    assert [row[2] and row[-1] for row in found] == [True, False, True]

@@ -5,16 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.training.laws_moves import Case, carried_out, random_case
 
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.parallel.arrangement.sent import Sent
-from nnmpi.parallel.model import moves, moving
-from nnmpi.parallel.model.boxes import runs_of
+from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
-from nnmpi.parallel.model.nearest import GRAIN, plan_moves
+from nnmpi.parallel.model.nearest import plan_moves
 
 FLOATS = (("values", np.dtype(np.float32)),)
 WHOLE = whole((4, 6))
@@ -57,26 +55,6 @@ def test_a_rank_keeps_what_it_has_of_what_it_needs() -> None:
     assert givers(plan_of(have, [part_of(0)])) == [(1, 0, 20), (0, 0, 4)]
 
 
-def test_those_that_have_copies_send_equal_shares() -> None:
-    """Of one large tensor too; and less of it who has sent something before, if that is known."""
-
-    def shares(rows: list[int]) -> list[float]:
-        """Three ranks have what has 6 rows, the first one alone has what has 2."""
-        tensors = [matrix((n, GRAIN))._replace(path=f"{n} rows") for n in rows]
-        wholes = [Place.of_whole(tensor.path, tensor.shape).range() for tensor in tensors]
-        have = [
-            (rank, one)
-            for n, one in zip(rows, wholes, strict=True)
-            for rank in range(3 if n == 6 else 1)
-        ]
-        need = [(3, one) for one in wholes]
-        moved = plan_moves(tensors, have, need, (0,) * 4).moved(4)
-        return [one.sent.bytes / (4 * GRAIN) for one in moved]
-
-    assert shares([6, 2]) == [4, 2, 2, 0]
-    assert shares([2, 6]) == [3, 3, 2, 0]
-
-
 def test_of_what_may_differ_all_get_the_first_copy() -> None:
     tensor = matrix(may_differ=True)
     have, need = [part_of(1), part_of(0), part_of("file")], [part_of(r) for r in range(3)]
@@ -91,14 +69,6 @@ def test_a_part_that_is_needed_comes_from_parts_cut_along_another_axis() -> None
     assert givers(plan) == [(0, 0, 6), (1, 0, 6), (0, 1, 6), (1, 1, 6)]
     runs = plan.moves[1].runs((0, 1))
     assert [a.tolist() for a in runs] == [[0, 6], [6, 9], [3, 3]]
-
-
-def test_rows_that_are_whole_in_both_parts_are_one_run() -> None:
-    box = ((1, 3), (0, 6))
-    runs = runs_of(Range("w", box, 2, 11), whole((4, 6)), box, (0, 1))
-    assert [a.tolist() for a in runs] == [[8], [2], [9]]
-    runs = runs_of(Range("w", box, 2, 11), whole((4, 6)), box, (1, 0))
-    assert [a.tolist() for a in runs] == [[5, 9, 13, 17, 21], [2, 4, 6, 8, 10], [2, 2, 2, 2, 1]]
 
 
 def test_numbers_that_are_nowhere_are_refused() -> None:
@@ -130,33 +100,6 @@ def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
     threads.run(3, rank)
 
 
-def test_tensors_that_do_not_fit_are_moved_after_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(moves, "TOGETHER", 200)
-    monkeypatch.setattr(moves, "longest_message", lambda ranks: 64)
-    monkeypatch.setattr(moving, "longest_message", lambda ranks: 64)
-
-    def rank(comm: Comm) -> None:
-        case = random_case(11, comm.size)
-        plan = carried_out(case, comm)
-        several = [
-            [*dict.fromkeys(need.tensor for _, need in one.needs)] for one in plan.together()
-        ]
-        assert [path for some in several for path in some] == [*plan.tensors]
-        sizes = [sum(plan.tensors[i].nbytes for i in some) for some in several]
-        assert all(n <= 200 or len(some) == 1 for n, some in zip(sizes, several, strict=True))
-        assert 2 < len(several) < len(plan.tensors)
-
-    threads.run(3, rank)
-
-
-def test_many_plans_on_one_rank() -> None:
-    """Parts of all kinds, without threads that wait."""
-    for seed in range(100, 115):
-        threads.run(1, lambda comm, case: carried_out(case, comm), random_case(seed, 1))
-
-
 def test_what_it_costs() -> None:
     """Two arrays of floats: half of each from a rank and half from a file."""
     tensor = matrix()._replace(arrays=(*FLOATS, ("x", np.dtype(np.float64))))
@@ -166,12 +109,3 @@ def test_what_it_costs() -> None:
     assert first == (144, 144, Sent(144, 1), Sent())
     assert second == (0, 144, Sent(), Sent(144, 1))
     assert first.needed == second.needed == 288
-
-
-def test_a_case_has_something_of_all_kinds() -> None:
-    """Else the laws would hold of nothing."""
-    cases: list[Case] = [random_case(seed, 3) for seed in range(2)]
-    kinds = {type(move.holder) for case in cases for move in case.plan.moves}
-    assert kinds == {int, str}
-    lengths = [len(move.ranges) for case in cases for move in case.plan.moves]
-    assert max(lengths) > 1

@@ -1,6 +1,5 @@
 """Where a model is cut: units, the best cut beside all cuts, and cuts by hand."""
 
-import tracemalloc
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from typing import Any
@@ -13,9 +12,8 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS
-from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.division import StagePart, divide
+from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import (
     NOISE,
     CutCosts,
@@ -49,10 +47,6 @@ def known(name: str) -> Graph:
     return graph_of(MODELS[name](), *shapes[name])
 
 
-def names(graph: Graph) -> list[str]:
-    return [f"{unit.first} {unit.path} {unit}" for unit in units(graph)]
-
-
 def nested() -> nn.Sequential:
     return nn.Sequential(
         nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)),
@@ -66,115 +60,11 @@ def nested() -> nn.Sequential:
 # ---- units
 
 
-def test_layers_that_run_as_one_op_are_one_unit() -> None:
-    assert names(known("mnist-cnn")) == [
-        "0 0 Conv2d + ReLU + MaxPool2d",
-        "3 3 Conv2d + ReLU + MaxPool2d",
-        "6 6 Flatten",
-        "7 7 Linear + ReLU",
-        "9 9 Linear + ReLU",
-        "11 11 Linear",
-    ]
-    sizes = [1, 2, 1] * 2 + [1] * 3  # BatchNorm and ReLU are one
-    assert [len(unit.layers) for unit in units(known("digits-cnn"))] == sizes
-
-
-def test_nested_sequentials_are_flattened() -> None:
-    """One with a forward of its own runs its layers as it says."""
-    model = nested()
-    graph = graph_of(model, 1, 8, 8)
-    assert names(graph) == [
-        "0 0.0 Conv2d + ReLU + MaxPool2d",
-        "3 1.1.1 Flatten",
-        "4 2.0 Linear",
-        "5 3 Linear + ReLU",
-    ]
-    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((3, 1, 8, 8)))
-    model.to("float64")
-    y = x
-    for unit in units(graph):
-        part = segment(model, graph, unit.nodes)
-        assert isinstance(part, nn.Sequential)
-        assert all(m.path in dict(model.named_modules()) for m in part.modules() if m.root is model)
-        y = part(y)
-    np.testing.assert_allclose(y.numpy(), model(x).numpy(), rtol=1e-12, atol=1e-12)
-
-
-def test_a_layer_that_is_used_twice_is_two_units() -> None:
-    linear = nn.Linear(3, 3)
-    graph = graph_of(nn.Sequential(linear, nn.Tanh(), nn.Sequential(linear)), 3)
-    assert names(graph) == ["0 0 Linear", "1 1 Tanh", "2 0 Linear"]
-    assert [unit.is_trained for unit in units(graph)] == [True, False, True]
-
-
-class Reads(nn.Module):
-    """Its control flow depends on numbers."""
-
-    def __init__(self) -> None:
-        self.inner = nn.Linear(3, 3)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y: nnmpi.Tensor = self.inner(x)
-        return y if y.mean().item() > 0 else x
-
-
-def test_a_module_that_cannot_be_looked_into_is_one_unit_and_says_why() -> None:
-    graph = graph_of(nn.Sequential(nn.Linear(3, 3), nn.Sequential(Reads())), 3)
-    assert names(graph) == ["0 0 Linear", "1 1.0 Reads"]
-    why = "1.0: its forward reads numbers of a tensor, so it is one layer"
-    for chosen in (None, "1,2"):
-        with refused("2 layers with trained parameters and 3 stages", why):
-            if chosen is None:
-                split_points(costs_of([1, 1]), 3, (), graph.notes)
-            else:
-                parse_cut(chosen, graph, 3)
-
-
 def test_a_model_that_is_one_layer_is_refused() -> None:
     with refused("1 layer with trained parameters and 2 stages"):
         parse_cut("1", graph_of(nn.Linear(2, 2), 2), 2)
     with refused("0 layers with trained parameters and 2 stages"):
         parse_cut("1", graph_of(nn.Sequential(), 2), 2)
-
-
-class Branches(nn.Module):
-    """q, k and v of one input, a scale, and a parameter that nothing uses."""
-
-    def __init__(self) -> None:
-        self.unused = nn.Parameter(np.ones(2, np.float32))
-        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
-        self.never = nn.Linear(4, 4)
-        self.scale = nn.Parameter(np.ones(4, np.float32))
-        self.last = nn.Linear(4, 2)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        scores: nnmpi.Tensor = self.last(q * k * self.scale + nnmpi.tanh(v))
-        return scores
-
-
-def test_a_division_says_what_each_stage_has() -> None:
-    graph = graph_of(Branches(), 4)
-    found = units(graph)
-    assert [str(unit) for unit in found] == ["Linear"] * 4
-    first, second = divide(graph, found, (2,), 2).stages
-    paths = [v.path for v in graph.variables]
-
-    def has(stage: StagePart) -> set[str]:
-        return {paths[v].rpartition(".")[0] or paths[v] for v in stage.variables}
-
-    assert has(first) == {"unused", "q", "k"}
-    assert has(second) == {"v", "never", "scale", "last"}
-    assert [stage.layers for stage in (first, second)] == [2, 2]
-    assert second.takes == graph.crossing(2)
-    assert len(second.takes) == 3  # x, q and k
-    division = divide(graph, found, (2,), 2)
-    assert division.tied(graph) == {}
-    assert [paths[v] for v in division.trained(graph, 1)] == [
-        "never.weight",
-        "never.bias",
-        *("v.weight", "v.bias", "scale", "last.weight", "last.bias"),
-    ]
 
 
 def test_a_division_knows_shared_weights_and_refuses_shared_buffers() -> None:
@@ -269,32 +159,6 @@ def test_the_first_stage_has_most_micro_batches_at_once() -> None:
     assert split_points(costs, 2, [2, 1]) == (1,)
 
 
-def test_stages_begin_where_messages_are_short() -> None:
-    """Within the noise of times; a long message counts as the time that it takes."""
-    seconds = [1.0, 0.01, 1.0]
-    assert split_points(costs_of(seconds, border=[0.0, 1e-4, 2e-4]), 2) == (1,)
-    assert split_points(costs_of(seconds, border=[0.0, 2e-4, 1e-4]), 2) == (2,)
-    assert split_points(costs_of([1.0, 0.3, 1.0], border=[0.0, 0.0, 1.0]), 2) == (1,)
-
-
-def test_of_cuts_with_equal_memory_the_fastest_is_taken() -> None:
-    has_trained, memory = [True, False, True], [1.0, 0.0, 1.0]
-    assert split_points(costs_of([0.99, 0.01, 1.0], has_trained, memory), 2) == (2,)
-    assert split_points(costs_of([1.0, 0.01, 0.99], has_trained, memory), 2) == (1,)
-
-
-def test_many_units_are_cut_into_many_stages_in_little_memory() -> None:
-    """A number for each pair of units and each stage would be 3 GB."""
-    tracemalloc.start()
-    seconds = [1.0, 2.0, 1.0] * 400
-    cut = split_points(costs_of(seconds), 300, range(300, 0, -1))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(cut) == 299
-    assert max(sum(seconds[a:b]) for a, b in bounds(cut, 1200)) == 6.0
-    assert peak < 20e6
-
-
 def test_too_few_trained_layers_are_refused() -> None:
     model = MODELS["iris-mlp"]()
     graph = graph_of(model, 4)
@@ -325,16 +189,6 @@ def test_a_cut_by_hand_counts_layers() -> None:
     assert parse_cut("4,5", graph_of(nested(), 1, 8, 8), 3) == (4, 5)
 
 
-def test_a_cut_by_hand_parts_layers_that_run_as_one_op() -> None:
-    graph = known("mnist-cnn")
-    found = units(graph, parse_cut("1,10", graph, 3))
-    assert [str(unit) for unit in found] == [
-        *("Conv2d", "ReLU + MaxPool2d", "Conv2d + ReLU + MaxPool2d", "Flatten"),
-        *("Linear + ReLU", "Linear", "ReLU", "Linear"),
-    ]
-    assert [unit.first for unit in found] == [0, 1, 3, 6, 7, 9, 10, 11]
-
-
 REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
     "": (2, ("0 numbers for 2 stages; give 1",)),
     "3,7": (2, ("2 numbers for 2 stages; give 1",)),
@@ -356,8 +210,3 @@ def test_a_cut_by_hand_that_is_impossible_is_refused(text: str) -> None:
     stages, words = REFUSED[text]
     with refused(*words):
         parse_cut(text, known("mnist-cnn"), stages)
-
-
-def test_bounds_are_the_units_of_each_stage() -> None:
-    assert bounds((2, 5), 7) == [(0, 2), (2, 5), (5, 7)]
-    assert bounds((), 7) == [(0, 7)]

@@ -1,18 +1,13 @@
 """PipeDream: how a run ends, what it does not keep, and what is refused."""
 
-import gc
 import json
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.comm.counted import Counted
 from helpers.datafiles import refused
 from helpers.training.delayed_updates import MLP, Noted, check, options, train
 from helpers.training.served import clouds
@@ -41,26 +36,6 @@ def test_a_rank_that_wants_to_stop_ends_all_when_the_pipeline_is_empty(p: int, a
         for found in check(config, p, (rank, after)):
             assert found.result["event"] == "stopped"
             assert found.result["steps"] == (after if p == 1 else last + 1)
-
-
-def test_a_generator_that_is_closed_leaves_nobody_waiting() -> None:
-    def rank(comm: Comm) -> int:
-        trainer = Trainer(Config(**options(MLP, 3)), comm=comm)
-        with closing(trainer.strategy.steps(trainer.train, trainer.state)) as steps:
-            found = len([*islice(steps, 4)])
-        with pytest.raises(ValueError, match="left early, with batches under way"):
-            trainer.evaluate()
-        trainer.close()
-        return found
-
-    assert threads.run(3, rank) == [4, 4, 4]
-
-
-def test_communicators_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted(monkeypatch)
-    for found in threads.run(3, train, Config(**options(MLP, 3, steps=7))):
-        assert found.result["weight_versions"] == 3
-    assert not counted.left
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -137,42 +112,6 @@ def test_what_is_not_finite_ends_the_run_on_all_ranks(
         threads.run(3, rank)
     assert len(ended) == 3
     assert {*ended} <= {"AbortedError", "NotFiniteError"}  # its gradient may reach others too
-
-
-# ---- memory
-
-
-@pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
-def test_memory_does_not_grow_with_the_length_of_an_epoch(vertical: bool) -> None:
-    seen = dict[int, int]()
-
-    def rank(comm: Comm) -> None:
-        def after(step: int) -> None:
-            if comm.rank == 0 and step in (20, 120):
-                gc.collect()
-                seen[step] = tracemalloc.get_traced_memory()[0]
-
-        config = Config(
-            batch_size=2, pp=3, schedule="pipedream", cut="2,3", epochs=1, vertical_sync=vertical
-        )
-        report = Noted(after)
-        Trainer(config, mlp_with(), clouds(240), comm=comm).fit(report)
-
-    tracemalloc.start()
-    try:
-        threads.run(3, rank)
-    finally:
-        tracemalloc.stop()
-    assert seen[120] - seen[20] < 15_000  # the test keeps 100 losses of each rank
-
-
-def test_activations_of_a_whole_epoch_are_predicted() -> None:
-    """Stage s holds p - s batches, and an epoch of 10 batches begins and ends with an idle rank."""
-    for facts in threads.run(3, lambda c: Trainer(Config(**options(MLP, 3)), comm=c).describe()):
-        assert facts["vertical_sync"] is False
-        held = [stage["activation_bytes"] for stage in facts["stages"]]
-        assert facts["peak_activation_bytes"] == [3 * held[0], 2 * held[1], held[2]]
-        assert facts["predicted_bubble"] >= 2 / 10 - 1e-4
 
 
 # ---- what is recorded

@@ -23,6 +23,7 @@ COMMAND = "-m", "nnmpi.train", "--model", "helpers.faulty:build", "--data", "dig
 # ---- ranks that are threads
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("schedule", [*pipelined.SCHEDULES, "recompute", "pipedream"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("how", ["raises", "leaves"])

@@ -73,7 +73,7 @@ def losses(comm: Comm, build: Any = crossed, **options: Any) -> list[float]:
     return [done["loss"], done["test_loss"]]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("zero", "how"), [(0, "auto"), (1, "auto"), (1, "mpi"), (1, "tree")])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dp", [1, 2])
@@ -150,9 +150,3 @@ def test_one_layer_with_buffers_in_two_stages_is_refused(ranks: int, layout: Any
     """Each stage would update running statistics of its own, or in another order."""
     with pytest.raises(ValueError, match=r"1 \(BatchNorm1d\) is used in stages \d and \d"):
         threads.run(ranks, partial(losses, build=one_norm, **layout))
-
-
-def test_one_layer_with_buffers_twice_in_a_stage() -> None:
-    (expected,) = threads.run(1, partial(losses, build=one_norm))
-    for found in threads.run(2, partial(losses, build=one_norm, pp=2, cut="6")):
-        assert found == pytest.approx(expected, rel=1e-10)

@@ -1,6 +1,5 @@
 """The profile of units: what it measures, and that it leaves the model as it was."""
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +13,10 @@ from nnmpi import nn
 from nnmpi.backend import CPU, Backend
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import construction, seeded
-from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
+from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 N = 6
 
@@ -100,84 +97,6 @@ def test_a_profile_changes_nothing(name: str, dtype: str) -> None:
     for path, value in model.state_dict().items():
         np.testing.assert_array_equal(value, expected[path])
         assert value.dtype == expected[path].dtype
-
-
-def test_values_and_gradients_that_are_there_stay() -> None:
-    model, other = fresh("tied"), fresh("tied")
-    for m in (model, other):
-        m[0].weight.data[...] = 2
-        m[0].weight.grad = np.full((5, 5), 3, np.float32)
-        m[2].eval()
-    array, grad, state = model[0].weight.data, model[0].weight.grad, kept(model)
-    profiled(model, batch("tied", "float64"), CPU)
-    assert kept(model) == state
-    assert (model[0].weight.data is array, model[0].weight.grad is grad) == (True, True)
-    assert ((array == 2).all(), (grad == 3).all()) == (True, True)
-
-
-def test_one_unit_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, stores, most = fresh("mlp"), [], []
-    draw, init = Parameter.draw, FlatStore.__init__
-
-    def drawing(p: Parameter, *arguments: Any) -> None:
-        draw(p, *arguments)
-        most.append(sum(q.is_drawn for q in model.parameters()))
-
-    def making(store: FlatStore, *arguments: Any) -> None:
-        assert [ref for ref in stores if ref() is not None] == []
-        stores.append(weakref.ref(store))
-        init(store, *arguments)
-
-    monkeypatch.setattr(Parameter, "draw", drawing)
-    monkeypatch.setattr(FlatStore, "__init__", making)
-    profiled(model, batch("mlp"), CPU)
-    assert most == [1, 2] * 3
-    assert [ref() for ref in stores] == [None] * 3
-
-
-def test_gradients_are_measured_where_a_stage_computes_them() -> None:
-    costs = profiled(fresh("mlp"), batch("mlp"), CPU)
-    assert all(c.forward > 0 for c in costs)
-    assert [c.input_gradient > 0 for c in costs] == [False, False, True, True]
-    assert [c.weight_gradient > 0 for c in costs] == [False, True, True, True]
-    costs = profiled(fresh("digits-cnn"), batch("digits-cnn"), CPU)
-    assert [c.input_gradient > 0 for c in costs] == [False] + [True] * 8
-    trained = [
-        unit.is_trained for unit in units(graph_of(fresh("digits-cnn"), batch("digits-cnn")))
-    ]
-    assert [c.weight_gradient > 0 for c in costs] == trained
-
-
-def test_bytes_of_a_unit() -> None:
-    costs = profiled(fresh("mlp"), batch("mlp", "float64"), CPU)
-    assert [c.input_bytes for c in costs] == [8 * N * k for k in (12, 12, 9, 9)]
-    assert [c.parameter_bytes for c in costs] == [0, 8 * 13 * 9, 8 * 10 * 9, 8 * 10 * 4]
-    large = profiled(mlp(16, 512, 512), np.ones((256, 16), np.float32), CPU)
-    for c in large[1:]:
-        assert 1 <= c.activation_bytes / (4 * 256 * 512) < 1.05
-
-
-def test_costs_are_rows_of_numbers() -> None:
-    costs = profiled(fresh("nested"), batch("nested"), CPU)
-    rows = np.array(costs, np.float64)
-    assert [UnitCost(*row) for row in rows.tolist()] == costs
-    assert [c.seconds for c in costs] == pytest.approx(rows[:, :3].sum(axis=1))
-
-
-def test_costs_for_another_number_of_samples() -> None:
-    measured = UnitCosts(4, (0, 2), (UnitCost(1, 2, 3, 40, 8, 6), UnitCost(0, 4, 0, 10, 2, 2)))
-    samples, begins, costs = measured.scaled(6)
-    assert (samples, begins) == (6, (0, 2))
-    assert costs == (UnitCost(1.5, 3, 4.5, 40, 12, 9), UnitCost(0, 6, 0, 10, 3, 3))
-    assert measured.scaled(4) == measured
-
-
-def test_the_cost_of_a_stage() -> None:
-    costs = [UnitCost(1, 0, 2, 10, 20, 5), UnitCost(3, 4, 5, 30, 40, 6), UnitCost(1, 2, 0, 0, 7, 8)]
-    first, last = stage_costs(costs, (2,))
-    assert first == (4, 0, 11, 40, 65, 5)
-    assert last == (1, 2, 0, 0, 15, 8)
-    assert stage_costs(costs, (1,)) == [(1, 0, 2, 10, 25, 5), (4, 6, 5, 30, 53, 6)]
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_left() -> None:

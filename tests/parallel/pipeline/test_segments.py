@@ -14,15 +14,10 @@ from helpers.training.unusual_models import Residual, frozen, spoilt
 import nnmpi
 from nnmpi import Tensor, nn
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.graph_recorder import order_of
 from nnmpi.nn.models import MODELS
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import layers
-from nnmpi.parallel.model.parts import resized
-from nnmpi.parallel.step.channels import Pool
 
 DIGITS = (1, 8, 8)
 WORDS = (cuts.LENGTH,)
@@ -83,95 +78,3 @@ def test_segments_compute_what_the_model_computes(name: str) -> None:
                 y = part(*parts(y))
             if not training:  # Dropout is keyed by the pass, which is counted in each part
                 assert np.allclose(y.numpy(), model(*x).numpy(), rtol=1e-12, atol=1e-12)
-
-
-@every_model
-def test_a_graph_knows_what_crosses(name: str) -> None:
-    """Shapes, types and the order of axes in memory."""
-    model, graph, samples = made(name)
-    model.eval()
-    for k in starts(graph)[1:]:
-        found = parts(segment(model, graph, range(k))(*samples(3)))
-        known = tuple(graph.edges[e] for e in graph.crossing(k))
-        assert [edge.shape(3) for edge in known] == [t.shape for t in found]
-        assert [edge.dtype for edge in known] == [t.dtype.name for t in found]
-        assert [edge.order for edge in known] == [order_of(t.data) for t in found]
-        for edge in known:
-            buffer = Pool(edge).take(3).array
-            assert buffer.shape == edge.shape(3)
-            assert order_of(buffer) == edge.order
-        if name != "skipped in training":
-            wanted = [edge.requires_grad for edge in known]
-            model.train()
-            assert wanted == [
-                t.requires_grad for t in parts(segment(model, graph, range(k))(*samples(3)))
-            ]
-            model.eval()
-
-
-@every_model
-def test_a_graph_knows_in_which_order_parameters_are_used(name: str) -> None:
-    """On one rank, and in each of two stages: the reverse of the order they become final in."""
-    model, graph, samples = made(name)
-    model.eval()
-    paths = {id(p): path for path, p in model.named_parameters()}
-    names = [v.path for v in graph.variables]
-    units = layers(graph)
-    for cut in [(), *((k,) for k in range(1, len(units)))]:
-        division = divide(graph, units, cut, 2)
-        x: tuple[Tensor, ...] = samples(2)
-        for rank, stage in enumerate(division.stages):
-            module = segment(model, graph, stage.nodes, stage.variables)
-            found: list[Parameter] = []
-            y = parts(module(*x))
-            total = sum((t * t).sum() for t in y if t.requires_grad)
-            if isinstance(total, Tensor):
-                total.backward(on_leaf=found.append)
-            used = [paths[id(p)] for p in reversed(found)]
-            known = [names[v] for v in division.trained(graph, rank)]
-            assert known[len(known) - len(used) :] == used
-            trained = {paths[id(p)] for p in module.parameters() if p.requires_grad}
-            assert {*known} == trained
-            x = tuple(Tensor(t.data) for t in y)
-
-
-def test_a_boundary_of_which_a_rank_has_a_part() -> None:
-    _, graph, _ = made("digits-cnn")
-    (e,) = graph.crossing(4)
-    whole = graph.edges[e]
-    part = resized(whole, (1, 16, 4, 4))
-    assert (whole.sample, part.sample) == ((32, 4, 4), (16, 4, 4))
-    assert part.shape(5) == (5, 16, 4, 4)
-
-
-class Attached(nn.Module):
-    """Leaves a tensor behind that a later layer takes, past arguments and results."""
-
-    def __init__(self) -> None:
-        self.inner, self.outer = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
-        self.kept = [nnmpi.tanh(y)]
-        return self.outer(y)
-
-
-class Takes(nn.Module):
-    def __init__(self) -> None:
-        self.first, self.last = Attached(), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x)
-        return self.last(y) + self.first.kept[0]
-
-
-def test_what_a_module_leaves_behind_crosses_too() -> None:
-    model = Takes().to("float64")
-    graph = trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 3))),), {}), "float64")
-    model.to("float64")
-    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((4, 3)))
-    for k in starts(graph)[1:]:
-        cut = range(k), range(k, len(graph.nodes))
-        first, last = (segment(model, graph, nodes) for nodes in cut)
-        y = last(*parts(first(x)))
-        assert np.array_equal(y.numpy(), model(x).numpy())

@@ -10,7 +10,7 @@ from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.autograd.ops.norm import Moments, joined, moments
+from nnmpi.autograd.ops.norm import joined, moments
 from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
@@ -202,68 +202,6 @@ def test_one_sample_on_all_ranks_together_is_refused(split: tuple[int, ...]) -> 
         steps(task("rows", sum(split)), split)
 
 
-class Later:
-    """Tracks on demand, and records its calls."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], None]] = []
-        self.totals: list[tuple[int, ...]] = []
-
-    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        self.waiting.append(lambda: track(local))
-        return local
-
-    def sum(self, sums: nnmpi.Tensor) -> nnmpi.Tensor:
-        self.totals.append(sums.shape)
-        return sums
-
-
-def test_tracking_may_come_later_and_one_number_is_refused_at_once() -> None:
-    later, t = Later(), task("rows", 4)
-    begin = [b for _, b in t.make().to(t.dtype).named_buffers()]
-    for moved, b in zip(step(t, later, np.arange(4)).buffers, begin, strict=True):
-        np.testing.assert_array_equal(moved, b)
-    assert len(later.waiting) == 2
-    layer, x = nn.BatchNorm1d(3).to("float64"), np.random.default_rng(0).standard_normal((4, 3))
-    token = current_pass.set(Pass(0, None, later))
-    try:
-        layer(nnmpi.tensor(x))
-        with refused("BatchNorm1d: one number per channel has no variance"):
-            layer(nnmpi.tensor(x[:1]))
-    finally:
-        current_pass.reset(token)
-    assert not layer.num_batches_tracked
-    later.waiting[2]()
-    np.testing.assert_allclose(layer.running_mean, 0.1 * x.mean(0), rtol=1e-14)
-    np.testing.assert_allclose(layer.running_var, 0.9 + 0.1 * x.var(0, ddof=1), rtol=1e-14)
-    assert layer.num_batches_tracked == 1
-
-
-def test_sums_are_asked_for_once_a_layer_and_only_for_the_gradient_of_an_input() -> None:
-    later, t = Later(), task("rows", 4)
-    step(t, later, np.arange(4))
-    assert later.totals == [(8,), (12,)]
-    layer, later = nn.BatchNorm1d(5).to("float64"), Later()
-    for training, needs in ((True, False), (False, True), (True, True)):
-        layer.train(training)
-        token = current_pass.set(Pass(0, None, later))
-        y = layer(nnmpi.tensor(t.x, requires_grad=needs))
-        current_pass.reset(token)
-        y.sum().backward()
-        assert later.totals == [(10,)] * (training and needs)
-
-
-def test_a_sum_leaves_what_was_summed_as_it_is() -> None:
-    def rank(comm: Comm) -> tuple[np.ndarray, np.ndarray]:
-        sums = np.full(3, 1.0 + comm.rank, "float32")
-        return sums, Synced(comm).sum(sums)
-
-    for r, (sums, whole) in enumerate(threads.run(3, rank)):
-        np.testing.assert_array_equal(sums, [1 + r] * 3)
-        np.testing.assert_array_equal(whole, [6, 6, 6])
-        assert whole.dtype == "float32"
-
-
 @pytest.mark.parametrize("cuts", [(), (5,), (0, 3), (1, 1, 4), (2, 9, 9)], ids=str)
 def test_joined_moments_are_those_of_all_numbers(cuts: tuple[int, ...]) -> None:
     """Far from zero, where E[x^2] - E[x]^2 would not have a single digit left."""
@@ -272,16 +210,3 @@ def test_joined_moments_are_those_of_all_numbers(cuts: tuple[int, ...]) -> None:
     assert whole.n == 9
     np.testing.assert_allclose(whole.mean, x.mean(0), rtol=1e-15)
     np.testing.assert_allclose(whole.m2, ((x - x.mean(0)) ** 2).sum(0), rtol=1e-7)
-
-
-def test_parts_without_numbers_change_nothing() -> None:
-    x = np.random.default_rng(0).standard_normal((5, 4))
-    none, some = moments(x[:0]), moments(x)
-    for parts in ([some], [none, some], [some, none], [none, none, some, none]):
-        n, mean, m2 = joined(parts)
-        assert n == 5
-        np.testing.assert_array_equal(mean, some.mean)
-        np.testing.assert_array_equal(m2, some.m2)
-    n, mean, m2 = joined([none, none])
-    assert n == 0
-    np.testing.assert_array_equal([mean, m2], np.zeros((2, 4)))

@@ -13,15 +13,13 @@ from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
 from nnmpi.data.loader import BatchSplit
-from nnmpi.kernels import progress_hook
 from nnmpi.kernels.steps import BLOCK_OF_SQUARES
-from nnmpi.nn.models import digits_cnn, mlp
+from nnmpi.nn.models import mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
-from nnmpi.parallel.arrangement.flat_buffer import USED, scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
@@ -97,29 +95,6 @@ def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
         assert started == wanted
 
 
-def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
-    parameters = [*mlp(4, 5, 3).parameters()]
-    store, sync, started = recorded(parameters, np.inf)
-    store.flat_grad[...] = np.nan
-    for p in parameters[:3]:
-        p.grad = np.ones(p.shape, "float32")
-        sync.ready(p)
-    assert not started
-    sync.finish()
-    assert parameters[3].grad_memory.tolist() == [0.0] * 3
-    assert store.flat_grad[USED : USED + 4].tolist() == [1, 1, 1, 0]
-
-
-def test_without_overlap_no_sum_starts_before_the_end() -> None:
-    parameters = [*mlp(4, 5, 3).parameters()]
-    _, sync, started = recorded(parameters, 1, overlap=False)
-    for p in parameters:
-        sync.ready(p)
-    assert not started
-    sync.finish()
-    assert len(started) == 4
-
-
 def test_parameters_are_laid_out_as_they_are_used() -> None:
     class Backwards(nn.Module):
         def __init__(self) -> None:
@@ -137,35 +112,6 @@ def test_parameters_are_laid_out_as_they_are_used() -> None:
     assert {*found[2:4]} == {"first.weight", "first.bias"}
     assert {*found[4:]} == {"last.weight", "last.bias"}
     assert not any(p.has_grad for p in model.parameters())
-
-
-# ---- between two parts of a backward pass
-
-
-def test_a_backward_pass_calls_the_progress_hook() -> None:
-    """At each node, and within a convolution at each chunk of images."""
-    model = digits_cnn()
-    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((600, 1, 8, 8)).astype("float32"))
-    calls: list[int] = []
-    loss = model(x).sum()
-    token = progress_hook.set(lambda: calls.append(1))
-    loss.backward()
-    progress_hook.reset(token)
-    nodes = len(calls)
-    model(x[:1]).sum().backward()
-    assert len(calls) == nodes
-    assert nodes > 12
-
-
-def test_the_gradient_of_a_weight_is_final_before_that_of_the_input_is_computed() -> None:
-    """So that it can leave meanwhile."""
-    model, order = mlp(4, 5, 3), []
-    names = {id(p): name for name, p in model.named_parameters()}
-    loss = model(nnmpi.tensor(np.ones((2, 4), "float32"))).sum()
-    token = progress_hook.set(lambda: order.append("node"))
-    loss.backward(on_leaf=lambda p: order.append(names[id(p)]))
-    progress_hook.reset(token)
-    assert order.index("3.weight") < order.index("node", order.index("3.bias"))
 
 
 # ---- rules
@@ -188,26 +134,6 @@ def test_auto_goes_by_the_nodes(p: int, per_node: int, how: str) -> None:
     assert names == {how} if how != "auto" else len(names) == 1 and names <= {*NAMES}
 
 
-def test_one_rank_has_nothing_to_tell_of_sums() -> None:
-    assert "allreduce" not in threads.run(1, started)[0]
-
-
-@pytest.mark.parametrize(
-    ("p", "per_node"),
-    [(2, 2), (5, 2), *(pytest.param(*more, marks=pytest.mark.long) for more in ((4, 2), (6, 3)))],
-)
-def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
-    ended = threads.run(p, started, per_node=per_node, free_memory=1000)
-    assert len({t["allreduce"] for t in ended}) == 1
-    assert ended[0]["allreduce"] in {*NAMES} - {"shared"}
-    assert len({t["sha"] for t in ended}) == 1
-
-
-def test_without_room_shared_by_name_is_refused() -> None:
-    with refused("allreduce shared", "1,000 are free", "take another algorithm"):
-        threads.run(2, lambda comm: started(comm, allreduce="shared"), free_memory=1000)
-
-
 # ---- one order of additions for all copies: 3 x 2 ranks, of which a node has three
 
 
@@ -228,39 +154,6 @@ def test_sums_by_nodes_are_refused_where_these_cut_groups_of_dp_unlike(name: str
     with refused(f"allreduce {name} adds up node by node", "2 ranks along tp", "ring"):
         threads.run(6, rank, per_node=3)
     threads.run(4, rank, per_node=3)  # the sum of two numbers has one order
-
-
-def test_all_groups_of_dp_go_another_way_if_one_lacks_room(monkeypatch: Any) -> None:
-    monkeypatch.setattr(ThreadTransport, "free_memory", lambda t: (t.members[t.rank] % 2) << 40)
-    ended = threads.run(4, lambda comm: started(comm, dp=2, tp=2))
-    assert [t["allreduce"] for t in ended] == ["ring"] * 4
-    with refused("allreduce shared"):
-        threads.run(4, lambda comm: started(comm, dp=2, tp=2, allreduce="shared"))
-
-
-@pytest.mark.parametrize(
-    ("per_node", "cores", "any_thread", "wanted"),
-    [
-        (1, 3, True, "thread"),
-        (1, 2, True, "poll"),
-        (1, 3, False, "poll"),
-        (2, 3, True, "poll"),
-    ],
-)
-def test_a_thread_needs_two_cores_of_its_own_and_another_node(
-    per_node: int, cores: int, any_thread: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nnmpi.parallel.discovery.cores", lambda ranks: cores)
-    monkeypatch.setattr("nnmpi.parallel.discovery.threads", lambda: 1)
-    monkeypatch.setattr(ThreadTransport, "any_thread", any_thread)
-    ended = threads.run(2, started, per_node=per_node)
-    assert [t["progress"] for t in ended] == [wanted] * 2
-
-
-def test_a_thread_that_mpi_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadTransport, "any_thread", False)
-    with refused("progress thread", "THREAD_MULTIPLE", "--progress poll"):
-        threads.run(2, lambda comm: started(comm, progress="thread"))
 
 
 # ---- norms

@@ -58,11 +58,6 @@ def test_bsp_is_equal_to_one_rank(case: dict[str, Any], optimizer: str, servers:
         assert result["staleness"] == {str(w): {"0": 10} for w in range(workers)}
 
 
-def test_gradients_are_clipped_in_the_test_above() -> None:
-    norms = [run(1, **IRIS, steps=10, dtype="float64", clip_norm=c)[0].state for c in (None, 0.5)]
-    assert any((norms[0][name] != norms[1][name]).any() for name in norms[0])
-
-
 def test_ssp_without_staleness_is_bsp_bit_for_bit() -> None:
     by = [run(4, **DIGITS, steps=6, servers=1, sync=sync) for sync in ("bsp", "ssp")]
     hashes = {ended.result["parameters_sha256"] for job in by for ended in job}
@@ -136,6 +131,7 @@ def test_asp_lets_a_fast_worker_make_the_pushes_of_a_slow_one() -> None:
     assert np.isfinite(result["loss"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"sync": "asp"}, {"sync": "ssp", "staleness": 2}], ids=str)
 def test_asynchronous_training_learns_and_ranks_agree(options: dict[str, Any]) -> None:
     """BatchNorm and dropout, uneven parts."""

@@ -70,7 +70,7 @@ nnmpi.Trainer(config, comm=comm).fit()
 @pytest.mark.parametrize(
     ("role", "how"),
     [
-        ("worker", "killed"),
+        pytest.param("worker", "killed", marks=pytest.mark.long),
         ("server", "raises"),
         pytest.param("worker", "raises", marks=pytest.mark.long),
         pytest.param("server", "killed", marks=pytest.mark.long),

@@ -1,81 +1,22 @@
 """The steps of a parameter server: learning rates, clocks, communicators, parts of one sample."""
 
-from threading import get_ident
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers.comm.counted import Counted
 from helpers.datafiles import refused
 from helpers.training.served import (
-    DIGITS,
-    IRIS,
     Noted,
-    check_ranks_agree,
     clouds,
     fit,
-    run,
-    run_paced,
 )
 
 import nnmpi
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, nn
 from nnmpi.autograd.recording import recording
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data import Load
-from nnmpi.nn.models import mlp
-from nnmpi.optim import Optimizer
-from nnmpi.parallel.step.executor import Executor, StepResult, StepState
-
-# ---- learning rates
-
-
-@pytest.mark.parametrize(("sync", "staleness"), [("asp", 0), ("ssp", 2)])
-def test_the_learning_rate_follows_the_pushes_of_all_workers(
-    sync: str, staleness: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Worker 1 is far ahead, by its own clock; 24 pushes are 12 steps of 2 workers."""
-    rates: list[float] = []
-    step = Optimizer.step
-
-    def noted(optimizer: Optimizer, lr_factor: float) -> None:
-        rates.append(optimizer.lr * lr_factor)
-        step(optimizer, lr_factor)
-
-    monkeypatch.setattr(Optimizer, "step", noted)
-    ahead = staleness or 10
-    ended, _ = run_paced(
-        3,
-        lambda c: c + ahead if not c else 0,
-        lambda c: 0,
-        sync=sync,
-        staleness=staleness,
-        lr_schedule="step:1:0.5",
-    )
-    check_ranks_agree(ended)
-    assert rates == [0.05 * 0.5 ** (i // 2) for i in range(24)]
-
 
 # ---- clocks
-
-
-def test_the_clock_of_a_worker_runs_on_from_epoch_to_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The fast one makes 11 steps in each epoch of 6 batches, all by its own endless sequence."""
-    found: dict[int, list[list[int]]] = {}
-    run_load = Executor.run
-
-    def noted(executor: Executor, load: Load, state: StepState, batches: int) -> StepResult:
-        found.setdefault(get_ident(), []).append(load.rows.tolist())
-        return run_load(executor, load, state, batches)
-
-    monkeypatch.setattr(Executor, "run", noted)
-    run_paced(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
-    loader = Trainer(Config(batch_size=40), lambda: mlp(6, 8, 3), clouds(240), comm_self()).train
-    batches = [rows.tolist() for epoch in range(4) for rows in loader.batches(epoch)]
-    assert sorted(found.values(), key=len) == [batches[:2], batches[:22]]
 
 
 def test_a_batch_of_which_a_worker_has_no_samples_counts_as_its_step() -> None:
@@ -92,32 +33,6 @@ def test_a_batch_of_which_a_worker_has_no_samples_counts_as_its_step() -> None:
     assert every >= {0, 1, 2, 3, 4}
     assert some >= {0, 1, 3, 4}
     assert not any(step % 3 == 2 for step in some)
-
-
-# ---- communicators
-
-
-@pytest.mark.parametrize(
-    ("ranks", "case", "options", "parts"),
-    [
-        (4, IRIS, {"servers": 1}, 3),
-        (4, IRIS, {"servers": 2}, 4),
-        (4, IRIS, {"servers": 3}, 3),
-        (2, IRIS, {"servers": 1}, 0),
-        (5, DIGITS, {"servers": 2, "sync": "asp"}, 5),
-    ],
-)
-def test_groups_of_several_ranks_have_a_comm_that_is_freed(
-    ranks: int,
-    case: dict[str, Any],
-    options: dict[str, Any],
-    parts: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted = Counted(monkeypatch)
-    check_ranks_agree(run(ranks, **case, **options, steps=3))
-    assert len(counted.taken["split"]) == parts
-    assert not counted.left
 
 
 # ---- parts of one sample
@@ -161,26 +76,3 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
 
     threads.run(3 + servers, rank)
     assert not begun
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 3, "servers": 1},  # statistics are of the whole batch
-        {"batch_size": 6, "sync": "asp"},
-        {"batch_size": 50, "sync": "asp"},
-        {
-            "batch_size": 79,
-            "sync": "ssp",
-            "staleness": 1,
-            "steps": 1,
-        },  # the last batch is not reached
-    ],
-    ids=str,
-)
-def test_a_worker_with_more_than_one_sample_is_not(options: dict[str, Any]) -> None:
-    def rank(comm: Comm) -> float:
-        ended = fit(comm, Config(epochs=1, **{"steps": 6} | options), normed, clouds(240))
-        return float(ended.result["loss"])
-
-    assert np.isfinite(threads.run(4, rank)).all()

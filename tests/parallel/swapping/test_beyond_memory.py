@@ -1,12 +1,8 @@
 """Training in less memory than a step needs: the same bits, within the limit, with dp too."""
 
-import ctypes
-import gc
 import json
-import mmap
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from itertools import cycle, islice, permutations
 from pathlib import Path
@@ -21,13 +17,11 @@ from helpers.training.graph_models import GRAPH_MODELS
 from nnmpi import Config, Trainer, native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.kernels.epilogue import constant
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
 from nnmpi.parallel.paper.activations import activations
 from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.planning import residences
 from nnmpi.parallel.swapping import arena
-from nnmpi.parallel.swapping.arena import Arena
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -90,7 +84,7 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
     return {*found.choice}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("order", MIXES[::2], ids=lambda order: "-".join(r.value for r in order))
 def test_it_has_the_bits_of_a_run_with_enough_memory(
@@ -100,6 +94,7 @@ def test_it_has_the_bits_of_a_run_with_enough_memory(
     assert Residence.SWAP in both(0.9, **CASES[name])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", GRAPH_MODELS)
 def test_models_that_are_no_chains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed(MIXES[2], monkeypatch)
@@ -125,6 +120,7 @@ def test_running_sums_are_on_disk_between_updates(tmp_path: Path) -> None:
         assert found.in_file > 0
 
 
+@pytest.mark.long
 def test_over_mpi() -> None:
     train = ("-m", "nnmpi.train", "--json", "--model", "digits-cnn", "--steps", "3")
     how = ("--batch-size", "512")
@@ -152,18 +148,6 @@ def test_too_little_memory_says_what_works() -> None:
         assert trainer.arrangement.residences is not None
 
 
-def test_a_disk_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "free_disk", lambda: 1000)
-    with refused("memory 30MB: 1 rank of a node", "1 kB free", "TMPDIR"):
-        Trainer(Config(**QUICK, memory="30MB", **CASES["pooling"]))
-
-
-def test_files_in_memory_are_no_place_to_swap_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/dev/shm")
-    with refused("memory", "/dev/shm, which is in memory itself", "TMPDIR"):
-        arena.check()
-
-
 def test_a_folder_of_tmpdir_that_is_not_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,76 +155,6 @@ def test_a_folder_of_tmpdir_that_is_not_there_is_refused(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     with refused("memory", str(tmp_path / "missing"), "set TMPDIR"):
         arena.check()
-
-
-def test_it_needs_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "kernel", lambda name: None)
-    with refused("memory: activations cannot be swapped here", "NNMPI_NATIVE=0"):
-        arena.check()
-
-
-def test_pages_that_were_written_come_back_and_blocks_are_used_again() -> None:
-    memory, rng = Arena(1 << 22), np.random.default_rng(0)
-    numbers = rng.integers(0, 255, 1 << 20, np.uint8)
-    with memory.making(1):
-        first = numbers.copy()
-        short, long = np.ones(100), np.ones(1 << 20)  # too short, and too long, for the arena
-    with memory.making(2):
-        second = numbers[::-1].copy()
-        grown = np.ones(1 << 16)
-        grown.resize(1 << 17)
-    assert [end - start for start, end in memory.blocks(1)] == [1 << 20]
-    memory.retag(1, second[5:])
-    assert sum(end - start for start, end in memory.blocks(1)) == 2 << 20
-    memory.write_out(memory.blocks(1))
-    memory.read_in(memory.blocks(1)[:1])
-    memory.trim(0)
-    np.testing.assert_array_equal(first, numbers)
-    np.testing.assert_array_equal(second, numbers[::-1])
-    assert (grown[: 1 << 16].all(), grown[1 << 16 :].any()) == (True, False)
-    assert (short.sum(), long.sum()) == (100, 1 << 20)
-    (at, _), *_ = memory.blocks(1)
-    del first
-    memory.trim(0)
-    with memory.making(3):
-        again = np.zeros(1 << 20, np.uint8)
-    assert memory.blocks(3) == [(at, at + (1 << 20))]
-    assert not again.any()
-    del memory
-    np.testing.assert_array_equal(second, numbers[::-1])
-
-
-def cached(array: np.ndarray) -> float:
-    """The share of its pages that are in memory, of this process or in the page cache."""
-    pages = (ctypes.c_ubyte * (array.nbytes // mmap.PAGESIZE))()
-    at = ctypes.c_void_p(array.__array_interface__["data"][0])
-    assert ctypes.CDLL(None).mincore(at, ctypes.c_size_t(array.nbytes), pages) == 0
-    return sum(page & 1 for page in pages) / len(pages)
-
-
-def test_long_zeros_of_relu_do_not_keep_an_arena() -> None:
-    def files() -> int:
-        return Path("/proc/self/maps").read_text().count("(deleted)")
-
-    gc.collect()
-    before, memory = files(), Arena(1 << 22)
-    with memory.making(0):
-        row = constant((1 << 15,), 0.0, "float32", np)
-    assert (files() - before, row.nbytes) == (1, 1 << 17)
-    del row, memory
-    gc.collect()
-    assert files() == before
-
-
-def test_pages_that_were_written_are_in_no_memory() -> None:
-    memory = Arena(1 << 22)
-    with memory.making(0):
-        array = np.ones(1 << 20, np.uint8)
-    assert cached(array) == 1
-    memory.write_out(memory.blocks(0))
-    assert cached(array) < 0.1
-    memory.read_in(memory.blocks(0))
-    assert cached(array) == 1
 
 
 GROWN = """

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training.branch_models import BRANCH_MODELS, experts, summed, towers
+from helpers.training.branch_models import BRANCH_MODELS, summed, towers
 from helpers.training.pipelined import digits, run
 
 import nnmpi
@@ -43,35 +43,6 @@ def arranged(model: nn.Module, tp: int, dp: int = 1, **options: Any) -> Arrangem
 
 def plan(model: nn.Module, tp: int, **options: Any) -> list[str]:
     return [*as_lines(arranged(model, tp, **options))]
-
-
-def test_a_drawing_says_which_rank_has_which_branch() -> None:
-    lines = plan(towers(), 3)
-    bars = {line.split()[0]: line.split()[2:] for line in lines[2:]}
-    no, yes = "." * 12, "#" * 12
-    assert bars["0.large.0"] == bars["0.large.6"] == [yes, no, no, "branch"]
-    assert bars["0.small.1"] == [no, yes, no, "branch"]
-
-
-def test_a_drawing_says_which_rank_has_which_experts() -> None:
-    """Two and three of five."""
-    bars = {line.split()[0]: line.split()[2:] for line in plan(experts(), 2)[2:]}
-    assert bars["3.experts"] == ["#####.......", ".....#######", "rows"]
-    assert bars["3.router"] == ["#" * 12, "#" * 12, "copy"]
-    with pytest.raises(ValueError, match=r"3\.experts \(Experts\): 5 channels cannot be divided"):
-        plan(experts(), 6)
-
-
-def test_what_all_ranks_have_is_at_one_place_in_their_buffers() -> None:
-    """Though one rank has twenty parameters more: else slices of a sum would not be the same."""
-    deep = nn.Sequential(*(nn.Linear(8, 8) for _ in range(11)))
-    branches = nn.Branches({"deep": deep, "flat": nn.Linear(8, 8)})
-    layers = nn.Linear(64, 8), nn.LayerNorm(8), branches, nn.Linear(8, 10)
-    a = arranged(nn.Sequential(nn.Flatten(), *layers), 2, dp=2)
-    one, other = a.rank_models[0, 0], a.rank_models[0, 1]
-    assert len(one.trained) == len(other.trained) + 20
-    assert one.spans[:4] == other.spans[:4]
-    assert one.buckets[-1] == other.buckets[-1]
 
 
 def test_a_cut_within_branches_is_refused() -> None:

@@ -1,26 +1,21 @@
 """Images cut by rows over ranks that are threads, and on paper."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training import laws_spatial
 
 import nnmpi
-from nnmpi import backend, nn
+from nnmpi import nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
-from nnmpi.kernels.bands import Bands
 from nnmpi.kernels.window import Window
-from nnmpi.nn.fusion import groups
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import cifar_cnn
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.halo import Halo, rows_sent
-from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.patterns import (
     GATHER_INPUT_GRADIENT,
     GATHER_OUTPUT,
@@ -30,27 +25,6 @@ from nnmpi.parallel.tensor.patterns import (
     Message,
 )
 from nnmpi.parallel.tensor.shard import shard
-
-
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize(
-    "law",
-    [laws_spatial.convolutions_equal_one_rank, laws_spatial.fused_convolutions_equal_one_rank],
-)
-def test_bands_change_nothing(
-    law: Callable[..., None], size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cache so small that images are cut into bands of the least height."""
-    monkeypatch.setattr(backend, "CPU", backend.CPU._replace(chunk_bytes=1))
-    thread_ranks.run(size, law, 100 * size + 1)
-
-
-@pytest.mark.parametrize(("rows", "number"), [(33, 2), (34, 17), (38, 19)])
-def test_large_samples_are_cut_into_bands(rows: int, number: int) -> None:
-    """Two samples: as they are, or in bands of 4 rows of output if each has 8 of them or more."""
-    bands = Bands.of(Window(3), False, 2, rows, row_bytes=10, budget=35)
-    assert bands.number == number
-
 
 WINDOWS = [Window(k, s, p, p) for k in (1, 2, 3, 7) for s in (1, 2, 3) for p in (0, 1, 3)]
 
@@ -132,33 +106,6 @@ def test_what_layers_send_follows_from_what_is_whole() -> None:
 def test_images_of_fewer_rows_than_ranks_are_whole() -> None:
     found = sent_by(cifar_cnn(), 3, 32, 32, ranks=5)
     assert found == {"0": [HALO], "2": [], "3": [HALO, HALO_GRADIENT, GATHER_OUTPUT]}
-
-
-def test_a_convolution_with_relu_and_pool_stays_one_op() -> None:
-    layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 2, 1))
-    comm, x = thread_ranks.comm_self(), np.ones((1, 1, 8, 8))
-    parallelize(layers, comm, x, ways={"?": "spatial"}, whole_output=True)
-    assert [len(group) for group in groups(list(layers))] == [3, 1]
-
-
-def hooked(comm: Comm) -> None:
-    """A pooling that would run with the convolution runs alone if it has a hook."""
-    x, found = laws_spatial.image(2, 1, 11, 7), []
-    for is_cut in (True, False):
-        with nnmpi.seeded(1):
-            model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-            model.append(nn.Conv2d(2, 2, 1))
-        model.to("float64")
-        if is_cut:
-            parallelize(model, comm, x, ways={"?": "spatial"}, whole_output=True)
-        model[2].register_forward_hook(lambda *_: None)
-        found.append(laws_spatial.seen(model, x))
-    np.testing.assert_allclose(found[0].y, found[1].y, atol=1e-12)
-    np.testing.assert_allclose(found[0].dx, found[1].dx, atol=1e-12)
-
-
-def test_a_pooling_with_a_hook_exchanges_rows_of_its_own() -> None:
-    thread_ranks.run(3, hooked)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from helpers.datafiles import refused
 from helpers.training.laws_language import gpt, tokens
 from helpers.training.pipelined import run
-from nnmpi.parallel.paper.traffic import traffic
 
 import nnmpi
 from nnmpi import Config, nn
@@ -18,7 +17,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.tensor import POSITIONS, Way
+from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 
@@ -63,25 +62,6 @@ def test_without_the_option_no_plan_cuts_positions() -> None:
     _, found = of_gpt(2, sequence=False)
     assert not any(layer.way.markers for layer in found.layers)
     assert not found.terms
-
-
-class Reused(nn.Module):
-    """A norm of positions and of what is whole."""
-
-    def __init__(self) -> None:
-        self.wte, self.norm = nn.Embedding(9, 8), nn.LayerNorm(8)
-        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, tokens: nnmpi.Tensor) -> nnmpi.Tensor:
-        x = self.b(self.a(self.norm(self.wte(tokens))))
-        y: nnmpi.Tensor = self.norm(x.reshape(-1, 8)).reshape(-1, 6, 8)
-        return y
-
-
-def test_all_uses_of_a_parameter_are_of_terms_or_none() -> None:
-    graph = traced(Reused(), 6)
-    with refused("sequence parallelism", "the model has none"):
-        shard(graph, 2, True, True)
 
 
 # ---- figures
@@ -142,16 +122,3 @@ def test_a_model_without_positions_is_refused() -> None:
     none = "the model has none between layers that are divided: leave --sequence-parallel out"
     with refused("sequence parallelism", none):
         shard(trace(nn.Sequential(*layers), zeros, "float32"), 2, sequence=True)
-
-
-class OneSide(nn.Module):
-    sharding = (Way(None, POSITIONS),)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        return x
-
-
-def test_a_rule_with_positions_on_one_side_is_refused() -> None:
-    graph = traced(nn.Sequential(nn.Embedding(9, 8), OneSide(), nn.Linear(8, 8)), 6)
-    with refused("OneSide", "on both"):
-        shard(graph, 2, sequence=True)

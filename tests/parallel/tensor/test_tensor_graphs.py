@@ -1,15 +1,12 @@
 """Sharded models that are no chains: how they are divided, and that they train as on one rank."""
 
 import re
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.tensor import laws_tensor_graphs as laws
-from helpers.training.graph_models import SAMPLE, ResidualMLP
-from nnmpi.parallel.paper.traffic import traffic
+from helpers.training.graph_models import SAMPLE
 
 import nnmpi
 from nnmpi import Config, data, nn
@@ -19,9 +16,10 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.tensor import Way
-from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
-from nnmpi.parallel.tensor.patterns import GATHER_OUTPUT, SUM_OUTPUT
+from nnmpi.parallel.tensor.parallelize import rebuild
+from nnmpi.parallel.tensor.patterns import SUM_OUTPUT
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import AxisCut
 from nnmpi.run.setup import objectives
@@ -101,71 +99,6 @@ def test_a_sharding_tells_where_each_tensor_is_cut() -> None:
     assert [(sent.row, sent.numbers) for sent in row.sends] == [(SUM_OUTPUT, 5)]
 
 
-def test_a_gather_behind_a_fused_pooling_brings_together_less() -> None:
-    def gathered(model: nn.Module) -> int:
-        (sent,) = shard(traced(model, *SAMPLE), 2).layers[0].sends
-        assert sent.row is GATHER_OUTPUT
-        return sent.numbers
-
-    layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Softmax(1)
-    assert gathered(nn.Sequential(*layers)) == 4 * 4 * 4
-
-    class Apart(nn.Module):
-        def __init__(self) -> None:
-            self.layers = nn.ModuleList(layers)
-
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    assert gathered(Apart()) == 4 * 8 * 8
-
-
-class Parallel(nn.Module):
-    """Many branches, all of which have run before the first two are added."""
-
-    def __init__(self, branches: int) -> None:
-        self.branches = nn.ModuleList([nn.Linear(8, 8) for _ in range(branches)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, *rest = [branch(x) for branch in self.branches]
-        return sum(rest, first)
-
-
-def test_deep_and_wide_models_are_divided_quickly() -> None:
-    deep = nn.Sequential(*(nn.Sequential(ResidualMLP(8, 8)) for _ in range(12)))
-    wide = nn.Sequential(nn.Linear(8, 8), Parallel(20), nn.Linear(8, 3))
-    for model, seconds in ((deep, 20), (wide, 60)):
-        graph = traced(model, 8)
-        began = time.process_time()
-        shard(graph, 2)
-        assert time.process_time() - began < seconds
-
-
-def test_modules_in_any_place_are_replaced() -> None:
-    class Containers(nn.Module):
-        def __init__(self) -> None:
-            inner = nn.Linear(8, 8)
-            self.by_name = nn.ModuleDict({"a": inner, "b": nn.Linear(8, 8)})
-            self.again = inner
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.by_name["b"](nnmpi.relu(self.by_name["a"](x)))
-            return y
-
-    def shards(comm: Any) -> None:
-        model = nn.Sequential(Containers())
-        names = [*model.state_dict()]
-        parallelize(model, comm, np.zeros((1, 8)))
-        kinds = [type(m).__name__ for m in model[0].by_name.values()]
-        assert kinds == ["ColumnLinear", "RowLinear"]
-        assert model[0].again is model[0].by_name["a"]
-        assert [*model.state_dict()] == names
-
-    thread_ranks.run(2, shards)
-
-
 def test_a_sharding_is_for_so_many_ranks() -> None:
     model = nn.Sequential(nn.Linear(8, 8))
     graph = traced(model, 8)
@@ -209,20 +142,3 @@ def test_rules_that_cannot_be_right_are_refused(message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         plan(nn.Sequential(nn.Linear(8, 8), wrong()), 8)
     assert "\n" not in str(error.value)
-
-
-def test_a_rule_is_that_of_the_class_with_the_forward() -> None:
-    class Column(Biased):
-        sharding = (Way(None, -1, {"w": 1, "b": 0}),)
-
-    class Same(Column):
-        pass
-
-    class Other(Column):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.b
-
-    def how(layer: Callable[[], nn.Module]) -> str:
-        return plan(nn.Sequential(layer()), 8)
-
-    assert [how(kind) for kind in (Column, Same, Other)] == ["column", "column", "copy"]

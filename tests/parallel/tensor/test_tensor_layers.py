@@ -10,7 +10,6 @@ from nnmpi import nn
 from nnmpi.comm import thread_ranks
 from nnmpi.nn.models import MODELS
 from nnmpi.parallel.tensor.conv import RowConv2d
-from nnmpi.parallel.tensor.layers import RowLinear
 from nnmpi.parallel.tensor.parallelize import parallelize
 
 
@@ -67,28 +66,6 @@ def test_a_model_is_sharded_once(size):
             parallelize(model, comm, x)
 
     thread_ranks.run(size, twice)
-
-
-def test_layers_of_a_sharded_model_are_no_parts_of_another():
-    def twice(comm):
-        rest = nn.BatchNorm1d(4, affine=False), nn.Dropout(0.5)
-        model = nn.Sequential(nn.Linear(4, 4), *rest)
-        images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4, affine=False))
-        parallelize(model, comm, X)
-        parallelize(images, comm, IMAGES[:, :2])
-        for layer in (*model[1:], images[1]):
-            with pytest.raises(ValueError, match=r"layer 1 .* is sharded already"):
-                parallelize(nn.Sequential(nn.Linear(4, 4), layer), comm, X)
-
-    thread_ranks.run(2, twice)
-
-
-def test_bounds_that_do_not_fit_are_refused():
-    def refuses(comm):
-        with pytest.raises(ValueError, match=r"bounds \(0, 3\) for 4 channels on 2 ranks"):
-            RowLinear(4, 3, comm, bounds=(0, 3))
-
-    thread_ranks.run(2, refuses)
 
 
 def test_a_sum_over_ranks_is_not_pooled():

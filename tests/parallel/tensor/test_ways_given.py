@@ -21,13 +21,8 @@ from nnmpi.parallel.refusals import pointless
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.patterns import (
-    GATHER_GRADIENT,
     GATHER_INPUT,
-    GATHER_INPUT_GRADIENT,
-    GATHER_OUTPUT,
     SCATTER_GRADIENT,
-    SCATTER_OUTPUT,
-    Message,
 )
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
@@ -40,11 +35,6 @@ def traced(model: nn.Module, *sample: int) -> Graph:
         return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
 
     return trace(model, zeros, "float32")
-
-
-def sent(graph: Graph, ways: dict[str, str]) -> list[list[Message]]:
-    found = shard(graph, 2, constraints=Constraints(ways=ways))
-    return [[one.row for one in layer.sends] for layer in found.layers]
 
 
 def test_convolutions_by_samples_and_products_by_channels() -> None:
@@ -63,23 +53,6 @@ def test_convolutions_by_samples_and_products_by_channels() -> None:
         *("0.weight", "0.bias", "3.weight", "3.bias")
     }
     assert [e for e, cut in found.edges.items() if cut is OF_SAMPLES] == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_what_lies_between_ways_is_found() -> None:
-    """From channels to samples and back, by the messages that carry least."""
-    graph = traced(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), 8)
-    ways = {"0": "column", "1": "row", "2": "samples", "3": "samples"}
-    sends = [
-        [one.row for one in layer.sends]
-        for layer in shard(graph, 2, constraints=Constraints(ways=ways)).layers
-    ]
-    assert sends == [[], [SCATTER_OUTPUT, GATHER_GRADIENT], [], [GATHER_OUTPUT]]
-    ways = {"0": "copy", "1": "samples", "2": "samples", "3": "column"}
-    sends = [
-        [one.row for one in layer.sends]
-        for layer in shard(graph, 2, constraints=Constraints(ways=ways)).layers
-    ]
-    assert sends == [[], [GATHER_INPUT_GRADIENT], [], [GATHER_INPUT, SCATTER_GRADIENT]]
 
 
 def test_without_ways_nothing_is_computed_by_samples() -> None:
@@ -196,12 +169,6 @@ def test_names_of_axes_choose_among_ways() -> None:
     assert ways_of("vocabulary:tp", 64) == "copy copy copy copy column"
 
 
-def test_samples_are_weighed_against_channels_by_what_a_step_sends() -> None:
-    """One weird trick: 400,000 weights of a product, or 3,136 activations of each sample."""
-    assert ways_of("batch:tp,channels:tp", 64) == "samples samples column row samples"
-    assert ways_of("batch:tp,channels:tp", 4096) == "samples samples samples samples samples"
-
-
 @pytest.mark.parametrize(
     ("cuts", "words"),
     [
@@ -224,13 +191,6 @@ def test_a_layout_means_nothing_where_its_ranks_are_lost() -> None:
         assert pointless(Config(layout=text), 4) == ["layout"]
     assert not pointless(Config(layout="batch:dp"), 4)
     assert not pointless(Config(layout="length:cp,0=row", tp=2, cp=2), 4)
-
-
-def test_a_way_may_have_a_hyphen() -> None:
-    assert Config(layout="moe=all-to-all", tp=2).layout == "moe=all-to-all"
-    assert terms.layout("moe=all-to-all").ways == {"moe": "all-to-all"}
-    with refused("LAYER=WAY"):
-        terms.layout("moe=all to all")
 
 
 # ---- files

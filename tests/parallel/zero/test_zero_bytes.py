@@ -1,14 +1,11 @@
 """ZeRO beside its formulas: bytes that each rank holds; test_arranged has those that it sends."""
 
-import gc
-import mmap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nnmpi import Config, Trainer, blas
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.paper.memory import memory
@@ -57,27 +54,3 @@ def test_memory_that_a_node_shares_counts_once(d: int) -> None:
     """16 + 4 d bytes in all: one copy and its sums and state, and gradients of each rank."""
     ranks = threads.run(d, lambda comm: said(comm, 1, allreduce="shared"))
     assert sum(held for held, _ in ranks) == pytest.approx(16 + 4 * d, rel=0.01)
-
-
-def test_memory_that_only_set_up_uses_does_not_stay_resident() -> None:
-    """Set-up draws whole values: 8 bytes a parameter with their gradients, on each rank."""
-    wide = "mlp:128-" + "512-" * 13 + "16"
-    gc.collect()
-    blas.release_memory()
-    before = resident()
-
-    def grown(comm: Comm) -> tuple[int, int]:
-        t = trainer(comm, 3, model=wide)
-        comm.barrier()
-        found = resident() - before, memory(t.arrangement, comm.rank, 32).total
-        comm.barrier()
-        t.close()
-        return found
-
-    (found, one), (_, other) = threads.run(2, grown)
-    assert found < 1.05 * (one + other)
-
-
-def resident() -> int:
-    """Bytes of the pages of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -14,7 +14,6 @@ from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.run.report import NullReport
 
-COMM = threads.comm_self()
 RNG = np.random.default_rng(0)
 DATA = RNG.standard_normal((60, 8)), np.arange(60) % 3
 
@@ -89,21 +88,3 @@ def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() ->
         return Trainer(config, gpt, windows(20), comm).fit(NullReport())["event"]
 
     assert threads.run(4, rank) == ["done"] * 4
-
-
-# ---- a parameter without numbers
-
-
-class Empty(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(8, 3)
-        self.nothing = nn.Parameter(np.zeros(0))
-
-
-@pytest.mark.parametrize("zero", [1, 3])
-def test_a_parameter_without_numbers_is_on_all_ranks(zero: int) -> None:
-    def rank(comm: Comm) -> object:
-        config = Config(batch_size=20, steps=3, allreduce="ring", zero=zero, verify=True)
-        return Trainer(config, Empty, DATA, comm).fit(NullReport())["event"]
-
-    assert threads.run(2, rank) == ["done"] * 2

@@ -1,6 +1,5 @@
 """The directory of checkpoints: what is kept, what is refused, and what is damaged."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 from helpers.training.made_checkpoints import about_run, made, read, written, wrong
 
-from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.run.checkpoints import keep
-from nnmpi.run.checkpoints.keep import check_empty, check_shared, clean, folder_of, part_of
+from nnmpi.run.checkpoints.keep import check_empty, folder_of, part_of
 from nnmpi.run.checkpoints.located import NAME, DamagedError
 from nnmpi.run.checkpoints.manifest import read_manifest
 from nnmpi.run.checkpoints.read import newest, use_newest
@@ -131,18 +129,6 @@ def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     check_empty(tmp_path / "other")
 
 
-def test_what_is_newer_is_not_counted(tmp_path: Path) -> None:
-    """A run could not go on from it, as a block is damaged, and writes others before that step."""
-    threads.run(1, written, tmp_path, [1, 9])
-    flip(folder_of(tmp_path, 9) / "rank-00000.safetensors", -1)
-    for step in (2, 3):
-        threads.run(1, written, tmp_path, [step], 1000, 1)
-        found, passed_over = read_by(1, tmp_path)
-        assert found == step
-        assert "step-00000009 is passed over" in passed_over[0]
-    assert sorted(os.listdir(tmp_path)) == ["step-00000003", "step-00000009"]
-
-
 def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     threads.run(1, written, tmp_path, [1, 2])
     flip(folder_of(tmp_path, 2) / NAME, 100)
@@ -162,72 +148,8 @@ def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".mine.part").touch()
     (tmp_path / ".lock").touch()
     assert read_by(1, tmp_path)[0] == 3
-    clean(tmp_path, is_locked=False)  # they are too young, where there are no locks
-    assert len(os.listdir(tmp_path)) == 7
     Writer(tmp_path, comm_self()).close()
     assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
-
-
-def test_a_whole_one_without_its_name_replaces_the_damaged_one(tmp_path: Path) -> None:
-    """Its writer was killed before it could do so."""
-    threads.run(1, written, tmp_path, [1, 2])
-    shutil.copytree(folder_of(tmp_path, 2), part_of(tmp_path, 2))
-    flip(folder_of(tmp_path, 2) / NAME, 100)
-    assert read_by(1, tmp_path) == (2, ())
-    Writer(tmp_path, comm_self()).close()
-    assert read_by(1, tmp_path) == (2, ())
-    assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
-
-
-def test_two_runs_do_not_write_to_one_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keep, "PATIENCE", 0.01)
-    one = Writer(tmp_path, comm_self())
-
-    def rank(comm: Comm) -> None:
-        with pytest.raises((ValueError, OtherRankError), match="another run writes there"):
-            Writer(tmp_path, comm)
-
-    threads.run(2, rank)
-    one.close()
-    Writer(tmp_path, comm_self()).close()
-    assert os.listdir(tmp_path) == []
-
-
-def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    for name, reason in {
-        "file": "it is not a directory; name another one",
-        "none/here": "there is no directory .*none; make it first",
-    }.items():
-        with pytest.raises(ValueError, match=reason):
-            Writer(tmp_path / name, comm_self())
-
-    def read_only(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(fcntl, "flock", read_only)  # a file system without locks
-    Writer(tmp_path / "made", comm_self()).close()
-    monkeypatch.setattr(Path, "mkdir", read_only)  # root may write anywhere
-    with pytest.raises(ValueError, match="Permission denied; name another directory"):
-        Writer(tmp_path / "other", comm_self())
-
-
-def test_a_directory_that_ranks_do_not_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keep, "PATIENCE", 0.01)
-
-    def rank(comm: Comm) -> None:
-        own = tmp_path / str(comm.rank // 2)  # two ranks a node
-        own.mkdir(exist_ok=True)
-        one_line = OtherRankError if comm.rank else ValueError
-        with pytest.raises(one_line, match=r"rank 0 has written .* that ranks 2, 3 do not see"):
-            check_shared(own, comm)
-
-    threads.run(4, rank)
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("failing", ["fsync", "rename", "mkdir"])
@@ -276,23 +198,3 @@ def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="whose keys are not all texts"):
         writer.start(made(comm_self(), 1), about_run({1: np.zeros(2)}))
     writer.close()
-
-
-def test_the_log_is_on_disk_before_the_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a log would be shorter than its checkpoint says, after a failure of power."""
-    log, synced = tmp_path / "log", list[str]()
-    log.write_text("line\n")
-    fsync = os.fsync
-
-    def noted(file: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
-        fsync(file)
-
-    writer = Writer(tmp_path / "c", comm_self())
-    monkeypatch.setattr(os, "fsync", noted)
-    writer.start(made(comm_self(), 1), about_run(), str(log))
-    writer.close()
-    part = ".step-00000001.part"
-    assert synced == ["rank-00000.safetensors", part, "log", NAME, part, "c"]

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from functools import reduce
 from operator import getitem
@@ -11,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training.made_checkpoints import in_memory, read, written
+from helpers.training.made_checkpoints import in_memory
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints.export import export
-from nnmpi.run.checkpoints.keep import folder_of
 from nnmpi.run.checkpoints.located import NAME
 from nnmpi.run.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
 from nnmpi.run.checkpoints.read import Found
@@ -146,27 +144,3 @@ def test_each_field_is_checked(folder: Path) -> None:
             parent[key] = before
     (folder / NAME).write_bytes(original)
     assert not faults, "\n".join(map(str, faults))
-
-
-def test_the_all_reduce_that_was_measured_is_read(folder: Path) -> None:
-    """Of --allreduce auto on nodes with a rank each: a run that is resumed takes it again."""
-    content = json.loads((folder / NAME).read_bytes())["manifest"]
-    content["run"]["measured"]["allreduce"] = "ring"
-    assert from_bytes(to_bytes(content)).snapshot.measured["allreduce"] == "ring"
-
-
-@pytest.mark.parametrize("name", [NAME, "rank-00001.safetensors"])
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_regular_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
-    """At once: a pipe would wait for who writes into it, and /dev/zero has no end."""
-    threads.run(2, written, tmp_path, [1, 2])
-    path = folder_of(tmp_path, 2) / name
-    path.unlink()
-    os.mkfifo(tmp_path / "pipe")
-    path.symlink_to(tmp_path / "pipe" if kind == "pipe" else "/dev/zero")
-    found, _ = threads.run(2, read, tmp_path)[0]
-    assert found is not None
-    assert found.step == 1
-    (text,) = found.passed_over
-    assert name in text
-    assert "not a regular file" in text or "has 0 bytes, not" in text

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commands import IRIS, Command
+from helpers.commands import Command
 
 from nnmpi import train
 
@@ -53,20 +53,3 @@ def test_a_flag_overrides_the_code_of_a_file(command: Command) -> None:
     assert train.config(["--config", "run.toml", "--model", "iris-mlp"]).model == "iris-mlp"
     Path("run.toml").write_text('model = "mlp:4-8-3"')
     assert train.config(["--config", "run.toml"]).model == "mlp:4-8-3"
-
-
-def test_a_log_empties_no_file_that_is_none(command: Command) -> None:
-    Path("notes").write_text("lines of a user")
-    Path("run.toml").write_text('log = "notes"')
-    completed = command(*IRIS, "--steps", "1", "--config", "run.toml")
-    assert (completed.status, completed.out) == (2, "")
-    assert "cannot write log notes: it is there already, and is no log" in completed.err
-    assert Path("notes").read_text() == "lines of a user"
-
-
-@pytest.mark.parametrize("left", ["", '{"eve', '{"event": "start", "model"'])
-def test_a_log_that_was_cut_off_is_begun_anew(left: str, command: Command) -> None:
-    Path("log").write_text(left)
-    completed = command(*IRIS, "--steps", "1", "--log", "log")
-    assert completed.status == 0
-    assert Path("log").read_text() == completed.out

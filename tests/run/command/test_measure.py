@@ -9,7 +9,6 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.run import measuring
-from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.setup.setup import set_up
 
 SMALLER = "--model", "mlp:4-3", "--data", "iris"
@@ -58,26 +57,11 @@ def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     assert [*machine.models[0].units] == [15, 60, 120]
 
 
-def test_sums_are_measured_as_far_as_there_is_shared_memory() -> None:
-    config = Config(model="iris-mlp", data="iris", steps=1)
-    found, _ = threads.run(2, lambda comm: measured(config, comm), free_memory=1 << 16)
-    sums = {name: len(curve.points) for name, curve in found.sums.items()}
-    assert (sums["all_reduce ring 2"], sums["all_reduce shared 2"]) == (2, 1)
-    assert "all_reduce shared in place 2" not in sums
-
-
 def test_links_between_nodes_are_measured() -> None:
     config = Config(model="iris-mlp", data="iris")
     first, second = threads.run(2, lambda comm: measured(config, comm), per_node=1)
     assert first.far == second.far != TYPICAL.far
     assert (first.ranks, first.sums) == (1, {})
-
-
-def test_a_rank_without_a_partner_measures_no_message() -> None:
-    """The last of an odd number: all take what the others have found."""
-    found = threads.run(3, fitted_network)
-    assert found[0] == found[1] == found[2]
-    assert found[0].link.beta > 0
 
 
 def test_what_a_file_has_already_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 """`nnmpi NAME` is `python -m nnmpi.NAME`; completion; wrong names."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import Completed
-from helpers.mpijob import environment
 
 import nnmpi
 from nnmpi import __main__
@@ -76,57 +74,11 @@ def test_a_wrong_name_is_one_line_with_the_nearest_one(name: str, words: str, he
     assert here().status == 2
 
 
-def test_a_command_that_lacks_an_argument_tells_where_all_are_listed(here: Run) -> None:
-    lacks = "nnmpi.report: the following arguments are required: FILE; see nnmpi report --help\n"
-    assert here("report") == (2, "", lacks)
-
-
-def test_each_command_is_one_module() -> None:
-    """In one folder, so that no class of a command is there twice."""
-    assert len(nnmpi.__path__) == 1
-    assert all(find_spec(f"nnmpi.{name}") for name in COMMANDS)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_prints_its_own_help(name: str, here: Run) -> None:
     run = here(name, "--help")
     assert (run.status, run.err) == (0, "")
     assert run.out.startswith(f"usage: nnmpi {name} ")
-
-
-@pytest.mark.parametrize(
-    ("called", "usage"),
-    [
-        ([sys.executable, "-m", "nnmpi.simulate", "pipeline"], "python -m nnmpi.simulate pipeline"),
-        ([str(Path(sys.executable).with_name("nnmpi")), "simulate", "sync"], "nnmpi simulate sync"),
-    ],
-)
-def test_help_shows_a_command_as_it_was_called(called: list[str], usage: str) -> None:
-    if not shutil.which(called[0]):
-        pytest.skip("the console script is not installed")
-    done = subprocess.run(
-        [*called, "--help"], capture_output=True, check=True, text=True, timeout=120
-    )
-    assert done.stdout.startswith(f"usage: {usage} ")
-
-
-def test_modules_of_the_current_folder_are_found_as_by_python_m(tmp_path: Path) -> None:
-    (tmp_path / "of_mine.py").write_text("from nnmpi import nn\nmodel = lambda: nn.Linear(4, 3)\n")
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "nnmpi"
-    script.write_text("import sys\nfrom nnmpi.__main__ import main\nsys.exit(main())\n")
-    words = "--model", "of_mine:model", "--data", "iris", "--dry-run", "--json"
-    for command in (["-m", "nnmpi.train"], [str(script), "train"]):
-        done = subprocess.run(
-            [sys.executable, *command, *words],
-            cwd=tmp_path,
-            env=environment({}),
-            capture_output=True,
-            check=False,
-            timeout=120,
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert json.loads(done.stdout)["model"] == "of_mine:model"
 
 
 @pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")

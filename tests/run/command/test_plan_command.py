@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import xml.etree.ElementTree as ET
 from functools import partial
 from pathlib import Path
 
@@ -71,25 +70,6 @@ def test_the_command_of_the_winner_is_one_of_nnmpi_train(
         assert given.get(name, getattr(Config(), name, value)) == value
 
 
-def test_the_picture_has_a_point_a_layout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "plan.svg"
-    e = json.loads(
-        planned(
-            f"{CNN} --ranks 4 --nodes 2 --memory 6MB --json --svg {shlex.quote(str(file))}", capsys
-        )
-    )
-    root = ET.parse(file).getroot()
-    circles = [one for one in root.iter() if one.tag.endswith("circle")]
-    titles = {title.text for one in circles for title in one}
-    for row in [*e["best"], *e["pure"].values()]:
-        assert any((title or "").startswith(f"{row['flags']}: ") for title in titles), row["flags"]
-    words = " ".join(one.text or "" for one in root.iter() if one.tag.endswith("text"))
-    assert "memory of a rank" in words
-    assert e["best"][0]["flags"] in words
-
-
 # ---- machines
 
 
@@ -130,29 +110,6 @@ def test_a_machine_that_does_not_fit_is_named(
         assert e["best"][0]["compute"] > 1  # seconds, as was measured
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("speed", 0),
-        ("step", None),
-        ("far", ["a", "b"]),
-        ("updates", {}),
-        ("adding", float("nan")),
-        ("sums", {"all_reduce ring 2": [[8, 1.0], [8, 2.0]]}),
-    ],
-)
-def test_a_machine_file_with_numbers_of_no_machine_is_refused(
-    field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = machine_file(tmp_path, DIGITS)
-    fields = json.loads(file.read_text(encoding="utf-8")) | {field: value}
-    file.write_text(json.dumps(fields), encoding="utf-8")
-    assert plan.main(shlex.split(f"{CNN} --ranks 2 --machine {file}")) == 2
-    err = capsys.readouterr().err
-    assert "is no machine file: " in err
-    assert err.count("\n") == 1
-
-
 # ---- ways of layers, and types of sums
 
 SLOW = TYPICAL._replace(cpu=processor(), far=Link(1e-6, 1e-8), speed=3e9)
@@ -190,16 +147,6 @@ def test_a_layout_in_a_file_runs_as_it_was_planned(
         threads.run(2, only_sends_what_is_said, made, {**asked, "given": images})
 
 
-def test_sums_in_16_bits_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
-    options = f"{CNN} --dtype bfloat16 --ranks 4 --nodes 4 --json"
-    wide, narrow = (
-        json.loads(planned(options + more, capsys)) for more in ("", " --reduce-dtype bfloat16")
-    )
-    assert narrow["pure"]["dp"]["sums"] < 0.8 * wide["pure"]["dp"]["sums"]
-    assert "--reduce-dtype=bfloat16" in narrow["command"]
-    assert "--reduce-dtype" not in wide["command"]
-
-
 # ---- one layout
 
 
@@ -223,21 +170,6 @@ def test_a_layout_is_explained_beside_a_trace(
     assert "beside the trace, the largest difference first" in text
     assert plan.main(shlex.split(f"{one.replace('--ranks 2', '--ranks 4')} --trace {trace}")) == 2
     assert "has 2 ranks, and the layout has 4" in capsys.readouterr().err
-
-
-def test_parts_that_were_measured_are_those_of_the_usual_ways(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With --layout every rank may have all of a layer."""
-    (whole,) = measured(DIGITS, TYPICAL, UnitTimes(2, 2, 2)).models
-    halves = {n: [UnitTimes(*(t / 2 for t in row)) for row in of] for n, of in whole.units.items()}
-    file = machine_file(tmp_path, DIGITS, models=(whole, whole._replace(tp=2, units=halves)))
-    options = f"--model {DIGITS.model} --data digits --ranks 2 --machine {file} --json"
-    usual, copies = (
-        json.loads(planned(f"{options} --explain '--tp 2{more}'", capsys))["compute"]
-        for more in ("", " --layout *=copy")
-    )
-    assert copies == pytest.approx(2 * usual)
 
 
 # ---- refused
@@ -270,10 +202,3 @@ def test_what_cannot_be_planned_is_refused_in_a_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("nnmpi.plan: ")
     assert words in line
-
-
-def test_the_least_memory_that_is_named_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan.main(shlex.split(f"{CNN} --ranks 4 --memory 1kB")) == 2
-    line = capsys.readouterr().err
-    size = line.partition("use --memory ")[2].split()[0]
-    assert "fits" not in planned(f"{CNN} --ranks 4 --memory {size}", capsys)

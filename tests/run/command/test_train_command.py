@@ -82,16 +82,13 @@ def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) 
     assert "(10000000, 10000000) and type float32 has 400.0 TB, more addresses" in larger.err
 
 
-def test_help_shows_no_list_of_lists(command: Command) -> None:
-    assert "--order ORDER" in command("--help").out
-
-
+NO_LOG = "it is there already, and is no log of nnmpi; name another file"
 OVERWRITES: dict[str, tuple[str, str]] = {
-    "save": ("--log m --save m", "save"),
-    "load": ("--log ./iris.safetensors --load iris.safetensors", "load"),
-    "data": ("--log own.npz --data own.npz", "data"),
-    "config": ("--log good.toml --config ./good.toml", "config"),
-    "config in itself": ("--config logs.toml", "config"),
+    "save": ("--log ./m --save m", "is also the file of save; name another"),
+    "load": ("--log ./iris.safetensors --load iris.safetensors", NO_LOG),
+    "data": ("--log own.npz --data own.npz", NO_LOG),
+    "config": ("--log good.toml --config ./good.toml", NO_LOG),
+    "config in itself": ("--config logs.toml", NO_LOG),
 }
 
 
@@ -99,13 +96,13 @@ OVERWRITES: dict[str, tuple[str, str]] = {
 def test_outputs_do_not_overwrite_files_of_the_run(
     command: Command, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, option = case
+    text, why = case
     Path("good.toml").write_text("epochs = 1")
     Path("logs.toml").write_text('log = "logs.toml"')
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     completed = command(*IRIS, *text.split())
     assert (completed.status, completed.out) == (2, "")
-    assert f"is also the file of {option}; name another" in completed.err
+    assert why in completed.err
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
@@ -129,11 +126,6 @@ def test_an_unusable_environment_is_a_one_line_error(
     monkeypatch.setenv(name, value)
     line = f"nnmpi.train: {name} is {value!r}: set it to {remedy}\n"
     assert command(*IRIS, "--steps", "1") == (2, "", line)
-
-
-def test_a_log_may_have_the_name_of_a_data_set(command: Command) -> None:
-    for _ in range(2):
-        assert command(*IRIS, "--steps", "1", "--log", "iris", "--append").status == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

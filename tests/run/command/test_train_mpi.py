@@ -2,19 +2,16 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from helpers.mpijob import MPIS, Ended, descendants, environment, kill, launcher, run
-from helpers.terminals import seen, terminal
 
 import nnmpi
 from nnmpi.train import main
@@ -48,51 +45,6 @@ def test_all_ranks_train_and_the_first_prints(
     mine, theirs = nnmpi.load(saved), nnmpi.load(alone)
     for name, array in mine.items():
         np.testing.assert_allclose(array, theirs[name], rtol=1e-10, atol=1e-12)
-
-
-def test_the_terminal_of_the_launcher_gets_a_bar_and_text(tmp_path: Path) -> None:
-    """Past the launcher, which forwards whole lines only."""
-    (tmp_path / "slow.py").write_text(SLOW)
-    options = ("--model", "slow:Slow", "--data", "iris", "--batch-size", "10", "--epochs", "2")
-    ours, theirs = terminal()
-    try:
-        with subprocess.Popen(
-            [*launcher(sys.executable), "-n", "2", sys.executable, *TRAIN, *options],
-            stdout=theirs,
-            stderr=theirs,
-            cwd=tmp_path,
-            env=environment({}),
-        ) as job:
-            os.close(theirs)
-            before = seen(ours, 200, until=rb"\d%\|[^\r\n]*\| \d+/24 \[")
-            assert "epoch" not in before
-            (tmp_path / "seen").touch()
-            text = before + seen(ours, 200)
-            assert job.wait(60) == 0, text
-    finally:
-        os.close(ours)
-    assert "{" not in text
-    for sentence in ("slow:Slow ", "epoch   1 ", "epoch   2 ", "done: accuracy "):
-        assert re.search(rf"(^|[\r\n]){sentence}", text), text
-
-
-SLOW = """
-import time
-from pathlib import Path
-from nnmpi import nn
-
-class Slow(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 3)
-        self.steps = 0
-
-    def forward(self, x):
-        self.steps += self.training
-        while self.steps == 12 and not Path("seen").exists():
-            time.sleep(0.01)
-        time.sleep(0.04 * (self.steps < 12))
-        return super().forward(x)
-"""
 
 
 # ---- one job, several commands
@@ -185,16 +137,6 @@ def test_an_error_is_a_line_of_one_rank(
         assert told[name].events[-1]["event"] == "failed"
 
 
-def test_help_and_a_dry_run_are_printed_once(told: dict[str, Told]) -> None:
-    assert told["help"].statuses == told["dry run"].statuses == [0, 0]
-    assert told["help"].out.count("usage:") == 1
-    (event,) = told["dry run"].events
-    assert event["event"] == "dry-run"
-    first, others = event["kinds"]  # memory of the node counts on its first rank
-    assert (first["ranks"], others["ranks"]) == ([0], [1])
-    assert (first["parameters_bytes"], others["parameters_bytes"]) == (4 * event["parameters"], 0)
-
-
 def test_an_error_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(ONE_FAILS)
     more = ("--model", "fails:build", "--data", "iris")
@@ -261,10 +203,10 @@ def job(tmp_path: Path) -> Any:
         start_new_session=True,
     )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 200
         while not (log.exists() and '"epoch": 3' in log.read_text()):
             assert job.poll() is None, job.communicate()
-            assert time.monotonic() < until, "no epoch in a minute"
+            assert time.monotonic() < until, "no epoch in 200 s"
             time.sleep(0.05)
         yield job, saved
     finally:
@@ -293,20 +235,6 @@ def test_a_killed_rank_ends_the_job(job: Any) -> None:
     assert process.returncode != 0
     assert '"done"' not in out
     assert err.strip()
-
-
-def test_a_rank_that_is_interrupted_twice_ends_the_job(job: Any) -> None:
-    """Whatever the others wait for; it may also have stopped already."""
-    process, _ = job
-    ranks = ranks_of(process)
-    if len(ranks) != 3:
-        pytest.skip(f"found {len(ranks)} of 3 ranks among the processes of mpirun")
-    for _ in range(2):
-        with suppress(ProcessLookupError):
-            os.kill(ranks[1], signal.SIGINT)
-        time.sleep(0.01)
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 130, err
 
 
 def test_sigusr1_stops_all_ranks_and_saves(job: Any) -> None:

@@ -18,7 +18,7 @@ from helpers.terminals import seen, terminal
 
 import nnmpi
 from nnmpi import train
-from nnmpi.nn.models import iris_mlp, mlp
+from nnmpi.nn.models import mlp
 
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:10000", "--epochs", "100000")
@@ -154,26 +154,6 @@ def test_ctrl_c_stops_after_a_step_and_saves(tmp_path: Path) -> None:
     assert parameters_sha256(model) == events[-1]["parameters_sha256"]
 
 
-def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
-    (tmp_path / "stuck.py").write_text(STUCK)
-    arguments = ("--model", "stuck:Stuck", "--data", "iris", "--save", "m.safetensors")
-    arguments += ("--log", "log")
-    with (
-        (tmp_path / "err").open("wb") as err,
-        started(tmp_path, *arguments, stdout=subprocess.DEVNULL, stderr=err) as process,
-    ):
-        wait_for((tmp_path / "training").exists)
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):  # the step goes on
-            process.wait(1.0)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT) == 130
-    assert (tmp_path / "err").read_text() == "nnmpi.train: interrupted; nothing was saved\n"
-    assert not (tmp_path / "m.safetensors").exists()
-    last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
-    assert last == {"event": "failed", "error": "KeyboardInterrupt", "steps": 0}
-
-
 def test_ctrl_c_before_the_first_step_interrupts_at_once(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     with (
@@ -184,35 +164,6 @@ def test_ctrl_c_before_the_first_step_interrupts_at_once(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT) == 130
     assert (tmp_path / "err").read_text() == "nnmpi.train: interrupted before the first step\n"
-
-
-SIGNALS_EARLY = """
-import os, signal, sys
-
-class Finder:
-    def find_spec(name, path=None, target=None):
-        if name == "nnmpi.blas":
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-sys.meta_path.insert(0, Finder)
-"""
-
-
-@pytest.mark.parametrize("words", [["-m", "nnmpi.train"], ["nnmpi", "train"]])
-def test_sigusr1_while_nnmpi_is_imported_stops_the_run(tmp_path: Path, words: list[str]) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SIGNALS_EARLY)
-    (tmp_path / "nnmpi").write_text("from nnmpi.__main__ import main\nmain()\n")
-    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
-    completed = subprocess.run(
-        [sys.executable, *words, "--json", "--quiet", *IRIS],
-        cwd=tmp_path,
-        env=environment(PYTHONPATH=path),
-        capture_output=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert (completed.returncode, completed.stderr) == (130, b"")
-    assert json.loads(completed.stdout)["steps"] == 1
 
 
 # ---- outputs that fail
@@ -246,45 +197,6 @@ def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
         completed = run(tmp_path, *IRIS, stdout=full)
     assert completed.returncode == 1
     assert completed.stderr == "nnmpi.train: cannot write <stdout>: No space left on device\n"
-
-
-def test_a_run_saves_its_model_although_the_disk_of_its_log_is_full(tmp_path: Path) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("this system has no /dev/full")
-    completed = run(tmp_path, *IRIS, "--log", "/dev/full", "--save", "m.safetensors")
-    done = json.loads(completed.stdout.splitlines()[-1])
-    model = iris_mlp()
-    model.load_state_dict(nnmpi.load(tmp_path / "m.safetensors"))
-    assert (done["event"], done["parameters_sha256"]) == ("done", parameters_sha256(model))
-    reason = "cannot write /dev/full: No space left on device"
-    once, last = completed.stderr.splitlines()
-    assert once == f"{reason}; the run goes on without its log, and fails at its end"
-    assert (completed.returncode, last) == (1, f"nnmpi.train: {reason}")
-
-
-def test_a_full_disk_leaves_the_old_model(tmp_path: Path) -> None:
-    """A limit on the size of files acts as a full disk."""
-    path = tmp_path / "m.safetensors"
-    nnmpi.save(iris_mlp().state_dict(), path)
-    before = path.read_bytes()
-    code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
-        "from nnmpi.train import main; sys.exit(main(sys.argv[1:]))"
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", code, "--json", *IRIS, "--save", str(path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-    )
-    assert completed.returncode == 1
-    events = [json.loads(line)["event"] for line in completed.stdout.splitlines()]
-    assert events[-2:] == ["epoch", "failed"]
-    assert re.fullmatch(r"nnmpi\.train: cannot save .*: File too large; name.*\n", completed.stderr)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_permission_is_an_error_before_training(

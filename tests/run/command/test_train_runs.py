@@ -93,9 +93,6 @@ def test_a_dry_run_of_ranks_that_are_not_there(command: Command) -> None:
     assert [kind["ranks"] for kind in event["kinds"]] == [[0, 1], [2, 3], [4, 5]]
 
 
-# ---- files
-
-
 # ---- runs that fail
 
 

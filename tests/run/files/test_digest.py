@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.runs import rows
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -76,22 +76,6 @@ def test_load_of_a_damaged_file_fails_on_all_ranks(tmp_path: Path) -> None:
             Trainer(Config(load=str(path), pp=2), build, rows(), comm)
 
     threads.run(2, rank)
-
-
-def test_metadata_may_be_saved_again_without_the_digests_of_another_state(tmp_path: Path) -> None:
-    path, plain = tmp_path / "m", tmp_path / "plain"
-    nnmpi.save({"a": np.ones(2)}, path, {PARAMETERS: "of another", "é": '"file_sha256":"'})
-    state, metadata = nnmpi.load(path, with_metadata=True)
-    assert {key: text for key, text in metadata.items() if key != FILE} == {"é": '"file_sha256":"'}
-    nnmpi.save({"a": np.zeros(2)}, path, metadata)
-    assert nnmpi.load(path)["a"].tolist() == [0, 0]
-    with pytest.raises(TypeError, match="metadata 'epoch' is of type int; give strings only"):
-        nnmpi.save(state, path, {"epoch": 3})  # type: ignore[dict-item]
-    save_file(state, plain)
-    assert nnmpi.load(plain, with_metadata=True)[1] == {}
-    save_file(state, plain, metadata)  # by another program, with the digests of the first file
-    with refused("it is damaged, or was changed after it was saved"):
-        nnmpi.load(plain)
 
 
 @pytest.mark.parametrize(

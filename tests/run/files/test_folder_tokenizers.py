@@ -7,15 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.bpe import SAMPLE, trained
-from helpers.datafiles import refused
-from safetensors.numpy import load_file, save_file
 
 import nnmpi
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer
 from nnmpi.comm import comm_self
-from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer
-from nnmpi.nn.gpt2 import save_gpt2
-from nnmpi.run.setup.models import saved_sizes
+from nnmpi.data.tokenizer import BPETokenizer
 from nnmpi.run.setup.vocabulary import own_tokenizer
 from nnmpi.run.text import generate_command
 
@@ -75,64 +71,3 @@ def test_another_tokenizer_in_the_folder_is_replaced(text: str, source: Path, tm
     shutil.copy(other / "one" / "tokenizer.json", other)
     save(other, text, tokenizer=str(source))
     assert BPETokenizer(other).sha256 == BPETokenizer(source).sha256
-
-
-def test_a_tokenizer_stays_as_it_was_if_weights_cannot_be_written(
-    text: str, source: Path, tmp_path: Path, monkeypatch
-) -> None:
-    """And a new folder is removed."""
-    save(tmp_path / "a", text, tokenizer=str(trained(tmp_path / "other", 300)))
-    before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
-
-    def no_space(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("nnmpi.run.files.saving.file_sha256", no_space)
-    for name in ("a", "new"):
-        with refused(f"cannot save {tmp_path / name}/model.safetensors: No space left"):
-            save(tmp_path / name, text, tokenizer=str(source))
-    assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_model_is_saved_if_its_tokenizer_cannot_be_read(
-    text: str, source: Path, tmp_path: Path
-) -> None:
-    config = Config(model="gpt:1x2x4", data=text, context=8, tokenizer=str(source))
-    with Trainer(config, comm=comm_self()) as made:
-        shutil.rmtree(source)
-        made.save(f"{tmp_path}/a/")
-    assert described(tmp_path / "a") == str(source)
-    assert not (tmp_path / "a" / "tokenizer.json").exists()
-
-
-def folder_about(about: str, tmp_path: Path) -> str:
-    """A folder whose metadata have this as their tokenizer."""
-    save_gpt2(nn.GPT(1, 2, 4, 400, 8), tmp_path / "a")
-    file = tmp_path / "a" / "model.safetensors"
-    save_file(load_file(file), file, {"tokenizer": about})
-    return str(tmp_path / "a")
-
-
-def test_they_are_refused_beside_a_tokenizer_that_is_given(
-    text: str, source: Path, tmp_path
-) -> None:
-    folder = folder_about("5", tmp_path)
-    with refused(f"--load {folder}: 5 describes no tokenizer"):
-        save(tmp_path / "b", text, load=folder, model=Config().model, tokenizer=str(source))
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("gpt:3000x2x4", "number of layers is 3,000, and that of the weights 1"),
-        ("gpt:999999999x2x4", "number of layers is 999,999,999, and that of the weights 1"),
-        ("gpt:1x2x800", "wte.weight has shape (3, 4), the model needs (3, 800)"),
-        ("gpt:1x3x4", "3 heads and width 4"),
-    ],
-)
-def test_metadata_that_tell_another_gpt_are_refused(model: str, words: str, tmp_path: Path) -> None:
-    about = {"model": model, "tokenizer": CharTokenizer("abc").describe()}
-    nnmpi.save(nn.GPT(1, 2, 4, 3, 5).state_dict(), tmp_path / "m", about)
-    with refused(f"{tmp_path / 'm'}: ", words):
-        saved_sizes(str(tmp_path / "m"))

@@ -13,14 +13,9 @@ import pytest
 from helpers import mpijob
 
 import nnmpi
-from nnmpi import Config, Trainer, comm, notebook
-from nnmpi.collectives.algorithms import ALGORITHMS, ring, tree
-from nnmpi.drawing.rounds_svg import as_svg
+from nnmpi import notebook
 from nnmpi.mesh import Mesh
 from nnmpi.notebook.magic import RanksError, ranks
-from nnmpi.schedules.pipeline import SCHEDULES
-
-GPT = {"model": "gpt:2x2x32", "data": "text", "context": 16, "batch_size": 16}
 
 
 def words(value: Any) -> list[str]:
@@ -31,63 +26,12 @@ def words(value: Any) -> list[str]:
     return [e.text for e in root.iter() if e.text and e.text.strip()]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_is_drawn_as_the_command_draws_it(name: str) -> None:
-    drawn = ALGORITHMS[name]._repr_svg_()
-    assert drawn == as_svg({f"all-reduce {name}, 4 ranks": ALGORITHMS[name]}, 4)
-
-
-def test_other_collectives_and_wrong_ones() -> None:
-    assert "reduce, 4 ranks" in words(tree)
-    (said,) = words(ring._replace(rounds=lambda p: 1))
-    assert said.startswith("all-reduce of 4 ranks: ")
-    assert "missing" in said
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_is_drawn_with_its_bubble(name: str) -> None:
-    (title, *_, last) = [text for text in words(SCHEDULES[name]) if " " in text]
-    assert title.startswith(f"{SCHEDULES[name].about}; bubble ")
-    assert ("later stage" in last) == SCHEDULES[name].virtual
-
-
 def test_a_mesh_shows_every_rank_once() -> None:
     shown = words(Mesh({"pp": 2, "dp": 3, "cp": 1, "tp": 4}))
     assert shown[0] == "pp 2 x dp 3 x tp 4"
     assert [int(text) for text in shown if text.isdecimal()] == [*range(24)]
     assert words(Mesh({"dp": 1, "tp": 1}))[0] == "one rank"
     assert words(Mesh({"dp": 100, "tp": 2}))[0] == "dp 100 x tp 2, 64 of 200 ranks"
-
-
-def test_a_graph_and_an_arrangement() -> None:
-    with Trainer(Config(**GPT, epochs=1), comm=comm.comm_self()) as trainer:
-        arrangement = trainer.arrangement
-    graph = arrangement.graph
-    shown = words(graph)
-    assert shown[0].startswith(f"{len(graph.nodes)} nodes, ")
-    assert sum(text == "add" for text in shown) == 4
-    assert "(N, 16, 32)" in shown
-    assert graph._repr_svg_().count('fill="none"') == 4  # the residual connections
-    assert words(arrangement)[:3] == ["gpt:2x2x32 on 1 rank", "one rank", "stage 0: rank 0"]
-
-
-def test_a_layout_on_paper() -> None:
-    assert words(notebook.layout(Config(**GPT, pp=2), 4))[0] == "gpt:2x2x32 on 4 ranks"
-    with pytest.raises(ValueError, match="does not fit 5 ranks"):
-        notebook.layout(Config(**GPT, pp=2), 5)
-
-
-def test_a_run_and_its_trace(tmp_path: Path) -> None:
-    log, trace = tmp_path / "run.jsonl", tmp_path / "trace.json"
-    config = Config(model="iris-mlp", data="iris", epochs=2, log=str(log), trace=str(trace))
-    Trainer(config, comm=comm.comm_self()).fit()
-    assert any(" of trace.json" in text for text in words(notebook.trace(trace)))
-    runs = notebook.log(log)
-    if not find_spec("matplotlib"):
-        assert runs._repr_svg_() is None
-        pytest.skip("matplotlib is not installed")
-    assert words(runs)
-    assert words(runs.logs[0])
 
 
 @pytest.fixture
@@ -107,12 +51,6 @@ def test_a_cell_on_ranks(capfd: pytest.CaptureFixture[str]) -> None:
     assert out == "\n".join([*said, ""])
     assert err.count("ValueError: here") == 1
     assert "    raise ValueError('here')" in err
-
-
-@pytest.mark.parametrize("line", ["", "two", "0"])
-def test_a_number_of_ranks_that_is_none(line: str) -> None:
-    with pytest.raises(RanksError, match="write a number of ranks, as %%ranks 4"):
-        ranks(line, "")
 
 
 @pytest.mark.usefixtures("has_mpirun")

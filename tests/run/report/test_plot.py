@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import math
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -68,22 +66,6 @@ class Drawn:
 
 
 @needs_matplotlib
-@pytest.mark.parametrize("largest", [1.0, 1e12])
-def test_the_axis_of_losses_has_numbers(
-    largest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the loss of a run that diverged is far from the others."""
-    events = epochs()
-    events[0]["loss"] = largest
-    drawn = Drawn(monkeypatch)
-    nnmpi.plot(write(tmp_path / "log.jsonl", START, *events), out=tmp_path / "a.png")
-    axis = drawn.axes[0].yaxis
-    low, high = axis.get_view_interval()
-    shown = [place for place in axis.get_majorticklocs() if low <= place <= high]
-    assert 2 <= len(shown) <= 15
-
-
-@needs_matplotlib
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_the_log_of_a_run_is_drawn(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,68 +83,6 @@ def test_the_log_of_a_run_is_drawn(
 
 
 @needs_matplotlib
-def test_everything_that_logs_have_is_drawn_if_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn, more = Drawn(monkeypatch), {"lr": 0.5, "mean_gradient_norm": 2.0}
-    rates = {"epoch_samples_per_second": 3.0, "epoch_tokens_per_second": 30.0}
-    log = write(tmp_path / "text.jsonl", START, *epochs(**more, **rates))
-    nnmpi.plot(log, out=tmp_path / "p.png", everything=True)
-    labels = ["learning rate", "norm of the gradient", "tokens a second"]
-    assert [axes.get_ylabel() for axes in drawn.axes] == ["loss", "test accuracy", *labels]
-    assert [drawn.line(i, 0)[-1] for i in (2, 3, 4)] == [(3, 0.5), (3, 2.0), (3, 30.0)]
-    nnmpi.plot(log, out=tmp_path / "p.png")
-    assert len(drawn.axes) == 2
-
-
-@needs_matplotlib
-@pytest.mark.parametrize(("x", "last"), [("epochs", 3), ("steps", 21), ("seconds", 4.5)])
-def test_several_runs_are_told_apart_by_their_names(
-    x: str, last: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    drawn = Drawn(monkeypatch)
-    write(Path("a/run.jsonl"), START, *epochs())
-    write(Path("b/run.jsonl"), {**START, "model": "another"}, *epochs())
-    write(Path("plain.jsonl"), START, *epochs(accuracy=0.5))
-    nnmpi.plot(["a/run.jsonl", "b/run.jsonl", "plain.jsonl"], x=x, out="p.png")
-    assert drawn.title == "3 runs"
-    for axes in drawn.axes:  # whatever the names, the legend covers no line
-        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
-    assert drawn.legend(0) == ["a/run", "b/run", "plain", "test"]
-    assert drawn.legend(1) == ["a/run: 96.67%", "b/run: 96.67%", "plain: 50.00%"]
-    assert drawn.line(0, 0)[-1] == (last, 1 / 3)
-    assert drawn.line(0, 1)[-1] == (last, 2 / 3)
-
-
-@needs_matplotlib
-def test_names_are_shown_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an accuracy that is not a number does no harm."""
-    drawn = Drawn(monkeypatch)
-    start = {**START, "data": "$\\frac{.npz"}
-    logs = [
-        write(tmp_path / name, start, *epochs(accuracy=None)) for name in ("_a.jsonl", "$b$.jsonl")
-    ]
-    nnmpi.plot(logs, out=tmp_path / "p.png")
-    assert drawn.title == "mine on \\$\\frac{.npz"
-    labels = [text.get_text() for text in drawn.axes[1].get_legend().get_texts()]
-    assert labels == [" _a: nan%", "\\$b\\$: nan%"]
-
-
-@needs_matplotlib
-def test_without_accuracies_only_losses_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Null is a number that JSON lacks; a loss may be negative."""
-    drawn, events = Drawn(monkeypatch), epochs(40, loss=None, test_loss=-1.0)
-    for event in events:
-        del event["accuracy"]
-    nnmpi.plot(write(tmp_path / "log", START, *events), out=tmp_path / "p.svg")
-    assert len(drawn.axes) == 1
-    assert drawn.axes[0].get_yscale() == "linear"
-
-
-@needs_matplotlib
 def test_hostile_texts_reach_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -177,42 +97,6 @@ def test_hostile_texts_reach_no_picture(
     assert all(line.isprintable() for line in content.split("\n"))
     ElementTree.fromstring(content)
     assert not recwarn.list
-
-
-@needs_matplotlib
-@pytest.mark.parametrize("key", ["loss", "accuracy", "steps"])
-def test_what_no_axis_can_show_is_a_gap(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn, events = Drawn(monkeypatch), epochs()
-    events[1][key] = math.inf
-    nnmpi.plot(write(tmp_path / "log", START, *events), "steps", tmp_path / "p.png")
-    line = drawn.line(1, 0) if key == "accuracy" else drawn.line(0, 0)
-    assert [math.isnan(x + y) for x, y in line] == [False, True, False]
-
-
-def test_an_epoch_may_lack_the_accuracy(tmp_path: Path) -> None:
-    events = epochs()
-    del events[0]["accuracy"]
-    (run,) = read_log(write(tmp_path / "log", START, *events), "x")
-    accuracy = run.epochs["accuracy"].tolist()
-    assert math.isnan(accuracy[0])
-    assert accuracy[1:] == [e["accuracy"] for e in events[1:]]
-
-
-def test_runs_in_one_log_are_told_apart_and_another_fit_is_no_other_run(tmp_path: Path) -> None:
-    again = [{**event, "epoch": 3 + i} for i, event in enumerate(epochs(), 1)]
-    other = {**START, "model": "another"}
-    log = write(tmp_path / "log", START, *epochs(2), START, other, *epochs(3), other, *again)
-    assert [
-        (run.name, run.task.split()[0], len(run.epochs["loss"])) for run in read_logs([log])
-    ] == [
-        ("log (1)", START["model"], 2),
-        ("log (3)", "another", 6),  # as the page counts, which shows the one without epochs too
-    ]
-    failed = {"event": "failed", "error": "x", "steps": 2}
-    log = write(tmp_path / "broken", START, *epochs(2), START, failed, START, *again)
-    assert len(read_logs([log])) == 1
 
 
 def test_a_log_whose_last_line_is_cut_off_is_read(tmp_path: Path) -> None:
@@ -276,14 +160,6 @@ def test_a_picture_that_cannot_be_written_is_a_one_line_error(tmp_path: Path) ->
     log = write(tmp_path / "log", START, *epochs())
     with refused("cannot write", "No such file", "name another"):
         nnmpi.plot(log, out=tmp_path / "none" / "p.png")
-
-
-def test_a_matplotlib_that_is_missing_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with refused("matplotlib", "pip install 'nnmpi[plot]'"):
-        nnmpi.plot(write(tmp_path / "log", START, *epochs()), out=tmp_path / "p.png")
 
 
 @pytest.mark.parametrize(

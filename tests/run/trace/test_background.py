@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from helpers.runs import fit
 
-from nnmpi import Config, Trainer, simulate
+from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.drawing.svg import svg
-from nnmpi.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
-from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import NO_LIMIT, WORK, Recording
-from nnmpi.run.trace.waits import traced
-from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.run.trace.recording import WORK, Recording
 
 RANKS = 2
 
@@ -83,13 +77,6 @@ def test_no_byte_is_under_way_at_the_end_of_a_step(tmp_path: Path) -> None:
             assert [n for ts, n in values if ts <= end(update)][-1] == 0
 
 
-def test_what_is_waited_for_at_once_is_not_in_the_background(tmp_path: Path) -> None:
-    events, _ = trace(tmp_path / "t.json", allreduce="ring", overlap=False)
-    assert chosen(events, 0, "F")
-    assert not chosen(events, 0, "background")
-    assert counted(events, 0, "bytes under way")
-
-
 def test_messages_of_a_pipeline_are_in_the_background(tmp_path: Path) -> None:
     events, _ = trace(tmp_path / "t.json", pp=2, micro_batches=3)
     works = [e for rank in range(RANKS) for e in chosen(events, rank, "background")]
@@ -115,59 +102,3 @@ def recording(*events: tuple[str, float, float]) -> Recording:
     for name, began, _ in events:
         made.add(name, began)
     return made
-
-
-def written(path: Path, known: RankWorks) -> list[dict[str, Any]]:
-    """The events of a step from 1 to 9 s, with a wait from 6 to 8 s, beside these works."""
-    own = recording(("F", 1, 2), ("B", 2, 6), ("sums", 6, 8), ("UPDATE", 6, 9))
-    mesh = Mesh({"dp": 1, "pp": 1, "tp": 1})
-    write(str(path), traced([own.events(NO_LIMIT)], mesh), [known], mesh, {})
-    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
-    return events
-
-
-def test_works_that_overlap_have_lanes_and_those_within_a_wait_none(tmp_path: Path) -> None:
-    events = written(tmp_path / "t.json", works((3, 5), (4, 7), (5, 9), (6.5, 7.5)))
-    found = [(e["tid"], e["ts"], end(e)) for e in chosen(events, 0, "background")]
-    assert found == [(1, 2e6, 4e6), (2, 3e6, 6e6), (1, 4e6, 8e6)]
-    assert counted(events, 0, "bytes under way") == [
-        *((2e6, 8), (3e6, 16), (4e6, 24), (4e6, 16), (5.5e6, 24), (6e6, 16), (6.5e6, 8), (8e6, 0))
-    ]
-    assert not counted(events, 0, "memory")  # none was recorded
-
-
-def test_the_background_is_drawn_below_its_rank_until_the_step_ends(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    written(path, works((3, 5), (8, 20)))
-    timeline = TraceFile.read(path).timeline(0)
-    found = [(s.start, s.end) for s in timeline.spans if s.kind == "background"]
-    assert found == [(2e3, 4e3), (7e3, 8e3)]
-    with_works, text = svg([timeline]), simulate.main(["trace", str(path)])
-    written(path, works())
-    assert text == simulate.main(["trace", str(path)])
-    without = svg([TraceFile.read(path).timeline(0)])
-    name = "communication in the background"
-    assert (with_works.count(f">{name} "), without.count(name)) == (2, 0)
-
-
-def test_a_file_of_the_background_alone_has_no_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    event = {"ph": "X", "pid": 0, "ts": 0, "dur": 1, "cat": "background", "args": {"step": 0}}
-    path = tmp_path / "t.json"
-    for wrong, why in (({}, "no complete step"), ({"pid": 9}, "rank 9"), ({"dur": -1}, "for -1")):
-        path.write_text(json.dumps({"traceEvents": [{**event, **wrong}]}))
-        assert simulate.main(["trace", str(path)]) == 2
-        assert why in capsys.readouterr().err
-
-
-# ---- what is recorded
-
-
-def test_memory_is_counted_after_each_operation(tmp_path: Path) -> None:
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("needs /proc")
-    events, _ = trace(tmp_path / "t.json")
-    values = dict(counted(events, 0, "memory"))
-    assert {end(e) for e in chosen(events, 0, "B")} <= values.keys()
-    assert all(1 << 22 < n < 1 << 40 for n in values.values())

@@ -14,8 +14,6 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.trace.summary import Seconds
-from nnmpi.schedules.lowering import programs
-from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.commands.trace import TraceFile
 
 MODEL = "mlp:64-32-32-32-10"
@@ -90,15 +88,6 @@ def check_nesting(own: list[dict[str, Any]]) -> None:
         assert any(a <= begin and end <= b for a, b, _ in outer)
 
 
-def test_operations_are_in_the_order_of_the_program(tmp_path: Path) -> None:
-    _, events = trace(2, tmp_path / "t.json", pp=2, micro_batches=3)
-    for rank, program in enumerate(programs(SCHEDULES["1f1b"], 2, 3)):
-        own = [e for e in complete(events, rank) if e["args"].get("step") == 1]
-        names = [e["name"] for e in own if e["cat"] not in ("wait", "communicate")]
-        assert names == [str(op) for op in program]
-        assert {e["args"]["stage"] for e in own if e["cat"] in ("F", "B")} == {rank}
-
-
 def test_processes_have_names_and_each_message_an_arrow(tmp_path: Path) -> None:
     _, events = trace(4, tmp_path / "t.json", dp=2, pp=2, micro_batches=2)
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
@@ -124,17 +113,6 @@ def test_a_path_that_cannot_be_written_is_refused_before_training(tmp_path: Path
         trace(2, tmp_path / "absent" / "t.json")
     with pytest.raises(ValueError, match=r"trace .*t.json is also the file of log"):
         trace(1, tmp_path / "t.json", log=str(tmp_path / "t.json"))
-
-
-def test_a_disk_that_is_full_at_the_end_is_one_error_on_all_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("nnmpi.run.trace.tracing.write", full)
-    with pytest.raises(ArithmeticError, match=r"cannot write trace .*: No space left on device"):
-        trace(2, tmp_path / "t.json")
 
 
 def test_the_reader_refuses_other_files_and_steps(tmp_path: Path) -> None:
@@ -181,39 +159,6 @@ def test_a_file_that_is_no_trace_is_one_line(
     assert error.startswith(f"nnmpi.simulate: {path} ")
     assert error.removesuffix("\n").isprintable()
     assert len(error) < 500
-
-
-def test_the_name_of_a_file_is_drawn_without_control_characters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, picture = tmp_path / "a\x1b[31m\udcff.json", tmp_path / "p.svg"
-    path.write_text(complete_event())
-    assert simulate.main(["trace", str(path), "--svg", str(picture)]) == 0
-    for text in (capsys.readouterr().out, picture.read_text()):
-        assert r"a\x1b[31m\udcff.json" in text
-        assert all(line.isprintable() for line in text.split("\n"))
-
-
-def test_steps_that_were_not_recorded_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "t.json")
-    events = [json.loads(complete_event(args={"step": i}))["traceEvents"][0] for i in (0, 2)]
-    Path(path).write_text(json.dumps({"traceEvents": events}))
-    assert simulate.main(["trace", path]) == 0
-    wrongs = (
-        ["--steps", f"{10**9}"],
-        ["--step", "-1", "--steps", "9"],
-        ["--svg", path],
-        ["--step", "0", "--steps", "3"],
-    )
-    for wrong in wrongs:
-        assert simulate.main(["trace", path, *wrong]) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert "has no step 3: choose one of 0 to 2" in errors[0]
-    assert "has no step -1: choose one of 0 to 2" in errors[1]
-    assert "is the trace itself" in errors[2]
-    assert "has no step 1: choose one of 0 to 2" in errors[3]
 
 
 def test_the_table_of_the_last_event() -> None:

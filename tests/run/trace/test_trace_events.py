@@ -12,7 +12,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
 from nnmpi.run.trace.recording import WORK, Recording
-from nnmpi.run.trace.summary import Seconds, bubble, facts, seconds
+from nnmpi.run.trace.summary import Seconds, bubble, seconds
 from nnmpi.run.trace.tracing import offsets
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
@@ -66,30 +66,6 @@ def test_a_wait_is_divided_when_the_message_was_sent() -> None:
     assert of(traced([sender.events, late.events], TWO), 1) == Seconds(3, 1, 0, 0)
 
 
-def test_a_wait_that_ended_before_the_send_was_not_for_it() -> None:
-    """Clocks of hosts drift."""
-    sender = Rank().add("F", 0, 4, 0).add("SEND_F", 4, 5, 0)
-    receiver = Rank().add("wait F", 1, 2, 0, 1).add("wait F", 2, 6, 0, 1).add("F", 1, 9, 0, 1)
-    found = traced([sender.events, receiver.events], TWO)
-    assert found["sent"].tolist() == [-1, -1, -1, 1, -1]
-    assert of(found, 1) == Seconds(3, 2, 3, 0)
-
-
-def test_messages_are_told_apart_by_step_direction_and_micro_batch() -> None:
-    first, second = Rank(), Rank()
-    for step, at in ((0, 0.0), (1, 10.0)):
-        for r in (first, second):
-            r.recording.begin(step)
-        first.add("SEND_F", at, at + 1, 0).add("SEND_F", at + 2, at + 3, 1)
-        second.add("wait F", at, at + 1, 0, 1).add("F", at, at + 1, 0, 1)
-        second.add("wait F", at + 1, at + 3, 1, 1).add("F", at + 1, at + 3, 1, 1)
-        second.add("SEND_B", at + 4, at + 5, 0, 1)
-        first.add("wait B", at + 3, at + 5, 0).add("B", at + 3, at + 6, 0)
-    found = traced([first.events, second.events], TWO)
-    assert of(found) == Seconds(2 * 1, 2 * (2 + 1), 2 * 1, 2 + 4)
-    assert of(found, 1) == Seconds(0, 2 * (1 + 1 + 1), 2 * 1, 5 + 2)
-
-
 def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     mesh = Mesh({"dp": 2, "pp": 2, "tp": 1})
     came = [1, 3, 4, 2]  # ranks 0 and 2 sum, and so do 1 and 3
@@ -99,18 +75,6 @@ def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     assert [f.waiting for f in found] == [3, 0, 0, 1]
     assert [f.communicating for f in found] == [1, 2, 1, 2]
     assert [f.computing for f in found] == [2, 4, 5, 3]
-
-
-def test_evaluation_is_no_part_of_the_steps() -> None:
-    rank = Rank().add("F", 0, 1).add("UPDATE", 1, 2)
-    with rank.recording.evaluation():
-        rank.add("wait F", 2, 4)
-        rank.clock.time = 7
-    rank.recording.begin(1)
-    rank.add("F", 8, 9).add("UPDATE", 9, 10)
-    found = traced([rank.events], ONE)
-    assert of(found) == Seconds(4, 0, 0, 1)
-    assert facts(found)["steps"] == 2
 
 
 # ---- bubble
@@ -170,12 +134,3 @@ def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
         (1, "F", 0, 4, 5),
         (1, "UPDATE", -1, 5, 6),
     ]
-
-
-def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text("old")
-    with pytest.raises(TypeError):
-        write(str(path), traced([Rank().events], ONE), [NO_WORKS], ONE, {"no JSON": object()})
-    assert path.read_text() == "old"
-    assert [*tmp_path.iterdir()] == [path]
