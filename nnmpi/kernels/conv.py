@@ -7,10 +7,8 @@ The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from nnmpi import meta
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import wide
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
@@ -100,16 +98,6 @@ def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
     """Images per chunk within the budget, with chunks of about equal size."""
     most = max(1, min(N, budget // max(bytes_per_image, 1)))
     return -(-N // -(-N // most)) if N else 1
-
-
-@lru_cache(maxsize=1024)
-def scratch(x: Sequence[int], w: Sequence[int], dtype: str, f: ConvShape) -> int:
-    """The bytes that the backward pass of `conv2d` works in on the host, besides what was kept and
-    the gradients, of x (N, C, H, W) and w (O, C / groups, kh, kw); the forward pass takes less."""
-    (N, C, H, W), (O, some, kh, kw) = x, w
-    images, weight = meta.xp.empty((N, H, W, C), dtype), meta.xp.empty((kh, kw, some, O), dtype)
-    method, chunk = method_of(images, weight, f)
-    return method.scratch(chunk)
 
 
 def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:

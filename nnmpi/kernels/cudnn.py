@@ -47,10 +47,6 @@ class Cudnn:
         whole = z[:, : f * h, : f * v]
         return whole.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
 
-    def scratch(self, n: int) -> int:
-        """Not known: cuDNN takes memory of its own."""
-        return 0
-
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y (N, h, v, O) of all images."""
         z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)

@@ -138,15 +138,6 @@ class Im2col:
         w = self.w.reshape(-1, self.w.shape[3])
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
-    def scratch(self, n: int) -> int:
-        """The bytes of gradients of n images: of outputs, before ReLU and before pooling, and of
-        columns, which are added up in padded images."""
-        outputs = n * prod(self.covers)
-        before_pooling = self.f**2 * outputs if self.f > 1 else 0
-        columns = self.f**2 * outputs * self.columns_of_output
-        numbers = (outputs + before_pooling) * self.w.shape[3] + columns
-        return int(2 * self.padded.nbytes + numbers * self.w.itemsize)
-
     @property
     def columns_of_output(self) -> int:
         """The numbers that are gathered for an output."""

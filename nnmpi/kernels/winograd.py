@@ -282,13 +282,6 @@ class Winograd:
         """Uninitialised tiles of n images."""
         return tiles(self.q, n, channels, dtype, xp_of(self.x))
 
-    def scratch(self, n: int) -> int:
-        """The bytes of dU, and of U, which is transposed before dM and dV are made."""
-        tiles, U = n * self.q.th * self.q.tw, self.C * self.O
-        small, large = self.w.itemsize, self.sums.itemsize
-        plane: int = U * (small + large) + max(U * small, tiles * (self.O * small + self.C * large))
-        return len(self.f.B) * plane
-
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y of images x[s]."""
         x = self.x[s]

@@ -5,7 +5,7 @@
     ├──► 0.k  Linear ───┘                                 ▲     edges   tensors
     └─────────────────────────────────────────────────────┘
 
-Fusion, cuts, sharding, memory and traffic are functions of it: none of them runs the model.
+Fusion, cuts and sharding are functions of it: none of them runs the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -158,22 +158,6 @@ class Node:
         return edges_of(self.result)
 
 
-class Kept(NamedTuple):
-    """What the vjps of nodes read, and so keep: the memory of some edges, and bytes besides.
-
-    Several nodes are layers that run as one op.
-    """
-
-    nodes: range
-    constant: float
-    per_sample: float
-    edges: tuple[int, ...] = ()
-
-    def bytes(self, samples: int) -> float:
-        """The bytes besides the edges, for so many samples."""
-        return self.constant + self.per_sample * samples
-
-
 class Call(NamedTuple):
     """A module or an op, as it is called: the nodes that it runs; path and class of a module."""
 
@@ -205,8 +189,8 @@ class Graph(NamedTuple):
     order      trained parameters in the order of their use: gradients become final in the reverse
     calls      of modules with several nodes, but for Sequentials that only run their layers
     shapes     the edges whose shape a `forward` reads, so that it has to be the whole one
-    kept       of each node, and of neighbours that run as one op
-    loss       what the loss keeps
+    fused      neighbours that run as one op
+    source     how the model is run again, for what ranks do on paper
     """
 
     nodes: tuple[Node, ...]
@@ -217,8 +201,7 @@ class Graph(NamedTuple):
     order: tuple[int, ...]
     calls: tuple[Call, ...]
     shapes: frozenset[int]
-    kept: tuple[Kept, ...]
-    loss: Kept
+    fused: tuple[range, ...]
     source: Any = None
 
     @property

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
-from nnmpi.nn.fusion import groups, steps_of
+from nnmpi.nn.fusion import groups
 from nnmpi.nn.graph import (
     Arguments,
     Axis,
@@ -18,11 +18,10 @@ from nnmpi.nn.graph import (
     Node,
     Use,
     Value,
-    leaves,
     mapped,
     variables_of,
 )
-from nnmpi.nn.kept import kept, memory_of, nbytes
+from nnmpi.nn.kept import memory_of
 from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import only_runs_layers
 
@@ -81,13 +80,6 @@ class ConflictError(Exception):
         self.path, self.note = path, note
 
 
-class ReadMemory(NamedTuple):
-    """What vjps read: edges, whose memory is theirs, and bytes besides."""
-
-    edges: frozenset[int]
-    bytes: int
-
-
 class GraphRecorder:
     """Records the layers and ops of one pass.
 
@@ -95,9 +87,8 @@ class GraphRecorder:
     bytes that the pass holds so far, whenever a node has been added.
 
     edges  for the samples of the pass, once its arrays are freed
-    kept   what the vjps of nodes read, each alone and of those that run as one op
-    loss   what that of the loss reads
-    held   the bytes of the edges, and those that nodes keep besides
+    fused  neighbours that run as one op
+    held   the bytes of the edges
     """
 
     def __init__(
@@ -108,24 +99,18 @@ class GraphRecorder:
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
-        self.calls, self.shapes = list[Call](), set[int]()
-        self.kept, self.loss = list[tuple[range, ReadMemory]](), ReadMemory(frozenset(), 0)
+        self.calls, self.shapes, self.fused = list[Call](), set[int](), list[range]()
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
-        self._memory: dict[int, tuple[int, Array]] = {}  # of edges, by its id, with the first edge
+        self._memory: dict[int, Array] = {}  # of edges, by its id
         self._within: list[str] = []  # the paths of the modules that are looked into
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
-    def run(
-        self, model: Module, inputs: Arguments, n: int, loss: Callable[[Any, int], Tensor] | None
-    ) -> None:
-        """Calls the model with n samples, and the loss with its outputs."""
+    def run(self, model: Module, inputs: Arguments) -> None:
+        """Calls the model."""
         args, named = mapped(lambda x: self._edge(x) if isinstance(x, Tensor) else x, inputs)
         self.arguments = self._templates((args, named))
         self.returned = model(*args, **named)
         self.outputs = self._templates(self.returned)
-        if loss is not None:
-            self._unit = {}
-            self.loss = self._read(loss(self.returned, n), self.returned)
 
     def free(self) -> None:
         """Frees the arrays of the pass; `edges` says what they were."""
@@ -168,7 +153,7 @@ class GraphRecorder:
             return
         arguments = self._templates((tuple(args), dict(options)))
         name = getattr(op, "__name__", "op")
-        self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), args, y)
+        self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Stands for the `forward` of a module."""
@@ -197,17 +182,12 @@ class GraphRecorder:
         return result
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """The layers one by one; what those keep that would run as one op is found beside it."""
+        """The layers one by one, of which some would run as one op."""
         for group in groups(layers):
-            before = args
             for layer in group:
                 args, named = (layer(*args, **named),), {}
-            if len(group) > 1:
-                self._unit, stop = {}, len(self.nodes)
-                (step,) = steps_of(list(group))
-                nodes, y = range(stop - len(group), stop), step(*before)
-                self.kept.append((nodes, self._read(y, before, self._edges[id(args[0])])))
-                self._unit = None
+            stop = len(self.nodes)
+            self.fused += [range(stop - len(group), stop)] if len(group) > 1 else []
         return args[0]
 
     def _layer(
@@ -230,16 +210,12 @@ class GraphRecorder:
         reason = HOOKS if module._hooks else HOLDS if module._modules and module._buffers else ""
         note = self._whole.get(path, reason)
         node = Node(path, arguments, None, within, used, kind, settings, None, note)
-        return self._add(node, (args, named), result)
+        return self._add(node, result)
 
-    def _add(self, node: Node, arguments: Any, result: Any) -> Any:
-        """Adds a node with its results, each of which becomes an edge, and with what it keeps."""
-        one = range(len(self.nodes), len(self.nodes) + 1)
+    def _add(self, node: Node, result: Any) -> Any:
+        """Adds a node with its results, each of which becomes an edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
-        read = self._read(result, arguments)
-        self.kept.append((one, read))
         self.nodes.append(replace(node, result=self._templates(returned)))
-        self.held += read.bytes
         self._grown(self.held)
         return returned
 
@@ -252,22 +228,9 @@ class GraphRecorder:
         self._tensors.append(t)
         memory = memory_of(t.operand)
         if id(memory) not in self._memory:
-            self._memory[id(memory)] = self._edges[id(t)], memory
+            self._memory[id(memory)] = memory
             self.held += int(memory.nbytes)
         return t
-
-    def _read(self, result: Any, arguments: Any, output: int | None = None) -> ReadMemory:
-        """What the vjps between arguments and a result read; `output` is the edge that stands for
-        a result that is none."""
-        results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
-        given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
-        memory = kept(results, given)
-        edge_of = {key: edge for key, (edge, _) in self._memory.items()}
-        if output is not None:
-            edge_of |= {id(memory_of(t.operand)): output for t in results}
-        edges = frozenset(edge_of[key] for key in memory if key in edge_of)
-        own = edge_of.keys() | {id(memory_of(t.operand)) for t in given}
-        return ReadMemory(edges, nbytes(m for key, m in memory.items() if key not in own))
 
     def _templates(self, tree: Any) -> Any:
         """Arguments or results as the graph has them."""

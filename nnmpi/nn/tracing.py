@@ -1,7 +1,7 @@
 """trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
 
 The passes run on arrays without numbers (`nnmpi.meta`), and draw no weights. One has 2 samples and
-runs in evaluation mode, others have 3 and 6 and run in training mode. Lengths that differ are of
+runs in evaluation mode, the other has 3 and runs in training mode. Lengths that differ are of
 samples. Where more differs, or a `forward` reads numbers of a tensor, on which its control flow may
 depend, the module with that `forward` is taken whole, and a note says why.
 
@@ -31,13 +31,12 @@ from nnmpi.nn.graph import (
     Call,
     Edge,
     Graph,
-    Kept,
     Node,
     SampleCount,
     edges_of,
     mapped,
 )
-from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, ReadMemory, tell
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -47,16 +46,23 @@ from nnmpi.nn.single_store import SingleStore
 
 
 class ModelSource(NamedTuple):
-    """How the model of a graph is run again on paper."""
+    """How the model of a graph is run again, for what ranks do on paper.
+
+    model      without values of parameters
+    inputs     arguments for so many samples
+    labels     of so many samples
+    objective  the loss of scores that are cut as a sharding says, by the Comms of the axes
+    cache      what was recorded of runs
+    """
 
     model: Module
     inputs: Callable[[int], Arguments]
-    labels: Any
-    objective: Any
+    labels: Callable[[int], np.ndarray] | None
+    objective: Callable[[Any, Any], Any] | None
     cache: dict[Any, Any]
 
 
-FEW, MORE, MOST = 2, 3, 6
+FEW, MORE = 2, 3
 """The samples of the passes, of which one is in memory at a time."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
@@ -67,26 +73,25 @@ def trace(
     zeros: Callable[[int], Arguments],
     dtype: Any,
     check: Callable[[Any], object] = lambda outputs: None,
-    loss: Callable[[Any, int], Tensor] | None = None,
     on: Backend = META,
     labels: Callable[[int], np.ndarray] | None = None,
-    objective: Any = None,
+    objective: Callable[[Any, Any], Any] | None = None,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
-    `check` gets what the model returns for FEW samples, and `loss` what it returns for n, to find
-    what the loss keeps. Raises what the model, `check` or `loss` raise; and MemoryError, within the
-    first pass, if numbers are needed and the largest pass would not fit in memory. The model is
-    left as it was.
+    `check` gets what the model returns for FEW samples. `labels` and `objective` are kept for the
+    steps of ranks on paper (`ModelSource`). Raises what the model or `check` raise; and
+    MemoryError, within the first pass, if numbers are needed and the largest pass would not fit in
+    memory. The model is left as it was.
     """
     whole: dict[str, str] = {}
     while True:
         run = partial(_pass, model, zeros, dtype, whole, on)
         try:
             few = run(FEW, _room_check(on), check)
-            more, most = (run(n, training=True, loss=loss) for n in (MORE, MOST))
+            more = run(MORE, training=True)
             source = ModelSource(blank(model), zeros, labels, objective, {})
-            return merged(few, more, most, whole)._replace(source=source)
+            return merged(few, more, whole)._replace(source=source)
         except ConflictError as found:
             whole[found.path] = found.note
         except NumbersReadError:
@@ -100,9 +105,9 @@ def _room_check(on: Backend) -> Callable[[int], object]:
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
-        if room is not None and held * MOST // FEW > room:
+        if room is not None and held * MORE // FEW > room:
             raise MemoryError(
-                f"recording the model takes more than {held * MOST / FEW / 1e9:.1f} GB, and "
+                f"recording the model takes more than {held * MORE / FEW / 1e9:.1f} GB, and "
                 f"{room / 1e9:.1f} GB are free"
             )
 
@@ -119,7 +124,6 @@ def _pass(
     grown: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
     training: bool = False,
-    loss: Callable[[Any, int], Tensor] | None = None,
 ) -> GraphRecorder:
     """What one pass over the model does with n samples."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
@@ -134,7 +138,7 @@ def _pass(
         forget_steps(model)
         tokens = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
         try:
-            recorder.run(model, arguments, n, loss)
+            recorder.run(model, arguments)
         finally:
             recording.reset(tokens[0])
             current_pass.reset(tokens[1])
@@ -202,9 +206,7 @@ def unchanged(module: Module) -> Iterator[None]:
 # ---- one graph of several passes
 
 
-def merged(
-    few: GraphRecorder, more: GraphRecorder, most: GraphRecorder, whole: Mapping[str, str]
-) -> Graph:
+def merged(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Graph:
     """One graph; raises ConflictError where the passes differ in more than lengths.
 
     `whole` are the modules that are taken whole already.
@@ -215,7 +217,6 @@ def merged(
         replace(one, arguments=_common(one.arguments, other.arguments, one.within))
         for one, other in zip(few.nodes, more.nodes, strict=True)
     )
-    kept = zip(more.kept, most.kept, strict=True)
     graph = Graph(
         tuple(nodes),
         tuple(_edges(few, more, whole)),
@@ -225,17 +226,9 @@ def merged(
         tuple(dict.fromkeys(few.order)),
         tuple(_common_calls(few.calls, more.calls)),
         frozenset(few.shapes | more.shapes),
-        tuple(_affine(at, x, y) for (at, x), (_, y) in kept),
-        _affine(range(0), more.loss, most.loss),
+        tuple(few.fused),
     )
     return with_names(graph)
-
-
-def _affine(nodes: range, more: ReadMemory, most: ReadMemory) -> Kept:
-    """What is kept for any number of samples, from what is kept for two of them."""
-    slope = (most.bytes - more.bytes) / (MOST - MORE)
-    edges = tuple(sorted(more.edges | most.edges))
-    return Kept(nodes, more.bytes - slope * MORE, slope, edges)
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Iterator[Edge]:

@@ -279,6 +279,8 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
 def _loss(a: Arrangement, rank: int, layout: Layout, scores: Tensor, samples: int) -> Tensor:
     """The loss of scores as the last stage has them."""
     source, positions = a.graph.source, a.own_positions(rank)
+    if source.labels is None:  # a model alone
+        return scores
     labels = source.labels(samples)
     if positions is not None and labels.ndim > 1:
         labels = labels.take(positions, axis=1)

@@ -12,7 +12,7 @@ from nnmpi.parallel.tensor.halo import rows_sent, windows_of
 
 def pooling_behind(graph: Graph, k: int) -> int | None:
     """The node of the pooling that runs as one op with a layer; None if none does."""
-    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
+    last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
     pool = graph.nodes[last]
     is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
     return last if is_fused else None
@@ -38,5 +38,5 @@ def rows_moved(graph: Graph, k: int, ranks: int) -> int:
 
 def is_fused_pooling(graph: Graph, k: int) -> bool:
     """Whether a pooling runs as one op with the layer before it."""
-    firsts = (kept.nodes[0] for kept in graph.kept if kept.nodes[-1] == k)
+    firsts = [k, *(nodes[0] for nodes in graph.fused if nodes[-1] == k)]
     return any(pooling_behind(graph, first) == k for first in firsts)

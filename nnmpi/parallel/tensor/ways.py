@@ -165,11 +165,6 @@ class Way(NamedTuple):
         """Whether another layer takes the place of this one; else it works on a part as it is."""
         return bool(self.part or self.pattern.sends or self.parameters or self.sizes)
 
-    @property
-    def fuses(self) -> bool:
-        """Whether the part of a rank runs as one op with what follows where the layer does."""
-        return self.part is None or "fuses_as" in vars(self.part)
-
 
 WHOLE = Way()
 """Every rank computes all of it."""

@@ -192,13 +192,10 @@ def model_graph(
     def labels(n: int) -> np.ndarray:
         return np.resize(dataset.train.y[:n], (n, *dataset.train.y.shape[1:]))
 
-    def lost(y: Tensor, n: int) -> Tensor:
-        return loss(widened(y), labels(n))
-
     try:
         _check_call(model, x)
         graph = trace(
-            *(model, arguments, config.dtype, check, lost),
+            *(model, arguments, config.dtype, check),
             labels=labels,
             objective=lambda sharding, axis: objective(loss, {}, sharding, axis),
         )
