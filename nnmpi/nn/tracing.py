@@ -48,14 +48,14 @@ from nnmpi.nn.single_store import SingleStore
 class ModelSource(NamedTuple):
     """How the model of a graph is run again, for what ranks do on paper.
 
-    model      without values of parameters
+    make       a model whose layers are not cut
     inputs     arguments for so many samples
     labels     of so many samples
     objective  the loss of scores that are cut as a sharding says, by the Comms of the axes
     cache      what was recorded of runs
     """
 
-    model: Module
+    make: Callable[[], Module]
     inputs: Callable[[int], Arguments]
     labels: Callable[[int], np.ndarray] | None
     objective: Callable[[Any, Any], Any] | None
@@ -76,13 +76,14 @@ def trace(
     on: Backend = META,
     labels: Callable[[int], np.ndarray] | None = None,
     objective: Callable[[Any, Any], Any] | None = None,
+    build: Callable[[], Module] | None = None,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
-    `check` gets what the model returns for FEW samples. `labels` and `objective` are kept for the
-    steps of ranks on paper (`ModelSource`). Raises what the model or `check` raise; and
-    MemoryError, within the first pass, if numbers are needed and the largest pass would not fit in
-    memory. The model is left as it was.
+    `check` gets what the model returns for FEW samples. `labels`, `objective` and `build`, which
+    makes another model, are kept for the steps of ranks on paper (`ModelSource`). Raises what the
+    model or `check` raise; and MemoryError, within the first pass, if numbers are needed and the
+    largest pass would not fit in memory. The model is left as it was.
     """
     whole: dict[str, str] = {}
     while True:
@@ -90,7 +91,7 @@ def trace(
         try:
             few = run(FEW, _room_check(on), check)
             more = run(MORE, training=True)
-            source = ModelSource(blank(model), zeros, labels, objective, {})
+            source = ModelSource(_maker(model, build), zeros, labels, objective, {})
             return merged(few, more, whole)._replace(source=source)
         except ConflictError as found:
             whole[found.path] = found.note
@@ -98,6 +99,14 @@ def trace(
             if on is not META:
                 raise
             on = CPU
+
+
+def _maker(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
+    """What makes the model again: a copy, unless a module has a `forward` of its own, which may be
+    bound to the module that it was made for."""
+    if build and any("forward" in vars(m) for m in model.modules()):
+        return build
+    return partial(blank, blank(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:

@@ -5,6 +5,7 @@ The second is a subcommand, with `add_options` and `run`.
 
 import argparse
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
 
     def arranged() -> Arrangement:
         strategies.check(config, cluster.size)
-        return on_paper(uncut(config, model, dataset, setup.loss, setup.metrics), cluster)
+        given = config, model, dataset, setup.loss, setup.metrics
+        return on_paper(uncut(*given, partial(build_model, config, setup.build, dataset)), cluster)
 
     found = all_or_none(comm, arranged)
     found = within_memory(found, comm, model, setup.samples, setup.on)

@@ -83,7 +83,9 @@ class Session:
         consistency.check_model(comm, model)
 
         def traced() -> Graph:
-            return known or objectives.model_graph(config, model, setup.dataset, setup.loss)
+            return known or objectives.model_graph(
+                config, model, setup.dataset, setup.loss, self._built
+            )
 
         graph = all_or_none(comm, traced)
         consistency.check_graph(comm, graph)

@@ -15,7 +15,6 @@ from nnmpi.autograd.recording import recording
 from nnmpi.backend import CPU, META, Backend
 from nnmpi.dtypes import is_float
 from nnmpi.meta import NumbersReadError
-from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
@@ -70,54 +69,59 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
-    key = *_cut_key(a), sums_by, *where
     token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
     try:
         if parts := repeated.sections(a, stage):
             cut = repeated.in_sections(a)
             edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
             has_gradient = any(edge.requires_grad for edge in edges)
-            record = partial(_kept_record, cut, key, rank, samples)
+            record = partial(_kept_record, cut, rank, samples)
             return repeated.put_together(parts, record, has_gradient)
-        return _kept_record(a, key, rank, samples, stage)
+        return _kept_record(a, rank, samples, stage)
     finally:
         recording.reset(token)
 
 
-def _kept_record(
-    a: Arrangement, key: tuple[Any, ...], rank: int, samples: int, stage: int
-) -> PassEvents:
+def _kept_record(a: Arrangement, rank: int, samples: int, stage: int) -> PassEvents:
     """The passes of a stage, recorded once for all arrangements that cut its layers so."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
-    known: PassEvents | None = cache.get((*key, nodes.start, nodes.stop, samples))
-    if known is None:
+    key = *_cut_key(a, rank), nodes.start, nodes.stop, samples
+    if key not in cache:
         try:
-            known = _recorded(a, _cut_model(a, key, rank, META), rank, stage, samples)
+            cache[key] = recorded(a, rank, stage, samples, META)
         except NumbersReadError:
-            known = _recorded(a, _cut_model(a, key, rank, CPU), rank, stage, samples)
-        cache[*key, nodes.start, nodes.stop, samples] = known
+            cache[key] = recorded(a, rank, stage, samples, CPU)
+    known: PassEvents = cache[key]
     return known
 
 
-def _cut_key(a: Arrangement) -> tuple[Any, ...]:
+def recorded(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> PassEvents:
+    """Runs the passes of a stage, in one backward pass and in two halves."""
+    cut = _cut_model(a, rank, on)
+    with gauge(on) as live:
+        return _Recording(a, cut, rank, stage, samples, live).passes()
+
+
+def _cut_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     """What says how the layers of a rank are cut; kept alive, so that the addresses stay theirs."""
-    parts = a.sharding.layers, a.sharding.sequences
+    parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
     a.graph.source.cache[*map(id, parts)] = parts
-    return *map(id, parts), a.dtype, a.sums_dtype, a.config.micro_batches > 1
+    sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp")), a.config.micro_batches > 1
+    return *map(id, parts), a.dtype, *sums, *(at[axis] for axis in LOCAL_SHAPES)
 
 
-def _cut_model(a: Arrangement, key: tuple[Any, ...], rank: int, on: Backend) -> CutModel:
+def _cut_model(a: Arrangement, rank: int, on: Backend) -> CutModel:
     """The layers of a rank, of all stages, cut once for all arrangements that cut them so."""
-    cache = a.graph.source.cache
-    if (*key, on) not in cache:
-        cache[*key, on] = _made(a, rank, on)
-    cut: CutModel = cache[*key, on]
+    cache, key = a.graph.source.cache, (*_cut_key(a, rank), on)
+    if key not in cache:
+        cache[key] = _made(a, rank, on)
+    cut: CutModel = cache[key]
     return cut
 
 
 def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
     graph, notes, ranks = a.graph, Notes(), ranks_on_paper(a, rank)
-    model, layout = blank(graph.source.model), layout_on_paper(a, ranks)
+    model, layout = graph.source.make(), layout_on_paper(a, ranks)
     groups = {name: comm.members for name, comm in layout.axis.items()}
     ranks.log = NotingLog(notes, groups)
     if a.mesh.axes["cp"] > 1:
@@ -131,12 +135,6 @@ def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
     model.convert_buffers(a.updated_dtype, on)
     model.train()
     return CutModel(model, layout, notes, numbers, on)
-
-
-def _recorded(a: Arrangement, cut: CutModel, rank: int, stage: int, samples: int) -> PassEvents:
-    """Runs the passes of a stage, in one backward pass and in two halves."""
-    with gauge(cut.on) as live:
-        return _Recording(a, cut, rank, stage, samples, live).passes()
 
 
 class _Recording:

@@ -152,7 +152,7 @@ class RecordedStore(SingleStore):
         memory = numbers(on, [p.shape[k] for k in p.memory_axes], dtype)
         order = sorted(range(p.ndim), key=p.memory_axes.__getitem__)
         super().__init__(memory.transpose(order))
-        super().grad_memory(0)  # no pass takes it
+        super().grad_memory(0)[...] = 0  # no pass takes this memory
         self._variable, self._notes = variable, notes
 
     def value(self, i: int) -> Array:

@@ -1,7 +1,7 @@
 """The loss and the metrics of a Trainer, and whether data and model fit them."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -174,9 +174,13 @@ def model_graph(
     model: Module,
     dataset: Dataset,
     loss: Criterion,
+    build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """The graph of the model; raises ValueError if model, data and loss do not fit, and MemoryError
-    if the passes that record it need numbers and do not fit in memory."""
+    """The graph of the model, which `build` makes again.
+
+    Raises ValueError if model, data and loss do not fit, and MemoryError if the passes that record
+    it need numbers and do not fit in memory.
+    """
     what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x = dataset.train.x
 
@@ -198,6 +202,7 @@ def model_graph(
             *(model, arguments, config.dtype, check),
             labels=labels,
             objective=lambda sharding, axis: objective(loss, {}, sharding, axis),
+            build=build,
         )
     except MisfitError:
         raise

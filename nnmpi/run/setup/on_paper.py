@@ -36,12 +36,13 @@ def uncut(
     dataset: Dataset,
     loss: Criterion,
     metrics: Mapping[str, Metric] = NO_METRICS,
+    build: Callable[[], Module] | None = None,
 ) -> Uncut:
     """What is known of a run before its model is cut; raises ValueError unless model, data and loss
     fit."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
-    graph = objectives.model_graph(config, model, dataset, loss)
+    graph = objectives.model_graph(config, model, dataset, loss, build)
     return Uncut(config, graph, loss, dataset, metrics)
 
 

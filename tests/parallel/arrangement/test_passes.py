@@ -4,19 +4,23 @@ import gc
 import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 import pytest
 from helpers.planning import planning
-from helpers.training.laws_language import VOCABULARY, windows
+from helpers.training.laws_language import MODELS, POSITIONS, VOCABULARY, many_tokens, windows
 
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi import data as datasets
+from nnmpi.backend import CPU, META
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.paper.activations import (
     activations,
     message_buffers,
@@ -24,21 +28,41 @@ from nnmpi.parallel.paper.activations import (
     pass_bytes,
     receive_buffers,
 )
+from nnmpi.parallel.paper.recording import recorded
 from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.run.setup import models, objectives
+from nnmpi.run.setup.on_paper import on_paper, uncut
+from nnmpi.run.setup.setup import build_model
+from nnmpi.schedules.op import Kind
 
 DIGITS = partial(datasets.load, "synthetic:1x28x28:10:600")
 IMAGES = partial(datasets.load, "synthetic:3x32x32:10:40")
 IN_PARTS = Config(model="mnist-cnn", batch_size=128, micro_batches=4)
+GPT = partial(nn.GPT, 2, 4, 128, VOCABULARY, 64)
+TOKENS = partial(windows, 40, 64)
 CASES = {
     "mnist-cnn": (Config(model="mnist-cnn", batch_size=32), None, DIGITS),
     "mnist-cnn in micro-batches": (IN_PARTS, None, DIGITS),
     "cifar-cnn": (Config(model="cifar-cnn", batch_size=8), None, IMAGES),
     "gpt": (
         Config(batch_size=8),
-        partial(nn.GPT, 2, 4, 128, VOCABULARY, 64),
-        partial(windows, 40, 64),
+        GPT,
+        TOKENS,
     ),
 }
+
+
+class Recurrent(nn.Module):
+    """A language model of one LSTM."""
+
+    def __init__(self) -> None:
+        self.embedding = nn.Embedding(VOCABULARY, 64)
+        self.lstm = nn.LSTM(64, 96, batch_first=True)
+        self.out = nn.Linear(96, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden, _ = self.lstm(self.embedding(tokens))
+        return self.out(hidden).transpose(1, 2)
 
 
 @pytest.mark.parametrize(("config", "build", "given"), CASES.values(), ids=CASES)
@@ -64,6 +88,49 @@ def test_a_step_takes_the_memory_that_is_said(
         tracemalloc.stop()
     samples = sum(a.nbytes for x in ready if x is not None for a in arrays(x))
     assert said == pytest.approx(peak - samples, rel=0.05)
+
+
+TEXT = Config(batch_size=16)
+LAYERS = Config(model="mlp:784-512-512-10", batch_size=512)
+KINDS = {
+    "mlp": (LAYERS, None, DIGITS, 1),
+    "mlp, tp": (replace(LAYERS, tp=2), None, DIGITS, 2),
+    "mlp, zb-h1": (
+        replace(LAYERS, pp=2, micro_batches=2, schedule="zb-h1"),
+        None,
+        DIGITS,
+        2,
+    ),
+    "cnn": (Config(model="mnist-cnn", batch_size=64), None, DIGITS, 1),
+    "cnn, tp": (Config(model="mnist-cnn", batch_size=64, tp=2), None, DIGITS, 2),
+    "gpt": (TEXT, GPT, TOKENS, 1),
+    "gpt, cp": (replace(TEXT, cp=2), GPT, TOKENS, 2),
+    "gpt, tp": (replace(TEXT, tp=2), GPT, TOKENS, 2),
+    "experts": (Config(batch_size=240), partial(MODELS["mixture"], POSITIONS), many_tokens, 1),
+    "recurrent": (replace(TEXT, batch_size=32), Recurrent, TOKENS, 1),
+}
+
+
+@pytest.mark.parametrize(("config", "build", "given", "ranks"), KINDS.values(), ids=KINDS)
+def test_passes_without_numbers_take_what_they_take_with_numbers(
+    config: Config, build: Callable[[], nn.Module] | None, given: Callable[[], Dataset], ranks: int
+) -> None:
+    """The most of a backward pass within 2%, what it keeps exactly."""
+    config, build = models.resolved(
+        config if build is None else replace(config, model="own"), build
+    )
+    data = given()
+    model = build_model(config, build, data)
+    of_run = uncut(config, model, data, objectives.criterion(None))
+    a, rank = on_paper(of_run, Cluster.on_paper(ranks)), ranks - 1
+    samples = max(micro_batches(a, rank, config.batch_size))
+    (s,) = a.model_on(rank).stages
+    recorded(a, rank, s, samples, CPU)  # what is made once is there
+    paper, real = (recorded(a, rank, s, samples, on).nbytes for on in (META, CPU))
+    assert paper.kept == real.kept
+    for kind in Kind.B, Kind.I, Kind.W:
+        start = paper.left if kind is Kind.W else paper.kept
+        assert start + paper.more[kind] == pytest.approx(start + real.more[kind], rel=0.02)
 
 
 MLP = Config(model="mlp:64-64-64-64-10", data="synthetic:64:10:400", batch_size=32)
