@@ -120,7 +120,7 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
         return PaperStep({}, _held(a, one))
     sizes = micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
-    load = Load(np.arange(batch), micro, float(batch))
+    load = Load(np.broadcast_to(0, batch), micro, float(batch))
     # at first parameters are nowhere gathered; a stage of PipeDream has no batch under way, and
     # all versions of its weights after as many steps as there are stages
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
