@@ -12,7 +12,6 @@ from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import Algorithm, chunk_start
-from nnmpi.mesh import AXES
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
 from nnmpi.parallel.arrangement.remembered import remembered
@@ -36,8 +35,8 @@ class Sent(NamedTuple):
 Traffic: TypeAlias = Mapping[str, Sent]
 """What a rank sends along each axis in a step."""
 
-TRAFFIC_AXES = (*(row.name for row in AXES), "model")
-"""The axes of the mesh, and the ranks that hold one model together."""
+TRAFFIC_AXES = ("dp", "cp", "tp", "pp", "model")
+"""The axes of the mesh as tables show them, and the ranks that hold one model together."""
 
 MESSAGE = 1 << 30
 """The bytes of the longest message."""
