@@ -46,6 +46,19 @@ from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.schedules.op import Kind
 
 
+class InSetUp:
+    """The recorder of passes that are no part of training, as a model is traced with one too."""
+
+    def __call__(self, *operation: Any) -> None:
+        """Nothing is noted of an op."""
+
+    def enter_no_grad(self) -> None:
+        """Nothing is noted of no_grad."""
+
+
+IN_SET_UP = InSetUp()
+
+
 class CutModel(NamedTuple):
     """A model whose layers are those of a rank, and what notes what they do."""
 
@@ -69,7 +82,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
-    token = recording.set(True)  # a pass that is computed again asks for the first time in no_grad
+    token = recording.set(IN_SET_UP)  # whatever asks: the first pass that is computed again cannot
     try:
         if parts := repeated.sections(a, stage):
             cut = repeated.in_sections(a)
