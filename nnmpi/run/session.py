@@ -32,6 +32,7 @@ from nnmpi.parallel.backup import HeldVersion, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
+from nnmpi.parallel.paper.alike_ranks import alike_ranks
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
@@ -120,6 +121,9 @@ class Session:
         twin = self._twin(model, arrangement) if config.verify else None
         consistency.check_values(comm, model, part.held)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
+        if any(m._hooks for m in model.modules()):
+            # passes on paper run hooks: here, and so not in `fit`
+            alike_ranks(arrangement, config.batch_size)
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:

@@ -45,9 +45,10 @@ COMPLETE = Complete()
 class Ranks:
     """What all Comms of a rank on paper share.
 
-    narrow    whether sums of 16 bits travel in these
-    windows   bytes of shared memory of the node that sums of this rank take, by group, length, type
-    sums_by   whether long sums of these ranks go through memory of their node
+    narrow      whether sums of 16 bits travel in these
+    windows     bytes of shared memory of the node that sums take, by group, length and type
+    wide_terms  bytes of the longest copy in float32 of terms of 16 bits that NCCL sums
+    sums_by     whether long sums of these ranks go through memory of their node
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Ranks:
         self.rank, self.cluster, self.narrow = rank, cluster, narrow
         self.sums_by, self.log = sums_by, log
         self.windows: dict[tuple[Any, ...], int] = {}
+        self.wide_terms = 0
 
 
 class PaperComm:
@@ -183,11 +185,10 @@ class PaperComm:
         return PaperBuffer(self, n, dtype)
 
     def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
-        """Counts this rank's share of the memory through which its node sums n numbers; of NCCL
-        the longest copy of terms of 16 bits."""
+        """Counts this rank's share of the memory through which its node sums n numbers."""
         if name == NCCL and is_half(dtype) and not self.narrow_sums:
             terms = n * np.dtype(wide(dtype)).itemsize
-            self.ranks.windows[NCCL,] = max(self.ranks.windows.get((NCCL,), 0), terms)
+            self.ranks.wide_terms = max(self.ranks.wide_terms, terms)
         nodes = self.ranks.cluster.nodes
         spans_nodes = len({nodes[member] for member in self.members}) > 1
         if name == "shared" or (name == "hierarchical" and spans_nodes):

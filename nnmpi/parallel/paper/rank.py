@@ -141,4 +141,5 @@ def _held(a: Arrangement, one: PaperRank) -> Memory:
     if isinstance(store, JournaledNodeStore) and values:  # state of all ranks of the node
         windows -= running_sums(a, store.length - store.spans[0][0])
     sums = sum(array.nbytes for array in one.optimizer.state.values())
-    return Memory(values, gradients, sums + masters, slots=store.slot_bytes(), windows=windows)
+    slots = store.slot_bytes() + one.ranks.wide_terms
+    return Memory(values, gradients, sums + masters, slots=slots, windows=windows)

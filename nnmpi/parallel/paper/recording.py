@@ -21,6 +21,7 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.segment import segment
+from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.context.layers import on_positions
@@ -142,12 +143,15 @@ def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
     if a.mesh.axes["tp"] > 1:
         rebuild(model, graph, a.sharding, layout.axis["tp"])
     variables = {name: v for v, variable in enumerate(graph.variables) for name in variable.names}
-    numbers = {p: variables[path] for path, p in model.named_parameters()}
-    for p, v in numbers.items():
-        p.move(RecordedStore(v, p, a.dtype, notes, on), 0)
+    of_parameters = {p: variables[path] for path, p in model.named_parameters()}
+    for p, v in of_parameters.items():
+        memory = numbers(on, [p.shape[k] for k in p.memory_axes], a.dtype)
+        value = memory.transpose(inverse(p.memory_axes))
+        is_trained = graph.variables[v].is_trained
+        p.move(RecordedStore(v, value, notes) if is_trained else SingleStore(value), 0)
     model.convert_buffers(a.updated_dtype, on)
     model.train()
-    return CutModel(model, layout, notes, numbers, on)
+    return CutModel(model, layout, notes, of_parameters, on)
 
 
 class _Recording:

@@ -18,6 +18,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import META, Array, Backend
 from nnmpi.collectives.collective import Collective
+from nnmpi.dtypes import is_float
 from nnmpi.meta.array import made
 from nnmpi.meta.layout import nesting
 from nnmpi.nn.module import Module
@@ -137,9 +138,14 @@ class NotingLog(StepLog):
 
 
 def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
-    """An array without numbers; on other backends with any, by which experts get their tokens."""
+    """An array without numbers; on other backends with any, by which experts get their tokens.
+
+    Integers are 0 there: a number of a class, a token, or the length of a sequence.
+    """
     if on is META:
         return on.xp.empty(shape, dtype)
+    if not is_float(np.dtype(dtype)):
+        return on.xp.zeros(shape, dtype)
     return on.asarray(np.random.default_rng(0).standard_normal(shape).astype(dtype))
 
 
@@ -148,10 +154,8 @@ class RecordedStore(SingleStore):
 
     rotates = True
 
-    def __init__(self, variable: int, p: Parameter, dtype: Any, notes: Notes, on: Backend) -> None:
-        memory = numbers(on, [p.shape[k] for k in p.memory_axes], dtype)
-        order = sorted(range(p.ndim), key=p.memory_axes.__getitem__)
-        super().__init__(memory.transpose(order))
+    def __init__(self, variable: int, value: Array, notes: Notes) -> None:
+        super().__init__(value)
         super().grad_memory(0)[...] = 0  # no pass takes this memory
         self._variable, self._notes = variable, notes
 

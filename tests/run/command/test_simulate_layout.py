@@ -48,7 +48,7 @@ def test_text_has_a_table_of_memory_of_messages_and_of_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("nodes", "options"),
     [
         (1, {"dp": 67, "allreduce": "halving"}),
         (1, {"dp": 67, "allreduce": "hierarchical"}),
