@@ -3,7 +3,7 @@
 A model whose layers read numbers, as experts do of their gates, runs on zeros instead.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -50,7 +50,9 @@ from nnmpi.schedules.op import Kind
 class InSetUp:
     """The recorder of passes that are no part of training, as a model is traced with one too."""
 
-    def __call__(self, *operation: Any) -> None:
+    def __call__(
+        self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
+    ) -> None:
         """Nothing is noted of an op."""
 
     def enter_no_grad(self) -> None:
