@@ -121,9 +121,9 @@ class Session:
         twin = self._twin(model, arrangement) if config.verify else None
         consistency.check_values(comm, model, part.held)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
-        if any(m._hooks for m in model.modules()):
-            # passes on paper run hooks: here, and so not in `fit`
-            alike_ranks(arrangement, config.batch_size)
+        if graph.notes or any(m._hooks for m in model.modules()):
+            # passes on paper run code of the user's: on all ranks, and not in `fit`
+            all_or_none(comm, lambda: alike_ranks(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:

@@ -1,6 +1,6 @@
 """Passes of a stage that are recorded: the layers of a rank run once, on arrays without numbers.
 
-A model whose layers read numbers, as experts do of their gates, runs on zeros instead.
+A model whose layers read numbers runs on small random ones instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ def _kept_record(a: Arrangement, rank: int, samples: int, stage: int) -> PassEve
 def recorded(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> PassEvents:
     """Runs the passes of a stage, in one backward pass and in two halves."""
     cut = _cut_model(a, rank, on)
-    with gauge(on) as live:
+    with gauge(on) as live, np.errstate(all="ignore"):
         return _Recording(a, cut, rank, stage, samples, live).passes()
 
 
@@ -129,6 +129,8 @@ def _cut_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 def _cut_model(a: Arrangement, rank: int, on: Backend) -> CutModel:
     """The layers of a rank, of all stages, cut once for all arrangements that cut them so."""
     cache, key = a.graph.source.cache, (*_cut_key(a, rank), on)
+    if on is not META:  # its numbers take memory
+        return _made(a, rank, on)
     if key not in cache:
         cache[key] = _made(a, rank, on)
     cut: CutModel = cache[key]

@@ -77,6 +77,7 @@ def _section(a: Arrangement, number: int) -> Section:
     for k in part.nodes:
         node, layer = graph.nodes[k], layers(a).get(k)
         mapped(numbered, tuple(map(Use, node.variables)))
+        rows.append(node.note and node.name)  # nobody knows what a module that is taken whole does
         rows.append((node.layer, node.op, node.kind, sorted(node.settings.items())))
         rows.append((mapped(numbered, node.arguments), mapped(numbered, node.result)))
         rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))

@@ -140,13 +140,14 @@ class NotingLog(StepLog):
 def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
     """An array without numbers; on other backends with any, by which experts get their tokens.
 
-    Integers are 0 there: a number of a class, a token, or the length of a sequence.
+    Integers are 0 there: a number of a class, a token, or the length of a sequence. Floats are
+    small, as weights are, so that none overflows.
     """
     if on is META:
         return on.xp.empty(shape, dtype)
     if not is_float(np.dtype(dtype)):
         return on.xp.zeros(shape, dtype)
-    return on.asarray(np.random.default_rng(0).standard_normal(shape).astype(dtype))
+    return on.asarray((np.random.default_rng(0).standard_normal(shape) / 100).astype(dtype))
 
 
 class RecordedStore(SingleStore):

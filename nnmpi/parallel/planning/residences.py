@@ -64,7 +64,7 @@ def within_memory(
     if a.config.memory is None:
         return a
     limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
-    needed = memory(a, rank, batch).total + activations(a, rank, batch)
+    needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:
         return a
     groups = joined(a.graph, units(a.graph))

@@ -203,7 +203,7 @@ def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
     a = arranged(cluster, **options)
     one = after_steps(a, 1, 2)
     longest = max(b.stop - b.start for b in a.model_on(1).buckets)
-    assert sum(one.ranks.windows.values()) == 4 * longest  # terms in 32 bits
+    assert one.ranks.wide_terms == 4 * longest  # terms in 32 bits
     sums = [e for e in exchanges(a, 1, 24)["dp"] if e.algorithm == "nccl"]
     assert sums
     gathers = traffic(a, 1, 24)["dp"].bytes
