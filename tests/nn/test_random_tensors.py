@@ -123,7 +123,7 @@ class Noisy(nn.Module):
 def test_numbers_within_a_step_of_a_trainer_are_refused_with_what_to_write() -> None:
     assert Noisy()(nnmpi.zeros(2, 4)).shape == (2, 3)
     with (
-        nnmpi.Trainer(nnmpi.Config(data="iris", epochs=1), Noisy) as trainer,
         pytest.raises(ValueError, match=r"nnmpi.random\(self, shape, like=x\)"),
+        nnmpi.Trainer(nnmpi.Config(data="iris", epochs=1), Noisy) as trainer,
     ):
         trainer.fit()
