@@ -100,6 +100,11 @@ SavedRange: TypeAlias = RangeOf[NumberRow]
 """A range with its numbers."""
 
 
+def holder_of(one: SavedRange, rank: int) -> Holder:
+    """The file that has the numbers of a range, or the rank, in whose memory they are."""
+    return one.values.file if isinstance(one.values, NumbersInFile) else rank
+
+
 def typed(one: SavedRange) -> RangeOf[str]:
     """The range with names of types in place of numbers."""
     return one.map(lambda row: row[0:0].dtype.name)
@@ -248,7 +253,5 @@ class Restored:
                     f"{one.path} has shape {one.shape} and order of memory {one.axes} in the "
                     f"snapshot, the model needs {place.shape} and {memory_axes(tensor)}"
                 )
-            rows = one.values
-            holder = rows.file if isinstance(rows, NumbersInFile) else self._comm.rank
-            found.setdefault((holder, one.range), one)
+            found.setdefault((holder_of(one, self._comm.rank), one.range), one)
         return found
