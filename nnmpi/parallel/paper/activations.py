@@ -53,10 +53,15 @@ def kept_before(
             held -= of_pass.left if op.kind is Kind.W else of_pass.kept
 
 
+OBJECTS, OBJECTS_OF_NODE = 120_000, 10_000
+"""Bytes of Python objects of a run, and for each node of its model: of the layer, its parameters,
+the graph, and the tape. They count where a model is small."""
+
+
 def needed(a: Arrangement, rank: int, batch: int) -> int:
     """The bytes of a rank in a step: what it holds, what it keeps and what passes at the same time,
     and messages: what it receives to add it, and what goes from stage to stage."""
-    held = memory(a, rank, batch).total
+    held = memory(a, rank, batch).total + OBJECTS + OBJECTS_OF_NODE * len(a.graph.nodes)
     if rank >= a.mesh.size:
         return held
     messages = receive_buffers(a, rank, batch) + message_buffers(a, rank, batch)
@@ -70,9 +75,17 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
-    most = 0
+    most = waiting = 0  # samples of micro-batches that no pass keeps: all come with their batch
+    is_first = a.steps_together and 0 in a.model_on(rank).stages
+    if is_first:
+        waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
     for op, of_pass, held in kept_before(a, rank, micro):
-        most = max(most, held + _more(op.kind, of_pass))
+        samples = of_pass.enters if is_first and not op.stage else 0
+        if op.kind is Kind.F:
+            waiting -= samples
+        most = max(most, waiting + held + _more(op.kind, of_pass))
+        if op.kind in (Kind.B, Kind.W):
+            waiting += samples
     return most
 
 
