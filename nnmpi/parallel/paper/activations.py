@@ -53,19 +53,20 @@ def kept_before(
             held -= of_pass.left if op.kind is Kind.W else of_pass.kept
 
 
-OBJECTS, OBJECTS_OF_NODE = 120_000, 10_000
-"""Bytes of Python objects of a run, and for each node of its model: of the layer, its parameters,
-the graph, and the tape. They count where a model is small."""
-
-
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes of a rank in a step: what it holds, what it keeps and what passes at the same time,
-    and messages: what it receives to add it, and what goes from stage to stage."""
-    held = memory(a, rank, batch).total + OBJECTS + OBJECTS_OF_NODE * len(a.graph.nodes)
+    """The bytes of a rank's arrays in a step: what it holds, what it keeps and what passes at the
+    same time, and messages: what it receives to add it, and what goes from stage to stage."""
+    held = memory(a, rank, batch).total
     if rank >= a.mesh.size:
         return held
     messages = receive_buffers(a, rank, batch) + message_buffers(a, rank, batch)
     return held + messages + _in_passes(a, rank, batch)
+
+
+def python_objects(a: Arrangement) -> int:
+    """The bytes of Python objects of a run, which count beside the arrays of a small model: for
+    each node of the model of its layer, its parameters, the graph and the tape."""
+    return 120_000 + 10_000 * len(a.graph.nodes)
 
 
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:

@@ -26,6 +26,7 @@ from nnmpi.parallel.paper.activations import (
     message_buffers,
     needed,
     pass_bytes,
+    python_objects,
     receive_buffers,
 )
 from nnmpi.parallel.paper.recording import recorded
@@ -80,7 +81,8 @@ def test_a_step_takes_the_memory_that_is_said(
             peak = tracemalloc.get_traced_memory()[1]
             steps.close()
             ready = [loader._ready for loader in (trainer.train, trainer.test)]
-            said = needed(trainer.arrangement, 0, config.batch_size)
+            a = trainer.arrangement
+            said = needed(a, 0, config.batch_size) + python_objects(a)
     finally:
         tracemalloc.stop()
     samples = sum(a.nbytes for x in ready if x is not None for a in arrays(x))
