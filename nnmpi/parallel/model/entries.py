@@ -19,7 +19,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
-from nnmpi.dtypes import is_float, wide
+from nnmpi.dtypes import is_float, types_of
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Place, Range
@@ -92,7 +92,7 @@ class Entries:
             is_parameter = isinstance(tensor, Parameter)
             typed = tensor if like is None or is_held or not is_parameter else like
             dtype = np.dtype(str(typed.dtype))
-            dtype = np.dtype(wide(dtype)) if is_parameter else dtype
+            dtype = types_of(dtype).masters if is_parameter else dtype
             axes, arrays = memory_axes(tensor), ((VALUES, dtype),)
             tensors.append(MovedTensor(place.path, place.shape, axes, arrays, not is_parameter))
             items.append(Item(place, dtype, is_parameter and id(tensor) not in seen))
@@ -189,7 +189,7 @@ def _numbers(tensor: Any, lo: int, hi: int) -> np.ndarray:
     else:
         row = memory_order(tensor, tensor.data)[lo:hi]
     host = backend.to_host(row)
-    return host.astype(wide(host.dtype), copy=False) if is_float(host.dtype) else host
+    return host.astype(types_of(host.dtype).masters, copy=False) if is_float(host.dtype) else host
 
 
 def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:

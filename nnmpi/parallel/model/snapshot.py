@@ -16,7 +16,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
-from nnmpi.dtypes import named, wide
+from nnmpi.dtypes import named, types_of
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.state import assign
@@ -174,7 +174,7 @@ class Restored:
     def __init__(
         self, owned: Sequence[SavedRange], part: ModelPart, dtype: str, comm: Comm
     ) -> None:
-        self._comm, self._wide = comm, np.dtype(wide(np.dtype(dtype)))
+        self._comm, self._wide = comm, types_of(np.dtype(dtype)).masters
         self._tensors = {row[0].path: row for row in _tensors(part)}
         self._owned = all_or_none(comm, lambda: self._sorted(owned))
         told = [(key, one.steps, bool(one.sums)) for key, one in self._owned.items()]

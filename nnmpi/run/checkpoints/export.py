@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from nnmpi.comm import comm_self
-from nnmpi.dtypes import is_float, wide
+from nnmpi.dtypes import is_float, types_of
 from nnmpi.nn.place import Place, Range
 from nnmpi.optim.state import state_places
 from nnmpi.parallel.model.entries import Entries, Item
@@ -52,7 +52,7 @@ def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRan
     for fact in facts:
         first = ranges[fact.first][0]
         dtype = first.values[0:0].dtype
-        dtype = np.dtype(wide(dtype)) if fact.is_parameter and is_float(dtype) else dtype
+        dtype = types_of(dtype).masters if fact.is_parameter and is_float(dtype) else dtype
         in_digest = fact.is_parameter and fact.name == fact.first
         items.append(Item(Place.of_whole(fact.name, first.shape), dtype, in_digest))
         rows.append((fact.name, ((VALUES, dtype),), ranges[fact.first]))
