@@ -8,18 +8,20 @@ The import changes nothing in the process, but where the command `nnmpi.train` m
 at its start.
 """
 
-from nnmpi import held_signals as _held_signals  # noqa: F401 - the first import
+from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
 
 # isort: split
 import types as _types
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from nnmpi import blas as blas
 from nnmpi import collectives as collectives
 from nnmpi import nn as nn
 from nnmpi import optim as optim
 from nnmpi import utils as utils
+from nnmpi.arrays import blas as blas
+from nnmpi.arrays import cuda as cuda
+from nnmpi.arrays.backend import device as device
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
 from nnmpi.autograd import replacements as _replacements
@@ -27,13 +29,13 @@ from nnmpi.autograd.attention import scaled_dot_product_attention as scaled_dot_
 from nnmpi.autograd.creation import *  # noqa: F403
 from nnmpi.autograd.functional import *  # noqa: F403
 from nnmpi.autograd.method_functions import *  # noqa: F403
-from nnmpi.backend import device as device
-from nnmpi.config import Config as Config
 from nnmpi.nn.random_numbers import random as random
 from nnmpi.nn.random_tensors import *  # noqa: F403
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.notebook import load_ipython_extension as load_ipython_extension
+from nnmpi.options import cli as cli
+from nnmpi.options.config import Config as Config
 from nnmpi.run import loggers as loggers
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
@@ -42,7 +44,7 @@ from nnmpi.run.text.generation import generate as generate
 from nnmpi.run.trainer import Trainer as Trainer
 from nnmpi.version import __version__ as __version__
 
-_MODULES = ("blas", "collectives", "loggers", "nn", "optim", "utils")
+_MODULES = ("blas", "collectives", "cuda", "loggers", "nn", "optim", "utils")
 __all__ = [
     name
     for name, value in globals().items()

@@ -9,7 +9,8 @@ import pytest
 
 import nnmpi
 import nnmpi.nn.functional as F
-from nnmpi import backend, nn
+from nnmpi import nn
+from nnmpi.arrays import backend
 
 X = np.arange(6.0).reshape(2, 3)
 

@@ -10,7 +10,7 @@ from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.check import directional_error
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 
 AVX512 = "avx512f avx512dq avx512cd avx512bw avx512vl"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.mpijob import ROOT
 
-from nnmpi import native
+from nnmpi.arrays import native
 
 GCC = shutil.which("gcc")
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -42,7 +42,8 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
 
 def built(folder: Path) -> list[str]:
     return sorted(
-        path.name.partition(".")[0] for path in (folder / "nnmpi" / "native").glob("*.so")
+        path.name.partition(".")[0]
+        for path in (folder / "nnmpi" / "arrays" / "native").glob("*.so")
     )
 
 

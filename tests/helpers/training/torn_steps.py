@@ -13,12 +13,12 @@ import numpy as np
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi.arrays.kernels import undo
+from nnmpi.arrays.kernels.steps import adam_loop, scale_loop
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.data import Load
-from nnmpi.kernels import undo
-from nnmpi.kernels.steps import adam_loop, scale_loop
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement import flat_buffer
 from nnmpi.parallel.model.snapshot import SavedRange, saved
@@ -34,7 +34,7 @@ STEPS = 4
 TORN = 2  # the number of the step in which ranks are killed: there are sums, and a version before
 BETAS = (0.8, 0.95)  # from that step on
 PACKAGE = Path(nnmpi.__file__).parent
-TRACED = [str(PACKAGE / part) for part in ("parallel", "optim", "nn", "kernels")]
+TRACED = [str(PACKAGE / part) for part in ("parallel", "optim", "nn", "arrays")]
 
 
 def build() -> nn.Module:
