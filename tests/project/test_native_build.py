@@ -42,7 +42,8 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
 
 def built(folder: Path) -> list[str]:
     return sorted(
-        path.name.partition(".")[0] for path in (folder / "nnmpi" / "native").glob("*.so")
+        path.name.partition(".")[0]
+        for path in (folder / "nnmpi" / "arrays" / "native").glob("*.so")
     )
 
 
