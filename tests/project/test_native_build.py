@@ -51,7 +51,7 @@ def test_without_a_compiler_numpy_computes(copy: Path) -> None:
     made = run(copy, "setup.py", "build_ext", "--inplace", CC="/no/compiler")
     assert made.returncode == 0, made.stderr
     assert built(copy) == []
-    text = "import nnmpi; from nnmpi import native; print(nnmpi.__file__, native.INSTRUCTIONS)"
+    text = "import nnmpi; from nnmpi.arrays import native; print(nnmpi.__file__, native.INSTRUCTIONS)"
     found = run(copy, "-c", text)
     assert found.stdout.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.stderr
 
