@@ -15,9 +15,9 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.mesh import CUTS
 from nnmpi.run.checkpoints.export import export
 from nnmpi.run.checkpoints.keep import folder_of, folders
-from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
+from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]
