@@ -131,8 +131,7 @@ def run(given: argparse.Namespace) -> Any:
 
 def _before(given: argparse.Namespace) -> argparse.Namespace:
     """The options of the layout before: those of --from, and of others that say no layout."""
-    program = cli.called("nnmpi.simulate layout")
-    p = cli.Parser(prog=program, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     _add_cluster(p)
     cli.add_flags(p, MAY_CHANGE)
     of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}

@@ -24,13 +24,10 @@ from nnmpi.run.tokens import write_tokens
 from nnmpi.terms import check_text
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.tokenize"),
-        description="Write the tokens of a text to a file, for --data tokens:FILE.npy.",
-        allow_abbrev=False,
-    )
+    about = "Write the tokens of a text to a file, for --data tokens:FILE.npy."
+    p = cli.Parser("nnmpi.tokenize", description=about)
     p.add_argument("text", metavar="FILE", help="a file of text")
     p.add_argument("--out", required=True, metavar="FILE.npy", help="where the tokens go")
     p.add_argument(

@@ -27,13 +27,12 @@ PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The flags of the command."""
     p = cli.Parser(
-        prog=cli.called(PROGRAM),
+        PROGRAM,
         description="Generate text. Of a text longer than the positions of the model, the last "
         "half of them is kept, and computed again.",
-        allow_abbrev=False,
     )
 
     def number(kind: Callable[[str], Any], within: Allowed) -> Callable[[str], Any]:
