@@ -26,7 +26,7 @@ from nnmpi.quoting import quoted
 from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.setup.on_paper import on_paper, uncut, uncut_of
+from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.snapshot import MAY_CHANGE
 

@@ -47,8 +47,7 @@ def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
     from nnmpi.run.setup.models import saved_sizes
     from nnmpi.run.text.decoder import loaded
-    from nnmpi.run.text.generation import generated
-    from nnmpi.run.text.sampling import Sampling
+    from nnmpi.run.text.generation import Sampling, generated
 
     blas.tune()
     with tempfile.TemporaryDirectory() as folder:

@@ -8,8 +8,8 @@ from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.run.callbacks import Changes
 from nnmpi.run.checkpoints.located import ArrayInFile, SavedFile
-from nnmpi.run.settings import Changes
 
 
 @dataclass(frozen=True)

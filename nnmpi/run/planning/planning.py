@@ -18,8 +18,7 @@ from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
-from nnmpi.run.setup.cutting import Uncut, sharding_of
-from nnmpi.run.setup.on_paper import uncut_of
+from nnmpi.run.setup.cutting import Uncut, sharding_of, uncut_of
 
 SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
 """The options of sums that a plan is given, and does not choose: they change numbers."""

@@ -19,8 +19,14 @@ from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files import loading
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
-from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
-from nnmpi.run.text.sampling import OPTIONS, Sampling
+from nnmpi.run.text.generation import (
+    OPTIONS,
+    Sampling,
+    generated,
+    texts,
+    tokenizer_for,
+    tokens_of_prompt,
+)
 from nnmpi.terms import FROM_1, Allowed, check_text
 
 PROGRAM = "nnmpi.generate"
