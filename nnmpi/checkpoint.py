@@ -16,9 +16,9 @@ from nnmpi.mesh import CUTS
 from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.export import export
 from nnmpi.run.checkpoints.keep import folder_of, folders
-from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
+from nnmpi.run.checkpoints.schema import DamagedError
 
 Checkpoint = dict[str, Any]
 """What --json prints of a checkpoint."""

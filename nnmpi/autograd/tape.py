@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.autograd.tape_node import AnyTensor, TapeNode
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import halves, progress_hook
+from nnmpi.kernels import precision, progress_hook
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
 """(-made, node, which parents to go to); a heap of these gives the latest first."""
@@ -198,7 +198,7 @@ def _pass_on(
         elif parent.vjps is None:
             _refuse_used()
         elif parent in grads:
-            grads[parent] = halves.added(grads[parent], vjps[k](g, None))
+            grads[parent] = precision.added(grads[parent], vjps[k](g, None))
         else:
             grads[parent] = vjps[k](g, None)
             heappush(visits, (-parent.made, parent, parent.needs))

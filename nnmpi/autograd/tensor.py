@@ -20,7 +20,7 @@ from nnmpi.autograd.tape_node import Storage, TapeNode, tick
 from nnmpi.autograd.torch_names import TorchNames
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
-from nnmpi.kernels import Result, Vjp, halves
+from nnmpi.kernels import Result, Vjp, precision
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
@@ -156,7 +156,7 @@ class Tensor(TorchNames):
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Add `vjp(g, out)` to this leaf's gradient."""
         new = vjp(g, None)
-        total = new if self.grad is None else halves.added(self.grad, new)
+        total = new if self.grad is None else precision.added(self.grad, new)
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
     def refresh(self, made: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import column_sum
-from nnmpi.kernels.halves import cast_loop, computed
+from nnmpi.kernels.precision import cast_loop, computed
 from nnmpi.native.table import InOut, Out, kernel
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, is_array, of, xp_of
-from nnmpi.kernels.halves import merge_loop
+from nnmpi.kernels.precision import merge_loop
 from nnmpi.kernels.undo import blocks
 from nnmpi.native.table import InOut, Out, kernel
 

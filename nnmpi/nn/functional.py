@@ -21,7 +21,7 @@ from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.kernels import Result
 from nnmpi.kernels.window import Size
 from nnmpi.nn import element_losses
@@ -203,7 +203,7 @@ def rms_norm(
 ) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over its last axes, those of the shape, * weight."""
     x = as_tensor(input)
-    eps = float(np.finfo(wide(x.dtype)).eps) if eps is None else eps
+    eps = float(np.finfo(types_of(x.dtype).sums).eps) if eps is None else eps
     return apply(norm.rms_norm, x, _optional(weight), shape=normalized_shape, eps=eps)
 
 

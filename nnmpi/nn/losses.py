@@ -12,9 +12,9 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
-from nnmpi.autograd.ops.logic import sortable
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
+from nnmpi.kernels.precision import sortable
 from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
 

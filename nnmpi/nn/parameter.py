@@ -25,7 +25,7 @@ from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.tape_node import Storage
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
-from nnmpi.kernels import Vjp, halves
+from nnmpi.kernels import Vjp, precision
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store
@@ -305,7 +305,7 @@ class Parameter(Tensor):
         """Write the first contribution to the gradient; add later ones."""
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
-            halves.add_to(target, vjp(g, None))
+            precision.add_to(target, vjp(g, None))
             return
         new = vjp(g, target)
         if new is not target:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nnmpi import backend
 from nnmpi.backend import Array
-from nnmpi.kernels.halves import cast, cast_loop, merge_loop
+from nnmpi.kernels.precision import cast, cast_loop, merge_loop
 from nnmpi.kernels.steps import Mixed
 from nnmpi.kernels.undo import blocks
 from nnmpi.nn.store import UpdateArrays

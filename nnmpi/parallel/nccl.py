@@ -22,8 +22,8 @@ from nnmpi import backend, devices
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm, Parts
 from nnmpi.devices import SideStream
-from nnmpi.dtypes import is_half
-from nnmpi.kernels.halves import cast
+from nnmpi.dtypes import types_of
+from nnmpi.kernels.precision import cast
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.wire import WIRE, StagedComm, Wire, one_row, wire_of
@@ -139,7 +139,7 @@ class NcclComm(StagedComm):
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
         """The row that NCCL adds up: the given row, or a float32 copy, a part of which is rounded
         back."""
-        if self._narrow or not is_half(row.dtype):
+        if self._narrow or not types_of(row.dtype).is_mixed:
             yield row
             return
         self._stream.follow()

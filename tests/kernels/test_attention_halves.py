@@ -11,7 +11,7 @@ from nnmpi import native
 from nnmpi.dtypes import HALVES, named
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Scores
-from nnmpi.kernels.halves import round_loop
+from nnmpi.kernels.precision import round_loop
 from nnmpi.native.table import Kernel
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}

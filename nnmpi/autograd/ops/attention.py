@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.kernels import Result, picks
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Keep, Scores
@@ -80,8 +80,8 @@ def _grouped(q: Array, k: Array) -> Array:
 
 
 def _lse(q: Array, k: Array) -> Array:
-    """An empty array for a number of each row of `_grouped`; of 16 bits it has 32."""
-    return xp_of(q).empty(_grouped(q, k).shape[:-1], wide(q.dtype))
+    """An empty array for a sum of each row of `_grouped`."""
+    return xp_of(q).empty(_grouped(q, k).shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:

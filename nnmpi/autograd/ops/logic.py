@@ -6,8 +6,7 @@ from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import cast
-from nnmpi.kernels.layouts import in_layout
+from nnmpi.kernels.precision import in_layout, sortable
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
@@ -70,11 +69,6 @@ def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """Whether no element over `axis` is 0."""
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
-
-
-def sortable(a: Array) -> Array:
-    """The array, but of bfloat16 in float32: CuPy has no argsort and argmax of bfloat16."""
-    return cast(a, "float32") if a.dtype.name == "bfloat16" else a
 
 
 def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:

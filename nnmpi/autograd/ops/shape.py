@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
-from nnmpi.kernels.layouts import concatenated
+from nnmpi.kernels.precision import concatenated
 from nnmpi.kernels.rows import add_rows
 
 Shape = tuple[int, ...]

@@ -9,11 +9,11 @@ reductions mean changes in all of them.
 
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.kernels import Result, float_type
 from nnmpi.kernels import softmax as kernels
 from nnmpi.kernels.activations import of_value
-from nnmpi.kernels.halves import cast
+from nnmpi.kernels.precision import cast
 from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -41,7 +41,7 @@ def cross_entropy(
 ) -> Result:
     """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...).
 
-    On a device the loss of 16 bits may be float32: it `widens`.
+    On a device the loss may be left in the type of sums: it `widens`.
     """
     if z.ndim > 2:
         return _of_positions(z, labels, reduction, widens)
@@ -65,7 +65,7 @@ def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: boo
     """`scale` times the loss of scores z (n, C), or the losses `of_each`: the scores are kept, and
     no probabilities."""
     n, xp, dtype = len(labels), xp_of(z), float_type(z)
-    kind = wide(dtype)
+    kind = types_of(dtype).sums
     loss, sums = xp.empty((n,) if of_each else (), kind), xp.empty((2, n), kind)
     at = xp.empty(n, "int64")
     kernels.class_losses_loop(z, labels, scale, loss, sums, at)

@@ -3,7 +3,7 @@
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import experts
 from nnmpi.backend import xp_of
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.nn import init
 from nnmpi.nn.layers.sizes import check_choice, check_sizes
 from nnmpi.nn.module import Module
@@ -130,7 +130,7 @@ class MixtureOfExperts(Module):
         """The auxiliary loss of these samples, without its coefficient: 1 if experts are equally
         loaded, num_experts / top_k if all tokens choose the same ones and are sure of them."""
         a, w = as_tensor(x).data, self.router.weight.data
-        dtype = wide(a.dtype)
+        dtype = types_of(a.dtype).sums
         p = experts.probabilities(a.astype(dtype), w.astype(dtype))
         share = experts.choices(p, self.router.top_k).mean(axis=1, dtype=dtype) / self.router.top_k
         each = (share * p.mean(axis=1)).sum(axis=-1) * p.shape[-1]

@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import norm
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.kernels.norm import track_loop
 from nnmpi.nn import init
 from nnmpi.nn.layers.sizes import check_sizes
@@ -267,5 +267,5 @@ class RMSNorm(_OverLastAxes):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        eps = float(np.finfo(wide(x.dtype)).eps) if self.eps is None else self.eps
+        eps = float(np.finfo(types_of(x.dtype).sums).eps) if self.eps is None else self.eps
         return apply(norm.rms_norm, x, self.weight, shape=self.normalized_shape, eps=eps)

@@ -7,7 +7,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
-from nnmpi.kernels.halves import summed
+from nnmpi.kernels.precision import summed
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.context.ring import Ring, ring_attention

@@ -26,7 +26,7 @@ from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
@@ -67,7 +67,7 @@ class BranchCall(NamedTuple):
 
     def as_given(self, x: Array) -> "BranchCall":
         """Itself; before parameters have 16 bits, its first input x and the result are wider."""
-        if x.dtype == self.inputs[0].dtype or x.dtype != wide(np.dtype(self.result.dtype)):
+        if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 

@@ -20,7 +20,7 @@ from nnmpi.autograd import Tensor, as_tensor, no_grad
 from nnmpi.comm import RankLost
 from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
-from nnmpi.dtypes import is_half
+from nnmpi.dtypes import types_of
 from nnmpi.mesh import BATCH
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
@@ -168,7 +168,8 @@ def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], In
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if is_half(array.dtype) else array
+    types = types_of(array.dtype)
+    return array.astype(types.sums) if types.is_mixed else array
 
 
 def _listen(model: Module) -> list[Output]:

@@ -18,7 +18,7 @@ from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.buckets import lengths_of
 from nnmpi.data.loader import X_AND_Y, Fields
-from nnmpi.dtypes import wide
+from nnmpi.dtypes import types_of
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
@@ -212,7 +212,7 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
 
     Those of 16 bits are float32 until training has a store of both.
     """
-    dtype = wide(np.dtype(config.dtype))
+    dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:
         skip_init(part.parameters)
     if part.parameters:
