@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nnmpi import blas, cli, native
-from nnmpi.drawing.tables import plural
+from nnmpi.arrays import blas, native
+from nnmpi.options import cli
+from nnmpi.sim.drawing.tables import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")

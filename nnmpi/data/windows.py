@@ -22,8 +22,8 @@ from numpy.lib import format as npy
 from nnmpi.data.dataset import Dataset, DatasetRequest, Language, Split
 from nnmpi.data.files import RefusedError, reading
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.quoting import shown
-from nnmpi.user_files import check_regular
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular
 
 HELD_OUT = 10
 

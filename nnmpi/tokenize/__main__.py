@@ -28,22 +28,22 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from nnmpi import cli
 from nnmpi.comm import Comm, ended
 from nnmpi.data.files import RefusedError
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
 from nnmpi.data.windows import About, held_out
-from nnmpi.drawing.tables import plural
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
+from nnmpi.options.terms import check_text
+from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.report import Event
-from nnmpi.terms import check_text
-from nnmpi.user_files import check_regular
+from nnmpi.sim.drawing.tables import plural
 
 BLOCK = 1 << 20  # bytes
 REMEDY = "give a file of text"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.comm.stderr import print_error
-from nnmpi.config import Config
-from nnmpi.drawing.timeline import Span, Timeline, kinds, style
-from nnmpi.quoting import shown
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import refusing_others
 from nnmpi.run.files.atomic import refusing, replaced
 from nnmpi.run.page import runs
 from nnmpi.run.report import LostOutputError, Report
@@ -20,7 +20,7 @@ from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, 
 from nnmpi.run.report.messages import Event
 from nnmpi.run.report.plot import AXES
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.user_files import refusing_others
+from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 
 HEAD = b'{"displayTimeUnit"'
 """What a file of --trace begins with, and none of --log."""

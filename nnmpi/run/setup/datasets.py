@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Dataset, Standardiser, blank, from_arrays, load
 from nnmpi.data.tokenizer import (
     BPETokenizer,
@@ -18,8 +17,9 @@ from nnmpi.data.tokenizer import (
     vocabulary_of,
 )
 from nnmpi.nn.losses import ClassLoss
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import quoted, shown
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
 from nnmpi.run.files.folders import TOKENIZER, is_folder
 

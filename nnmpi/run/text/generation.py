@@ -7,16 +7,16 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from nnmpi import backend, keyed
+from nnmpi.arrays import backend, keyed
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import BEGIN, END, Sizes, sizes_of, special_tokens
+from nnmpi.options.quoting import shown
+from nnmpi.options.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.quoting import shown
 from nnmpi.run.setup.datasets import own_tokenizer
 from nnmpi.run.text.decoder import NO_LIMIT, Decoder
-from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 
 UP_TO_1 = Allowed("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
 OPTIONS: dict[str, tuple[Allowed, str]] = {

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.mesh import Mesh
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
 from nnmpi.run.trace.recording import KINDS, WAITS, which
 from nnmpi.run.trace.summary import SENDS

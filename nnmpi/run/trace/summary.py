@@ -23,13 +23,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.config import Config
-from nnmpi.drawing.timeline import Span
-from nnmpi.mesh import MODEL, REPLICAS, Mesh
+from nnmpi.options.config import Config
+from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
 from nnmpi.run.trace.recording import COMPUTE, EVALUATION, EVENT, KINDS, PASSES, WAITS, which
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
+from nnmpi.sim.drawing.timeline import Span
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
