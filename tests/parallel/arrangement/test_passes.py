@@ -32,7 +32,7 @@ from nnmpi.parallel.paper.activations import (
 from nnmpi.parallel.paper.recording import recorded
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.on_paper import on_paper, uncut
+from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model
 from nnmpi.schedules.op import Kind
 
