@@ -51,11 +51,16 @@ def in_sections(a: Arrangement) -> Arrangement:
 
 
 @remembered
+def all_sections(a: Arrangement, stage: int) -> list[Section]:
+    """The sections of a stage."""
+    cut, nodes = in_sections(a), a.division.stages[stage].nodes
+    parts = enumerate(cut.division.stages)
+    return [_section(cut, i) for i, part in parts if part.nodes.start in nodes]
+
+
 def sections(a: Arrangement, stage: int) -> list[Section]:
     """The sections of a stage; none if it is shorter to record the stage itself."""
-    cut, nodes = in_sections(a), a.division.stages[stage].nodes
-    inside = [i for i, part in enumerate(cut.division.stages) if part.nodes.start in nodes]
-    found = [_section(cut, i) for i in inside]
+    found = all_sections(a, stage)
     distinct = len({section.signature for section in found})
     return found if len(found) > 2 * distinct and not a.sharding.branches.variables else []
 
