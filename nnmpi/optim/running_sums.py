@@ -9,7 +9,7 @@ running sum    [ b c f g padding ]             of one parameter after the other
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore

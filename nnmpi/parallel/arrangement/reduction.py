@@ -8,12 +8,12 @@ import numpy as np
 
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
-from nnmpi.config import Config
-from nnmpi.mesh import REPLICAS, Mesh
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.layout import server_count
+from nnmpi.parallel.mesh import REPLICAS, Mesh
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """All-reduces whose order of additions depends on which ranks share a node."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nnmpi.config import Config
-from nnmpi.dtypes import is_float
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
 

@@ -12,7 +12,7 @@ the part of the lost rank is nowhere, no rank makes it: the others have the vers
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.data import Load
 from nnmpi.nn import Module
 from nnmpi.parallel.step.update import Update

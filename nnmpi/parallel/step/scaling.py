@@ -1,8 +1,8 @@
 """What the loss scale changes in a step: the loss on its way back."""
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_half
 from nnmpi.autograd import Tensor
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_half
 from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
