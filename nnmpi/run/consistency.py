@@ -72,12 +72,6 @@ def digest_of(dataset: Dataset) -> str:
     return f"{_digest(repr(found).encode()):016x}"
 
 
-def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
-    """Raises on all ranks if metrics have other names, or if functions stand for other options."""
-    given = {"the metrics": metrics, "the options that are functions": own}
-    check_given(comm, given, "give all ranks the same functions")
-
-
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
     """Raises on all ranks if their options differ, their snapshots are of different steps, or some
     ranks know what others would measure again.

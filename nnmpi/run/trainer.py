@@ -24,11 +24,11 @@ from nnmpi.run.no_session import SPARE
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.report import Event, Report
 from nnmpi.run.setup.optimizers import MakeOptimizer
-from nnmpi.run.setup.setup import NO_METRICS
+from nnmpi.run.setup.setup import NO_METRICS, Given
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
-from nnmpi.run.training import Given, Training
+from nnmpi.run.training import Training
 
 T = TypeVar("T")
 

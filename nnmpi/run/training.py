@@ -8,18 +8,14 @@ Config, Given ─► set_up ─► Setup, RunState, Saves ─► arrange ─► 
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from threading import RLock
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from nnmpi.comm import Comm
-from nnmpi.data import Dataset
-from nnmpi.metrics import Metric
-from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -36,8 +32,8 @@ from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import Uncut, fitted
-from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of
-from nnmpi.run.setup.setup import set_up
+from nnmpi.run.setup.optimizers import optimizer_of
+from nnmpi.run.setup.setup import Given, set_up
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.text import samples
 from nnmpi.run.trace import Tracer
@@ -45,19 +41,6 @@ from nnmpi.run.trace import Tracer
 COLLECTING = RLock()
 """Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
 return at once, having collected nothing."""
-
-
-class Given(NamedTuple):
-    """What users give a Trainer besides a Config and a Comm; see there."""
-
-    build: Callable[[], Module] | None
-    data: Dataset | tuple[Any, ...] | None
-    loss: Any
-    metrics: Mapping[str, Metric]
-    callbacks: Sequence[object]
-    optimizer: MakeOptimizer | None
-    schedule: LRSchedule | None
-    resume: str | os.PathLike[str] | None
 
 
 class Training:
@@ -85,8 +68,7 @@ class Training:
     def set_up(self, config: Config, comm: Comm, ranks: int) -> None:
         """Loads data, and makes what no arrangement of so many ranks changes; every rank calls
         it."""
-        build, data, loss, metrics, callbacks, optimizer, schedule, _ = self._given
-        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
+        setup, callbacks = set_up(config, comm, self._given, ranks), self._given.callbacks
         self.callbacks = all_or_none(
             comm, lambda: [*check_callbacks(callbacks), *loggers_of(config)]
         )

@@ -176,15 +176,11 @@ def _listen(model: Module) -> list[Output]:
     """A list to which each module of the user's own adds what it returns."""
     found: list[Output] = []
 
-    def noted(what: str, inner: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        result = inner(*args, **named)
+    def note(what: str, module: Module, args: Any, result: Any) -> None:
         found.append(Output(what, _arrays(result)))
-        return result
 
-    for path, m in own_modules(model):
-        what = f"{path or 'the model'} ({type(m).__name__})"
-        name = "forward_with_hooks" if m._hooks else "forward"
-        object.__setattr__(m, name, partial(noted, what, getattr(m, name)))
+    for path, m in [*own_modules(model)]:
+        m.register_forward_hook(partial(note, f"{path or 'the model'} ({type(m).__name__})"))
     return found
 
 
