@@ -26,7 +26,7 @@ from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.utils import skip_init
-from nnmpi.optim import schedule
+from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options import terms
 from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.options.quoting import shown
@@ -63,7 +63,7 @@ class Given(NamedTuple):
     metrics: Mapping[str, Metric] = NO_METRICS
     callbacks: Sequence[object] = ()
     optimizer: MakeOptimizer | None = None
-    schedule: schedule.LRSchedule | None = None
+    schedule: LRSchedule | None = None
     resume: str | os.PathLike[str] | None = None
 
 
@@ -86,7 +86,7 @@ class Setup(NamedTuple):
     train: Loader
     test: Loader
     steps: int
-    schedule: Callable[[int], schedule.LRSchedule]  # of a run of so many steps
+    schedule: Callable[[int], LRSchedule]  # of a run of so many steps
     make_optimizer: MakeOptimizer
     own: Mapping[str, str]
 
