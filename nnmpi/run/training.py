@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from threading import RLock
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from nnmpi.comm import Comm
 from nnmpi.nn.graph import Graph
@@ -25,7 +25,6 @@ from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.footprint import Footprint
 from nnmpi.run.loggers import loggers_of
-from nnmpi.run.no_session import NO_SESSION, SPARE
 from nnmpi.run.planning.at_start import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
@@ -41,6 +40,37 @@ from nnmpi.run.trace import Tracer
 COLLECTING = RLock()
 """Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
 return at once, having collected nothing."""
+
+
+class NoModelError(AttributeError, ValueError):
+    """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
+
+
+class NoSession:
+    """What a Trainer has after a restore that failed, and on a spare rank."""
+
+    is_closed = True
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    end = close
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NoModelError(f"this Trainer has no model {self._why}")
+
+
+NO_SESSION = cast(Session, NoSession("since its last restore failed: restore a snapshot"))
+SPARE = cast(
+    Session,
+    NoSession(
+        "on this rank, which is spare: the layout has no place for it; it waits in fit, and takes "
+        "part where another is lost; where trainer.is_spare, call nothing else"
+    ),
+)
 
 
 class Training:

@@ -109,7 +109,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
     """
     all_or_none(comm, lambda: check_target(out, "write"))
     consistency.check_given(comm, {"tokenizer": tokenizer})
-    consistency.check_file(comm, "the text", text, REMEDY)
+    consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
     made = _tokenizer(text, tokenizer, comm)
     vocabulary = vocabulary_of(made.describe())
     consistency.check_given(comm, {"the vocabulary": vocabulary}, consistency.FILES)
