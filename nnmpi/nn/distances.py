@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import wide
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensors, maximum, minimum
-from nnmpi.dtypes import wide
 from nnmpi.nn.losses import Loss
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from string import ascii_letters
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import in_16_bits
-from nnmpi.kernels import Result
-from nnmpi.kernels.halves import in_float32
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import in_16_bits
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.halves import in_float32
 
 
 def einsum(*arrays: Array, equation: str) -> Result:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import in_16_bits, on_host_in_16_bits
-from nnmpi.kernels import Result, Vjp
-from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import (
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
+from nnmpi.arrays.kernels import Result, Vjp
+from nnmpi.arrays.kernels import activations as kernels
+from nnmpi.arrays.kernels.epilogue import relu_gradient
+from nnmpi.arrays.kernels.halves import (
     added,
     by_float32,
     cast,
@@ -29,7 +29,7 @@ from nnmpi.kernels.halves import (
     subtracted,
     summed,
 )
-from nnmpi.kernels.layouts import in_layout
+from nnmpi.arrays.kernels.layouts import in_layout
 
 Gradient = Callable[[Array], Array]
 

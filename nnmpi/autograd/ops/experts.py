@@ -12,11 +12,11 @@ from functools import partial
 from math import ceil, prod
 from typing import Any
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import in_16_bits
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.halves import in_float32
 from nnmpi.autograd.ops import activations, elementwise
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import in_16_bits
-from nnmpi.kernels import Result
-from nnmpi.kernels.halves import in_float32
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
     "gelu": activations.gelu,

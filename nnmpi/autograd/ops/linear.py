@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import in_16_bits, is_half, on_host_in_16_bits, wide
+from nnmpi.arrays.kernels import Result, picks, products
+from nnmpi.arrays.kernels.epilogue import relu_gradient
+from nnmpi.arrays.kernels.halves import cast, in_float32
+from nnmpi.arrays.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 from nnmpi.autograd.ops.elementwise import unbroadcast
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import in_16_bits, is_half, on_host_in_16_bits, wide
-from nnmpi.kernels import Result, picks, products
-from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.halves import cast, in_float32
-from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 
 
 def matmul(a: Array, b: Array) -> Result:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.halves import cast
+from nnmpi.arrays.kernels.layouts import in_layout
 from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.halves import cast
-from nnmpi.kernels.layouts import in_layout
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:

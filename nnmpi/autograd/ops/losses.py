@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import in_16_bits, wide
+from nnmpi.arrays.kernels import Result, column_sum
+from nnmpi.arrays.kernels.halves import in_float32, summed
 from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
-from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import in_16_bits, wide
-from nnmpi.kernels import Result, column_sum
-from nnmpi.kernels.halves import in_float32, summed
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""

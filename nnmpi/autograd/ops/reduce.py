@@ -5,10 +5,10 @@ from functools import partial
 from math import prod as product
 from typing import Any
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import wide
-from nnmpi.kernels import Result
-from nnmpi.kernels.halves import averaged, by_float32, device_in_float32, multiplied, summed
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.halves import averaged, by_float32, device_in_float32, multiplied, summed
 
 Dims = int | tuple[int, ...] | None
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.dtypes import is_float, named, wide
+from nnmpi.arrays.dtypes import is_float, named, wide
 from nnmpi.nn.parameter import in_shape
 from nnmpi.nn.place import Part, Place
 from nnmpi.nn.stored import Form
 from nnmpi.optim.state import STEP, name_of
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.snapshot import RangeOf
-from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.about import TensorFact
 from nnmpi.run.checkpoints.located import DamagedError, InFile
 from nnmpi.run.checkpoints.read import BlockReader, Found
