@@ -22,7 +22,7 @@ from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.data.text import text
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.data.tokens import tokens
+from nnmpi.data.windows import tokens
 from nnmpi.options.quoting import quoted
 
 

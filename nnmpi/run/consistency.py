@@ -168,7 +168,7 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     Every rank calls it (see PartTable).
     """
     error: ValueError | None = None
-    found = first_difference(PartTable.of_model(model, comm, held))
+    found = first_difference(PartTable(model, comm, held))
     if found is not None:
         path, other = found
         error = ValueError(

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, is_array, of, xp_of
-from nnmpi.arrays.kernels.halves import merge_loop
+from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.kernels.undo import blocks
 from nnmpi.arrays.native.table import InOut, Out, kernel
 

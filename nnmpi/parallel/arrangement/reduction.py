@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import MEASURED
@@ -140,8 +140,9 @@ def _lack(
         """Of a node with so many ranks of a group, for n numbers."""
         found = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
         if cluster.survives:
-            updated, sums = wide(dtype), sums_of_optimizer(config) + is_half(dtype)
-            found += sums * n * updated.itemsize + ranks * noted(config, 0, updated)
+            types = types_of(dtype)
+            sums = sums_of_optimizer(config) + types.is_mixed
+            found += sums * n * types.masters.itemsize + ranks * noted(config, 0, types.masters)
         return found
 
     needed: Counter[int] = Counter()

@@ -6,7 +6,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, to_host
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore, values_of
@@ -30,7 +30,7 @@ class ReferenceUpdate:
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
         self.layout, self._lr_factor = parameters, spec.control.lr_factor
-        self._own = [Parameter(_widened(values_of(p))) for p in parameters]
+        self._own = [Parameter(_as_masters(values_of(p))) for p in parameters]
         self._by_path = {p.place.path: k for k, p in enumerate(parameters)}
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
@@ -55,7 +55,7 @@ class ReferenceUpdate:
             self.optimizer.step(self._lr_factor(step))
         for own, p in zip(self._own, self.layout, strict=True):
             values, expected = to_host(values_of(p)), to_host(own.data)
-            if is_half(values.dtype):
+            if types_of(values.dtype).is_mixed:
                 yield _masters(p, expected)
                 values = _unrounded(values, expected)
             yield values, expected
@@ -76,7 +76,7 @@ def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
     them, and the values elsewhere."""
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
-    return np.where((low <= values) & (values <= high), expected, _widened(values))
+    return np.where((low <= values) & (values <= high), expected, _as_masters(values))
 
 
 def summed_gradient(p: Parameter) -> Array:
@@ -86,5 +86,5 @@ def summed_gradient(p: Parameter) -> Array:
     return p.grad_memory
 
 
-def _widened(values: Array) -> Array:
-    return values.astype(wide(values.dtype), copy=False)
+def _as_masters(values: Array) -> Array:
+    return values.astype(types_of(values.dtype).masters, copy=False)

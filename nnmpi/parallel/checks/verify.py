@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import to_host
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.data import Loader
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
@@ -160,7 +160,7 @@ class Verified:
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
-        ours, theirs = (np.array(x.loss, wide(self._dtype)) for x in (done, expected))
+        ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole = (to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
         gradients = self._gradients()
         if self._dtype == "float16" and not (done.updated and expected.updated):

@@ -6,7 +6,7 @@ from typing import Any
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
-from nnmpi.arrays.kernels.halves import summed
+from nnmpi.arrays.kernels.precision import summed
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.dtypes import is_half
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, as_tensor, no_grad
 from nnmpi.comm import RankLost
 from nnmpi.data import Batch, Inputs, Loader
@@ -168,7 +168,8 @@ def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], In
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if is_half(array.dtype) else array
+    types = types_of(array.dtype)
+    return array.astype(types.sums) if types.is_mixed else array
 
 
 def _listen(model: Module) -> list[Output]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnmpi.arrays import backend, devices, native
 from nnmpi.arrays.backend import Backend
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.buckets import lengths_of
@@ -45,9 +45,8 @@ from nnmpi.run import consistency
 from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.datasets import dataset_of, standardiser_of
+from nnmpi.run.setup.datasets import check_vocabulary, dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
-from nnmpi.run.setup.vocabulary import check_vocabulary
 from nnmpi.schedules import proof
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
@@ -214,7 +213,7 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
 
     Those of 16 bits are float32 until training has a store of both.
     """
-    dtype = wide(np.dtype(config.dtype))
+    dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:
         skip_init(part.parameters)
     if part.parameters:
