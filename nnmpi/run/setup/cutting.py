@@ -15,9 +15,8 @@ from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.context.layers import on_positions
+from nnmpi.parallel.context.layers import cut_sequences, on_positions
 from nnmpi.parallel.context.ring import Ring
-from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
