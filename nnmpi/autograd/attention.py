@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import attention
 from nnmpi.autograd.tensor import Tensor, apply, as_tensor

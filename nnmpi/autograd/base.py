@@ -6,13 +6,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import ElementCount, axis_of
 from nnmpi.autograd.ops import reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape_node import Storage
-from nnmpi.backend import Array
 
 
 class TensorBase:

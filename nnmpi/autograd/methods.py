@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, keeps_axes, one_of
 from nnmpi.autograd.ops.reduce import Dims
-from nnmpi.kernels import Result
 
 T = TypeVar("T")
 OpFunction = Callable[..., Result]

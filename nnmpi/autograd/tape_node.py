@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
-from nnmpi.kernels import Prepare
+from nnmpi.arrays.kernels import Prepare
 
 tick = count(1).__next__
 """Numbers operations and in-place writes in the order in which they happen."""

@@ -10,12 +10,12 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import methods
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
-from nnmpi.kernels import Result
 
 T = TypeVar("T", bound="TorchNames")
 

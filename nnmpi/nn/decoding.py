@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.autograd import no_grad
 from nnmpi.autograd.ops.attention import attention
-from nnmpi.backend import Array, xp_of
 
 
 class Past:

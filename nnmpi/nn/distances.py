@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensors, maximum, minimum
-from nnmpi.dtypes import types_of
 from nnmpi.nn.losses import Loss
 
 

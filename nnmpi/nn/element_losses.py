@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, apply, array_on, as_tensor
 from nnmpi.autograd.functional import where
 from nnmpi.autograd.ops import losses as ops
-from nnmpi.backend import Array
 from nnmpi.nn.losses import Loss, weights
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend, keyed
+from nnmpi.arrays import backend, keyed
+from nnmpi.arrays.backend import CPU, Array
 from nnmpi.autograd import Tensor
-from nnmpi.backend import CPU, Array
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, current_pass
 

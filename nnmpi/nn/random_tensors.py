@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi.arrays import keyed
+from nnmpi.arrays.backend import Array, of
 from nnmpi.autograd import Tensor, array_of, on_host
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.creation import creator, like
 from nnmpi.autograd.functional import tensor
-from nnmpi.backend import Array, of
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.random_numbers import below_one
 from nnmpi.nn.seeding import next_draw

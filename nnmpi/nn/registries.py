@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor
-from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place

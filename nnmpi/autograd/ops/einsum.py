@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from string import ascii_letters
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.precision import widened
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import widened
 
 
 @widened

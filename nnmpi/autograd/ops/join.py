@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Prepare, Result
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Prepare, Result
 
 SUMS = ("sum", "mean")
 """The ways that add the parts up."""

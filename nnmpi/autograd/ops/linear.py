@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, picks, products
+from nnmpi.arrays.kernels.epilogue import relu_gradient
+from nnmpi.arrays.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
+from nnmpi.arrays.kernels.precision import cast, in_one_type, widened_products
 from nnmpi.autograd.ops.elementwise import unbroadcast
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result, picks, products
-from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
-from nnmpi.kernels.precision import cast, in_one_type, widened_products
 
 
 @widened_products

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import is_float
-from nnmpi.kernels import Result
-from nnmpi.kernels.taps import Tap, gather, scatter
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.taps import Tap, gather, scatter
 
 Widths = Sequence[tuple[int, int]]
 """(before, after) along each axis; less than 0 cuts off."""

@@ -7,9 +7,9 @@ So the product of a query and a key depends on the difference of their positions
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result
 
 
 def rotary(

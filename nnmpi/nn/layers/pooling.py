@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.window import Size, pair
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import pool
-from nnmpi.kernels import Result
-from nnmpi.kernels.window import Size, pair
 from nnmpi.nn.layers.sizes import each_axis
 from nnmpi.nn.module import Module
 

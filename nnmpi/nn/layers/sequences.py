@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import rotary
 from nnmpi.nn import init

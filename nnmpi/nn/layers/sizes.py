@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from nnmpi.kernels.window import Size
+from nnmpi.arrays.kernels.window import Size
 
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:

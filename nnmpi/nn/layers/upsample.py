@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.resample import upsample2d
-from nnmpi.kernels.window import Size
 from nnmpi.nn.layers.sizes import each_axis
 from nnmpi.nn.module import Module
 

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.window import Window, Windows, windows
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.kernels.window import Window, Windows, windows
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Edge, Graph
 from nnmpi.nn.layers.pooling import has_2x2_windows

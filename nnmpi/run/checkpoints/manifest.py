@@ -18,18 +18,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.config import Config
 from nnmpi.metrics import Share, Sums
 from nnmpi.optim.loss_scale import LossScale
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.user_files import check_regular, parsed
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.quoting import quoted, shown
 from nnmpi.run.checkpoints.forms import ArrayInFile, ManifestForm, RunAbout, RunForm, SavedFile
 from nnmpi.run.checkpoints.rank_file import RankFile, laid_out
 from nnmpi.run.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.user_files import check_regular, parsed
 
 T = TypeVar("T")
 

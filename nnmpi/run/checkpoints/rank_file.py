@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.dtypes import named
+from nnmpi.arrays.dtypes import named
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of
 from nnmpi.run.checkpoints.forms import ArrayInFile, InFile

@@ -25,10 +25,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from nnmpi.dtypes import named
+from nnmpi.arrays.dtypes import named
 from nnmpi.nn.tensor_files import TYPES
-from nnmpi.option import LARGEST
-from nnmpi.quoting import quoted, shown
+from nnmpi.options.option import LARGEST
+from nnmpi.options.quoting import quoted, shown
 
 NAME = "manifest.json"
 TYPE_NAMES = (*TYPES,)

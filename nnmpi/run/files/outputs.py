@@ -9,8 +9,8 @@ from contextlib import suppress
 from itertools import combinations
 from typing import IO, NamedTuple
 
-from nnmpi.config import Config
-from nnmpi.quoting import shown
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import check_not_read_only, check_target, lock
 from nnmpi.run.files.folders import check_folder, is_folder, weights_of
 
