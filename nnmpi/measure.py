@@ -22,14 +22,10 @@ from nnmpi.run.measuring import measure, processor
 from nnmpi.run.setup.setup import set_up
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command: those of nnmpi.train that say what a rank computes."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.measure"),
-        description="Measure what a machine takes for a model, for python -m nnmpi.plan.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
+    about = "Measure what a machine takes for a model, for python -m nnmpi.plan."
+    p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
     cli.add_flags(p, TRAINED)
     return p

@@ -27,7 +27,7 @@ from nnmpi.run.setup.optimizers import MakeOptimizer
 from nnmpi.run.setup.setup import NO_METRICS
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
-from nnmpi.run.text.sampling import Sampling
+from nnmpi.run.text.generation import Sampling
 from nnmpi.run.training import Given, Training
 
 T = TypeVar("T")

@@ -35,8 +35,7 @@ from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
-from nnmpi.run.setup.cutting import Uncut
-from nnmpi.run.setup.on_paper import fitted
+from nnmpi.run.setup.cutting import Uncut, fitted
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of
 from nnmpi.run.setup.setup import set_up
 from nnmpi.run.snapshot import Snapshot

@@ -137,7 +137,7 @@ import nnmpi
 ctypes.CDLL = real
 assert state() == before
 assert (np.ones((65, 65), "f4") / 3 @ np.ones((65, 65), "f4")).tobytes() == sum_before
-print(nnmpi.arrays.blas.core())
+print(nnmpi.blas.core())
 """
 
 

@@ -18,7 +18,7 @@ With sequence parallelism what is whole here is cut along positions: see `sides.
     x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
     (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
 
-The same along samples, behind and before layers that compute some samples (`sample_cut.py`).
+The same along samples, behind and before layers that compute some samples (`sides.py`).
 
 All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the

@@ -12,10 +12,10 @@ from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
 from nnmpi.parallel.model.snapshot import RangeOf
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.run.callbacks import Changes
 from nnmpi.run.checkpoints.schema import TYPE_NAMES
 from nnmpi.run.files.outputs import LogMark
 from nnmpi.run.report.pace import PaceCounts
-from nnmpi.run.settings import Changes
 
 # ---- where numbers are in files
 

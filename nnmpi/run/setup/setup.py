@@ -45,9 +45,8 @@ from nnmpi.run import consistency
 from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.datasets import dataset_of, standardiser_of
+from nnmpi.run.setup.datasets import check_vocabulary, dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
-from nnmpi.run.setup.vocabulary import check_vocabulary
 from nnmpi.schedules import proof
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})

@@ -21,20 +21,25 @@ from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files import loading
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
-from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
-from nnmpi.run.text.sampling import OPTIONS, Sampling
+from nnmpi.run.text.generation import (
+    OPTIONS,
+    Sampling,
+    generated,
+    texts,
+    tokenizer_for,
+    tokens_of_prompt,
+)
 
 PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The flags of the command."""
     p = cli.Parser(
-        prog=cli.called(PROGRAM),
+        PROGRAM,
         description="Generate text. Of a text longer than the positions of the model, the last "
         "half of them is kept, and computed again.",
-        allow_abbrev=False,
     )
 
     def number(kind: Callable[[str], Any], within: Allowed) -> Callable[[str], Any]:

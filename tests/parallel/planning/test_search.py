@@ -23,7 +23,7 @@ from nnmpi.parallel.planning.machine import TYPICAL, Curve, MeasuredModel, UnitT
 from nnmpi.parallel.planning.search import Search
 from nnmpi.parallel.planning.step_time import step_time
 from nnmpi.parallel.refusals import PLANNED
-from nnmpi.run.setup.on_paper import on_paper, uncut_of
+from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"

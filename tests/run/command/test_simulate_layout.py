@@ -15,7 +15,7 @@ from nnmpi.parallel.paper.alike_ranks import alike_ranks
 from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
-from nnmpi.run.setup.on_paper import on_paper, uncut_of
+from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"
