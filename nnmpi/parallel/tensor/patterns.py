@@ -59,10 +59,6 @@ class Message(NamedTuple):
     weight: int
     words: str = ""
 
-    def of(self, numbers: int, bounds: Bounds = ()) -> "LayerMessage":
-        """The message of a layer, in all passes."""
-        return LayerMessage(self, numbers, self.passes, bounds)
-
 
 class LayerMessage(NamedTuple):
     """A message of one layer, with the numbers of a sample that it carries.
