@@ -1,16 +1,45 @@
-"""Types of numbers: which are floats, which have 16 bits, and in which type these are summed.
+"""Types of numbers: the policy of which type is used for what, and names of types.
+
+    types_of(parameters)    the types of all else in a model with parameters of this type
 
 float16 and bfloat16 have 16 bits; NumPy has bfloat16 from the package ml_dtypes only. Its functions
-for both are slow, and add up without float32's digits.
+for both are slow, and add up without float32's digits: a kernel gets copies in float32 of what
+NumPy has in 16 bits, and what it writes is rounded once (`native/table.py`).
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 HALVES = ("float16", "bfloat16")
 """The types of 16 bits, by name."""
+
+
+class Types(NamedTuple):
+    """The types in a model whose parameters, activations and gradients have one type.
+
+    parameters  of activations and gradients, too, as they are in memory and in messages
+    sums        of reductions, products, statistics and losses, before they are rounded
+    masters     of the values that an optimizer updates, and of its running sums: parameters of
+                another type are their rounding
+    """
+
+    parameters: Any
+    sums: Any
+    masters: Any
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether masters and sums have another type than parameters."""
+        return is_half(self.parameters)
+
+
+@lru_cache(maxsize=64)
+def types_of(parameters: Any) -> Types:
+    """The policy: sums and masters have at least float32."""
+    at_least_float32 = np.promote_types(parameters, np.float32)
+    return Types(np.dtype(parameters), at_least_float32, at_least_float32)
 
 
 @lru_cache(maxsize=64)
@@ -23,12 +52,6 @@ def is_half(dtype: Any) -> bool:
 def is_float(dtype: Any) -> bool:
     """Whether numbers of this type are floats."""
     return dtype.kind == "f" or dtype.name in HALVES
-
-
-@lru_cache(maxsize=64)
-def wide(dtype: Any) -> Any:
-    """The type in which such floats are added up: at least float32."""
-    return np.promote_types(dtype, np.float32)
 
 
 def in_16_bits(array: Any) -> bool:

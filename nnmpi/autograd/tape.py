@@ -28,7 +28,7 @@ from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels import halves, progress_hook
+from nnmpi.arrays.kernels import precision, progress_hook
 from nnmpi.autograd.tape_node import AnyTensor, TapeNode
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
@@ -198,7 +198,7 @@ def _pass_on(
         elif parent.vjps is None:
             _refuse_used()
         elif parent in grads:
-            grads[parent] = halves.added(grads[parent], vjps[k](g, None))
+            grads[parent] = precision.added(grads[parent], vjps[k](g, None))
         else:
             grads[parent] = vjps[k](g, None)
             heappush(visits, (-parent.made, parent, parent.needs))

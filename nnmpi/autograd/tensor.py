@@ -14,7 +14,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
-from nnmpi.arrays.kernels import Result, Vjp, halves
+from nnmpi.arrays.kernels import Result, Vjp, precision
 from nnmpi.autograd import methods, replacements, tape
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
@@ -156,7 +156,7 @@ class Tensor(TorchNames):
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Add `vjp(g, out)` to this leaf's gradient."""
         new = vjp(g, None)
-        total = new if self.grad is None else halves.added(self.grad, new)
+        total = new if self.grad is None else precision.added(self.grad, new)
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
     def refresh(self, made: int) -> None:

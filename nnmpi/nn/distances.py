@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensors, maximum, minimum
 from nnmpi.nn.losses import Loss
@@ -25,7 +25,7 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
     """The type of the first value, and all values in at least float32."""
     tensors = as_tensors(*values)
-    return tensors[0].dtype, [t.astype(wide(t.dtype)) for t in tensors]
+    return tensors[0].dtype, [t.astype(types_of(t.dtype).sums) for t in tensors]
 
 
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

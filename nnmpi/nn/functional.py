@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
@@ -203,7 +203,7 @@ def rms_norm(
 ) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over its last axes, those of the shape, * weight."""
     x = as_tensor(input)
-    eps = float(np.finfo(wide(x.dtype)).eps) if eps is None else eps
+    eps = float(np.finfo(types_of(x.dtype).sums).eps) if eps is None else eps
     return apply(norm.rms_norm, x, _optional(weight), shape=normalized_shape, eps=eps)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
-from nnmpi.arrays.kernels import Vjp, halves
+from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.tape_node import Storage
 from nnmpi.nn.place import Place
@@ -305,7 +305,7 @@ class Parameter(Tensor):
         """Write the first contribution to the gradient; add later ones."""
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
-            halves.add_to(target, vjp(g, None))
+            precision.add_to(target, vjp(g, None))
             return
         new = vjp(g, target)
         if new is not target:

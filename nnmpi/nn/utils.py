@@ -7,8 +7,8 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.dtypes import wide
-from nnmpi.arrays.kernels.halves import cast
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.nn.init import constant
 from nnmpi.nn.parameter import Parameter
 
@@ -36,7 +36,7 @@ def clip_grad_norm_(
     if not grads:
         raise ValueError("clip_grad_norm_: no parameter has a gradient; call it after backward")
     xp = backend.xp_of(grads[0])
-    wider = (cast(g, wide(g.dtype)) for g in grads)
+    wider = (cast(g, types_of(g.dtype).sums) for g in grads)
     if norm_type == 2:
         norm = xp.sqrt(sum((g * g).sum() for g in wider))
     elif math.isinf(norm_type):

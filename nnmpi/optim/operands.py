@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.kernels.halves import cast, cast_loop, merge_loop
+from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
 from nnmpi.arrays.kernels.steps import Mixed
 from nnmpi.nn.store import UpdateArrays
 from nnmpi.optim.groups import Group

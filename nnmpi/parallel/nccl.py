@@ -21,8 +21,8 @@ from itertools import pairwise
 from nnmpi.arrays import backend, devices
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.devices import SideStream
-from nnmpi.arrays.dtypes import is_half
-from nnmpi.arrays.kernels.halves import cast
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm, Parts
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
@@ -139,7 +139,7 @@ class NcclComm(StagedComm):
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
         """The row that NCCL adds up: the given row, or a float32 copy, a part of which is rounded
         back."""
-        if self._narrow or not is_half(row.dtype):
+        if self._narrow or not types_of(row.dtype).is_mixed:
             yield row
             return
         self._stream.follow()

@@ -39,11 +39,11 @@ from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import consistency
+from nnmpi.run.callbacks import Changes, Settings
 from nnmpi.run.dropped import release, watch
-from nnmpi.run.files import saving
+from nnmpi.run.files import folders, saving
 from nnmpi.run.may_change import check_batch_norm
 from nnmpi.run.run_state import RunState, VersionFacts
-from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
 from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
@@ -236,7 +236,7 @@ class Session:
     def first_has_all(self) -> bool:
         """Whether the first rank can write the model now without a message."""
         whole = self.arrangement.store.is_whole or self.rests
-        return whole and self.strategy.entries.table.writer_has_all
+        return whole and self.strategy.entries.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -252,7 +252,8 @@ class Session:
     def write(self, path: str | None) -> None:
         """Writes the model to a file, on the first rank."""
         where = path if self.comm.rank == 0 else None
-        saving.write_entries(where, self.strategy.entries, self.metadata, self.model)
+        sizes, model = folders.gpt_sizes(self.model), type(self.model).__name__
+        saving.write_entries(where, self.strategy.entries, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
         """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""

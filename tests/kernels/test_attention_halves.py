@@ -11,7 +11,7 @@ from nnmpi.arrays import native
 from nnmpi.arrays.dtypes import HALVES, named
 from nnmpi.arrays.kernels import attention as kernels
 from nnmpi.arrays.kernels.attention import Scores
-from nnmpi.arrays.kernels.halves import round_loop
+from nnmpi.arrays.kernels.precision import round_loop
 from nnmpi.arrays.native.table import Kernel
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -8,7 +8,7 @@ import pytest
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.arrays.dtypes import HALVES, is_float, is_half, wide
+from nnmpi.arrays.dtypes import HALVES, is_float, is_half, types_of
 from nnmpi.arrays.kernels import column_sum
 from nnmpi.nn.models import mlp
 
@@ -165,5 +165,6 @@ def test_types() -> None:
     assert is_half(bfloat16)
     assert is_float(bfloat16)
     assert not is_float(np.dtype("int16"))
-    assert wide(bfloat16) == wide(np.dtype("float16")) == wide(np.dtype("float32")) == "float32"
-    assert wide(np.dtype("float64")) == "float64"
+    kinds = (bfloat16, np.dtype("float16"), np.dtype("float32"))
+    assert all(types_of(kind).sums == "float32" for kind in kinds)
+    assert types_of(np.dtype("float64")).sums == "float64"

@@ -7,11 +7,11 @@ from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.run.callbacks import Changes
 from nnmpi.run.recovery.holdings import Holding
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report.pace import NO_TIME
 from nnmpi.run.run_state import Counters, Followed, VersionFacts
-from nnmpi.run.settings import Changes
 from nnmpi.run.snapshot import Snapshot
 
 TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.cuda import sdpa
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import is_half, types_of
 from nnmpi.arrays.kernels import progress_hook
-from nnmpi.arrays.kernels.halves import cast, round_loop
+from nnmpi.arrays.kernels.precision import cast, round_loop
 from nnmpi.arrays.kernels.products import matmul
 from nnmpi.arrays.kernels.softmax import (
     hide_later,
@@ -155,7 +155,7 @@ def attention_gradients(
 def _zeros(d: Array) -> Array:
     """Where gradients are added up: in d, but of 16 bits in float32."""
     if is_half(d.dtype):
-        return xp_of(d).zeros(d.shape, wide(d.dtype))
+        return xp_of(d).zeros(d.shape, types_of(d.dtype).sums)
     d[...] = 0
     return d
 
@@ -272,7 +272,7 @@ def _rows(q: Array, S: int, causal: bool) -> int:
 
 def _room(q: Array) -> int:
     """How many scores, their gradients, and what BLAS packs, are in cache."""
-    return of(q).chunk_bytes // (4 * int(wide(q.dtype).itemsize))
+    return of(q).chunk_bytes // (4 * int(types_of(q.dtype).sums.itemsize))
 
 
 def _over_group(a: Array, b: Array) -> Array:
@@ -291,7 +291,7 @@ def _scores(
     s: Array
     columns = k[:, :, None, keys].swapaxes(-1, -2)
     if is_half(q.dtype):  # products with the scale would be rounded
-        s = matmul(q[..., rows, :], columns, wide(q.dtype))
+        s = matmul(q[..., rows, :], columns, types_of(q.dtype).sums)
         s *= scale
     else:
         s = matmul(q[..., rows, :] * scale, columns)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.arrays.kernels.cudnn import Cudnn
 from nnmpi.arrays.kernels.depthwise import Depthwise
-from nnmpi.arrays.kernels.halves import cast, computed
 from nnmpi.arrays.kernels.im2col import Direct, Im2col
+from nnmpi.arrays.kernels.precision import cast, computed
 from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.arrays.kernels.winograd import Winograd, grid
 
@@ -70,7 +70,7 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
         q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
         budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
         budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk
-        tiles = C * x.itemsize + O * wide(x.dtype).itemsize
+        tiles = C * x.itemsize + O * types_of(x.dtype).sums.itemsize
         chunk = _chunk(N, q.products * tiles, budget)
         return Winograd(x, w, q, chunk), chunk
     if f.algorithm != "im2col" and not of(x).is_host:
@@ -184,7 +184,7 @@ def _gradients(
     return epilogue.Gradients(
         xp.empty(shape, dtype) if needs[0] else None,
         method.new_dw() if needs[1] else None,
-        sums(O, wide(dtype)) if needs[2] else None,
+        sums(O, types_of(dtype).sums) if needs[2] else None,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.kernels import column_sum
-from nnmpi.arrays.kernels.halves import cast_loop, computed
+from nnmpi.arrays.kernels.precision import cast_loop, computed
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 

@@ -12,7 +12,7 @@ Groups are a leading axis of columns, weights and outputs (with C the channels o
 one), and the GEMM one GEMM for each. Its outputs go to their place among those
 of the other groups: memory is (T, O) in any case.
 
-Of images in 16 bits columns have 16 bits too, and sums are in float32.
+Columns have the type of images; products are added up in the type of sums.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from math import prod
 from typing import Any
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import on_host_in_16_bits, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.products import products_loop
@@ -32,7 +32,7 @@ NARROW = 4
 
 @partial(kernel, composed=True)
 def gather_loop(places: Array, columns: Out) -> None:
-    """columns = places (..., kh, kw, C), windows of images; rounded if columns has 16 bits."""
+    """columns = places (..., kh, kw, C), windows of images, rounded to the type of columns."""
     columns[...] = places
 
 
@@ -56,7 +56,7 @@ class Im2col:
         """x (N, H, W, C) in any strides, w (kh, kw, C / groups, O) contiguous."""
         self.x, self.w, self.xp = x, w, xp_of(x)
         self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
-        self.sums = wide(x.dtype)
+        self.sums = types_of(x.dtype).sums
         _, H, W, C = x.shape
         rows, columns = windows
         self.covers = (rows.outputs(H) // self.f, columns.outputs(W) // self.f)
@@ -274,7 +274,7 @@ class Direct(Im2col):
         """Whether it is compiled for images x (N, H, W, C) and w (kh, kw, C, O)."""
         (rows, columns), (_, _, C, O) = windows, w.shape
         plain = groups == 1 and rows.stride == columns.stride
-        few = C <= NARROW and O % 16 == 0 and (x.dtype == "float32" or on_host_in_16_bits(x))
+        few = C <= NARROW and O % 16 == 0 and types_of(x.dtype).sums == "float32"
         undilated = rows.dilation == columns.dilation == 1
         compiled = direct_outputs.compiled is not None and of(x).is_host
         return compiled and plain and few and undilated

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import column_sum
 from nnmpi.arrays.kernels.activations import relu_loop
 from nnmpi.arrays.kernels.epilogue import relu_gradient_loop
@@ -17,11 +17,11 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def _sum(x: Array) -> Array:
-    """x (N, P, C) summed over positions; of 16 bits in float32, and not rounded. A device would
-    round the numbers of a product to TF32 where that is allowed."""
-    if is_half(x.dtype) or not of(x).is_host:
-        total: Array = x.sum(axis=1, dtype=wide(x.dtype))
-        return total
+    """x (N, P, C) summed over positions, and not rounded. A device would round the numbers of a
+    product to TF32 where that is allowed."""
+    sums = types_of(x.dtype).sums
+    if sums != x.dtype or not of(x).is_host:
+        return x.sum(axis=1, dtype=sums)
     if len(x) == 1:
         return column_sum(x[0])[None]
     xp = xp_of(x)

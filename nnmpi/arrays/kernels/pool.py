@@ -1,14 +1,14 @@
 """Pooling with any window, as the running maximum or sum of shifted views, channels last."""
 
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import in_16_bits, is_float
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, epilogue
-from nnmpi.arrays.kernels.halves import by_float32, in_float32
+from nnmpi.arrays.kernels.precision import by_float32, widened
 from nnmpi.arrays.kernels.window import Window, Windows
 
 _2X2 = (Window(2, 2), Window(2, 2))
@@ -101,11 +101,9 @@ def _max_pool_2x2(x: Array) -> Result:
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
 
 
+@widened
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
     """The sum of each window of x (N, C, H, W), divided by how many numbers it counts."""
-    if in_16_bits(x):
-        op = partial(avg_pool2d, windows=windows, count_include_pad=count_include_pad)
-        return in_float32(op, x)
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     shape = xl.shape
     shares = _shares(x, windows, count_include_pad)
@@ -146,14 +144,13 @@ def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
     return stop - start if count_include_pad else np.minimum(stop, size) - np.maximum(start, 0)
 
 
+@widened
 def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
     """The means of `size` parts of x (N, C, H, W), which overlap where they do not divide it.
 
     Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), columns likewise: two
     products with matrices of shares.
     """
-    if in_16_bits(x):
-        return in_float32(partial(adaptive_avg_pool2d, size=size), x)
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     n, H, W, C = xl.shape
     rows, columns = (

@@ -6,7 +6,7 @@ import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
@@ -47,7 +47,7 @@ def add_rows(to: Array, index: Array, g: Array) -> None:
 @partial(kernel, composed=True)
 def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
     """to[rows] += g[order], where equal rows lie behind each other."""
-    xp, kind = xp_of(to), wide(to.dtype)
+    xp, kind = xp_of(to), types_of(to.dtype).sums
     total = xp.zeros((len(to), *to.shape[1:]), kind)
     g = g[order].astype(kind)
     last = xp.ones(rows.shape, bool)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, is_array, of, xp_of
-from nnmpi.arrays.kernels.halves import merge_loop
+from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache

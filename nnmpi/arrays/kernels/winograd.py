@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
-from nnmpi.arrays.kernels.halves import cast
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.arrays.kernels.products import products_loop
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
@@ -252,7 +252,7 @@ class Winograd:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q = x, w, q
         self.C, self.O = w.shape[2:]
-        self.sums = wide(w.dtype)
+        self.sums = types_of(w.dtype).sums
         self.U = self.transformed()
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels import activations as kernels
-from nnmpi.arrays.kernels.halves import elementwise, halves_in_float32, multiplied
-from nnmpi.arrays.kernels.layouts import in_layout
+from nnmpi.arrays.kernels.precision import elementwise, in_layout, multiplied, widened
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 
@@ -62,7 +61,7 @@ def prelu(a: Array, w: Array) -> Result:
     )
 
 
-@halves_in_float32
+@widened
 def elu(a: Array, *, alpha: float) -> Result:
     """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
     xp = xp_of(a)
@@ -77,7 +76,7 @@ def elu(a: Array, *, alpha: float) -> Result:
     return Result(in_layout(value, a), (lambda g, out: in_layout(gradient, g, a),))
 
 
-@halves_in_float32
+@widened
 def softplus(a: Array, *, beta: float, threshold: float) -> Result:
     """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold."""
     xp = xp_of(a)

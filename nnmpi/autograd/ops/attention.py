@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, picks
 from nnmpi.arrays.kernels import attention as kernels
 from nnmpi.arrays.kernels.attention import Keep, Scores
@@ -80,8 +80,8 @@ def _grouped(q: Array, k: Array) -> Array:
 
 
 def _lse(q: Array, k: Array) -> Array:
-    """An empty array for a number of each row of `_grouped`; of 16 bits it has 32."""
-    return xp_of(q).empty(_grouped(q, k).shape[:-1], wide(q.dtype))
+    """An empty array for a sum of each row of `_grouped`."""
+    return xp_of(q).empty(_grouped(q, k).shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:

@@ -1,19 +1,16 @@
 """einsum: sums of products along axes that are named by letters."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from string import ascii_letters
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import in_16_bits
 from nnmpi.arrays.kernels import Result
-from nnmpi.arrays.kernels.halves import in_float32
+from nnmpi.arrays.kernels.precision import widened
 
 
+@widened
 def einsum(*arrays: Array, equation: str) -> Result:
     """The sum over all letters that are not in the output of the product of the elements."""
-    if any(map(in_16_bits, arrays)):
-        return in_float32(partial(einsum, equation=equation), *arrays)
     xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):

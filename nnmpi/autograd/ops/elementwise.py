@@ -8,53 +8,30 @@ names that.
 
 import operator
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
 from nnmpi.arrays.kernels import Result, Vjp
 from nnmpi.arrays.kernels import activations as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
-from nnmpi.arrays.kernels.halves import (
+from nnmpi.arrays.kernels.precision import (
     added,
+    beside_number,
     by_float32,
     cast,
-    device_in_float32,
     elementwise,
-    in_float32,
+    in_layout,
     multiplied,
     subtracted,
     summed,
+    widened_beside_numbers,
+    widened_on_device,
 )
-from nnmpi.arrays.kernels.layouts import in_layout
 
 Gradient = Callable[[Array], Array]
-
-
-def _is_number(value: Any) -> bool:
-    return not hasattr(value, "dtype")
-
-
-def _with_numbers(op: Callable[[Array, Array], Result]) -> Callable[[Array, Array], Result]:
-    """An op that computes 16 bits beside a Python number in float32, and rounds once."""
-
-    @wraps(op)
-    def taken(a: Array, b: Array) -> Result:
-        if (_is_number(a) or _is_number(b)) and (on_host_in_16_bits(a) or on_host_in_16_bits(b)):
-            return in_float32(op, a, b)
-        return op(a, b)
-
-    return taken
-
-
-def _of_type(value: Any, like: Any) -> Any:
-    """A Python number beside an array in 16 bits as an array of that type."""
-    if _is_number(value) and in_16_bits(like):
-        return xp_of(like).asarray(value, like.dtype)
-    return value
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
@@ -83,7 +60,7 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """`broadcasting` to numbers, which in 16 bits are computed in float32."""
+    """`broadcasting` to numbers, by the policy of types."""
     return by_float32(partial(broadcasting, name), a, b)
 
 
@@ -118,7 +95,7 @@ def multiply(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, lambda g: multiplied(g, b), lambda g: multiplied(g, a)))
 
 
-@_with_numbers
+@widened_beside_numbers
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
     y = _numbers("divide", a, b)
@@ -129,7 +106,7 @@ def divide(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, da, lambda g: da(_negated(multiplied(g, y)))))
 
 
-@_with_numbers
+@widened_beside_numbers
 def remainder(a: Array, b: Array) -> Result:
     """a - b floor(a / b), with the sign of b; the gradient of b is -floor(a / b)."""
 
@@ -139,14 +116,14 @@ def remainder(a: Array, b: Array) -> Result:
     return Result(_numbers("remainder", a, b), _vjps(a, b, lambda g: g, db))
 
 
-@_with_numbers
+@widened_beside_numbers
 def floor_divide(a: Array, b: Array) -> Result:
     """floor(a / b), without a gradient."""
     return Result(_numbers("floor_divide", a, b), ())
 
 
-@device_in_float32
-@_with_numbers
+@widened_on_device
+@widened_beside_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
     y = _numbers("power", a, b)
@@ -168,7 +145,7 @@ def _exponents_gradient(g: Array, y: Array, a: Array, b: Array) -> Array:
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
-    a, b = _of_type(a, b), _of_type(b, a)
+    a, b = beside_number(a, b), beside_number(b, a)
     y = _numbers(name, a, b)
     dtype = y.dtype
 
@@ -192,7 +169,7 @@ def minimum(a: Array, b: Array) -> Result:
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
     """a where `chosen` is true, b elsewhere; `chosen` has no gradient."""
-    xp, a, b = xp_of(chosen), _of_type(a, b), _of_type(b, a)
+    xp, a, b = xp_of(chosen), beside_number(a, b), beside_number(b, a)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
 
@@ -201,7 +178,7 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
 
     vjps = _vjps(a, b, lambda g: kept(g, 1), lambda g: kept(g, 0))
     y = in_layout(xp.where, chosen, a, b)
-    if in_16_bits(a) and a.dtype == getattr(b, "dtype", None):
+    if hasattr(a, "dtype") and a.dtype == getattr(b, "dtype", None):
         y = cast(y, a.dtype)  # CuPy's where has no bfloat16, and gives float32
     return Result(y, (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps))
 
@@ -278,7 +255,7 @@ def _bound(bound: Any, a: Array) -> Any:
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)
         return min(max(bound, limits.min), limits.max)
-    return _of_type(bound, a)
+    return beside_number(bound, a)
 
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:

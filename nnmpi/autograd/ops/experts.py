@@ -8,14 +8,12 @@ samples a rank or a micro-batch has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import ceil, prod
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import in_16_bits
 from nnmpi.arrays.kernels import Result
-from nnmpi.arrays.kernels.halves import in_float32
+from nnmpi.arrays.kernels.precision import widened
 from nnmpi.autograd.ops import activations, elementwise
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
@@ -59,6 +57,7 @@ def probabilities(x: Array, w: Array) -> Array:
     return p
 
 
+@widened
 def route(
     x: Array,
     w: Array,
@@ -84,10 +83,6 @@ def route(
     those in x chose each expert (N, 1, E), and returns how many before these did, and how many of
     all. Then the gradient of w is a term.
     """
-    if in_16_bits(x):
-        whole: dict[str, Any] = {"tokens": tokens, "counted": counted, "samples": samples}
-        op = partial(route, top_k=top_k, factor=factor, auxiliary=auxiliary, **whole)
-        return in_float32(op, x, w)
     xp, E, T = xp_of(x), len(w), tokens_of(x) if tokens is None else tokens
     p = probabilities(x, w)
     chosen = choices(p, top_k)
@@ -117,6 +112,7 @@ def route(
     return Result(y, (lambda dz, out: (dz @ w).reshape(shape), vjp_w), prepare)
 
 
+@widened
 def experts(
     x: Array,
     gates: Array,
@@ -136,9 +132,6 @@ def experts(
     as its capacity; slots that no token is in hold zeros. So each product is one of matrices with N
     slots rows, for all experts, and what is kept does not depend on the samples.
     """
-    if in_16_bits(x):
-        op = partial(experts, slots=slots, activation=activation, start=start)
-        return in_float32(op, x, gates, w1, b1, w2, b2)
     xp, E, shape, of_gates, dtype = xp_of(x), len(w1), x.shape, gates.shape, gates.dtype
     flat = x.reshape(-1, shape[-1])
     tokens, width = flat.shape

@@ -13,25 +13,20 @@ from math import prod
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import in_16_bits, is_half, on_host_in_16_bits, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, picks, products
 from nnmpi.arrays.kernels.epilogue import relu_gradient
-from nnmpi.arrays.kernels.halves import cast, in_float32
 from nnmpi.arrays.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
+from nnmpi.arrays.kernels.precision import cast, in_one_type, widened_products
 from nnmpi.autograd.ops.elementwise import unbroadcast
 
 
+@widened_products
 def matmul(a: Array, b: Array) -> Result:
     """a @ b with NumPy's rules: 1-D arguments are vectors, leading axes broadcast."""
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
-    halves, on_host = map(in_16_bits, (a, b)), map(on_host_in_16_bits, (a, b))
-    if any(on_host) or (1 in (a.ndim, b.ndim) and any(halves)):  # CuPy adds up vectors in halves
-        return in_float32(matmul, a, b)
-    if a.dtype != b.dtype and (is_half(a.dtype) or is_half(b.dtype)):
-        half = a.dtype if is_half(a.dtype) else b.dtype
-        a, b = a.astype(half), b.astype(half)
-    xp = xp_of(a)
+    xp, (a, b) = xp_of(a), in_one_type(a, b)
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
 
     def full(g: Array) -> Array:
@@ -39,9 +34,10 @@ def matmul(a: Array, b: Array) -> Result:
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
     def gradient(one: Array, other: Array, like: Array) -> Array:
-        """one @ other, summed along what was broadcast; of 16 bits it is rounded once."""
+        """one @ other, summed along what was broadcast, and then rounded."""
         lead = xp.broadcast_shapes(one.shape[:-2], other.shape[:-2])
-        dtype = wide(like.dtype) if is_half(like.dtype) and lead != like.shape[:-2] else None
+        types = types_of(like.dtype)
+        dtype = types.sums if types.is_mixed and lead != like.shape[:-2] else None
         return cast(unbroadcast(products.matmul(one, other, dtype), like.shape), like.dtype)
 
     return Result(
@@ -62,11 +58,9 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
 
 
 def like_weight(x: Array, w: Array) -> Array:
-    """x in the type of a weight of 16 bits, if it is in float32, as sums before it may have left
-    it; any other x as it is."""
-    if x.dtype != w.dtype and is_half(w.dtype) and x.dtype == "float32":
-        return x.astype(w.dtype)
-    return x
+    """x in the type of a weight, if it is in that of sums, as an op before it may have left it; any
+    other x as it is."""
+    return x.astype(w.dtype, copy=False) if x.dtype == types_of(w.dtype).sums else x
 
 
 def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:

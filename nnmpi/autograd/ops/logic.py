@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
-from nnmpi.arrays.kernels.halves import cast
-from nnmpi.arrays.kernels.layouts import in_layout
+from nnmpi.arrays.kernels.precision import in_layout, sortable
 from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 
@@ -70,11 +69,6 @@ def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """Whether no element over `axis` is 0."""
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
-
-
-def sortable(a: Array) -> Array:
-    """The array, but of bfloat16 in float32: CuPy has no argsort and argmax of bfloat16."""
-    return cast(a, "float32") if a.dtype.name == "bfloat16" else a
 
 
 def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:

@@ -10,15 +10,14 @@ It is 0 where a label is ignored. The mean divides by the sum of w[label] of the
 is 0 where that is 0. Computed on the transpose (C, n), n = N ..., as in `softmax.cross_entropy`.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import in_16_bits, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, column_sum
-from nnmpi.arrays.kernels.halves import in_float32, summed
+from nnmpi.arrays.kernels.precision import summed, widened
 from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
 
 IGNORED = -100
@@ -30,13 +29,13 @@ class Labels(NamedTuple):
 
     classes: Array  # 0 where it is ignored
     kept: Array  # whether it is not ignored
-    counts: Array  # the weight of its class, 0 where it is ignored; at least float32
+    counts: Array  # the weight of its class, 0 where it is ignored; in the type of sums
 
     @classmethod
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
         """Without a weight each class has 1; `dtype` is that of the scores."""
         labels = labels.reshape(-1).astype("int64", copy=False)
-        kept, dtype = labels != ignore_index, wide(dtype)
+        kept, dtype = labels != ignore_index, types_of(dtype).sums
         labels = labels * kept
         counts = kept.astype(dtype)
         if weight is not None:
@@ -49,7 +48,7 @@ class Labels(NamedTuple):
             return summed(losses) if reduction == "sum" else losses, 1.0
         total = self.counts.sum()
         scale = (total != 0) / (total + (total == 0))
-        mean = losses.sum(dtype=wide(losses.dtype)) * scale
+        mean = losses.sum(dtype=types_of(losses.dtype).sums) * scale
         return mean.astype(losses.dtype, copy=False), scale
 
 
@@ -90,6 +89,7 @@ def gradient(
     return p
 
 
+@widened
 def weighted_cross_entropy(
     z: Array,
     labels: Array,
@@ -99,10 +99,7 @@ def weighted_cross_entropy(
     smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Result:
-    """The loss of logp = log_softmax(z); of scores in 16 bits by float32."""
-    if in_16_bits(z):
-        loss = partial(weighted_cross_entropy, labels=labels, weight=weight, smoothing=smoothing)
-        return in_float32(partial(loss, ignore_index=ignore_index, reduction=reduction), z)
+    """The loss of logp = log_softmax(z)."""
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     if weight is None and not smoothing and not of(z).is_host:
         return _by_rows(z, labels, target, reduction)

@@ -6,7 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels import norm as kernels
 
@@ -55,7 +55,7 @@ def _scaled(r: Array, w: Array | None) -> Array:
 def moments(x: Array) -> Moments:
     """The statistics of each channel of x."""
     rows = _rows(x)
-    mean, m2 = (xp_of(x).empty((1, x.shape[1]), wide(rows.dtype)) for _ in range(2))
+    mean, m2 = (xp_of(x).empty((1, x.shape[1]), types_of(rows.dtype).sums) for _ in range(2))
     kernels.moments_loop(rows[None], mean, m2)
     return Moments(len(rows), mean[0], m2[0])
 
@@ -112,7 +112,7 @@ def batch_norm(
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         g = _rows(g)[None]
-        own, dot = sums = xp.empty((2, len(r)), wide(g.dtype))
+        own, dot = sums = xp.empty((2, len(r)), types_of(g.dtype).sums)
         if passed is not None:
             g, given = xp.empty_like(rows), g
             kernels.norm_relu_sums_loop(given, rows, passed, center, g, own[None], dot[None])
@@ -153,14 +153,14 @@ def layer_norm(
     """x normalised over its last axes, those of `shape`, * w + b of this shape."""
     xp, rows, whole = xp_of(x), _rows_of("layer_norm", x, shape), x.shape
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
-    mean, r = (xp.empty(len(rows), wide(x.dtype)) for _ in range(2))
+    mean, r = (xp.empty(len(rows), types_of(x.dtype).sums) for _ in range(2))
     y = xp.empty(rows.shape, x.dtype)
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """g as rows, and the gradients of w and b."""
         g = g.reshape(rows.shape)
-        dw, db = (xp.empty(rows.shape[1], wide(g.dtype)) for _ in range(2))
+        dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:
             kernels.layer_norm_sums_loop(g, rows, mean, r, dw, db)
         return g, dw, db
@@ -181,7 +181,7 @@ def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> 
     """x / sqrt(mean(x^2) + eps) over its last axes, those of `shape`, * w of this shape."""
     xp, rows, whole = xp_of(x), _rows_of("rms_norm", x, shape), x.shape
     flat_w = None if w is None else w.reshape(-1)
-    r, y = xp.empty(len(rows), wide(x.dtype)), xp.empty(rows.shape, x.dtype)
+    r, y = xp.empty(len(rows), types_of(x.dtype).sums), xp.empty(rows.shape, x.dtype)
     kernels.rms_norm_loop(rows, flat_w, eps, r, y)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
@@ -190,7 +190,7 @@ def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> 
         return dx.reshape(whole)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
-        dw = xp.empty(rows.shape[1], wide(g.dtype))
+        dw = xp.empty(rows.shape[1], types_of(g.dtype).sums)
         kernels.rms_norm_sum_loop(g.reshape(rows.shape), rows, r, dw)
         return dw.reshape(shape)
 
@@ -211,7 +211,7 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
         shared = a.reshape(N, groups, C // groups).mean(axis=2)
         return xp.repeat(shared, C // groups, axis=1)
 
-    own, m2 = (xp.empty((N, C), wide(x.dtype)) for _ in range(2))
+    own, m2 = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
     kernels.moments_loop(rows, own, m2)
     mean = of_groups(own)
     off = own - mean
@@ -222,7 +222,7 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """g, and the sums over positions of g and of g (x - mean)."""
         g = _by_sample(g)
-        total, dot = (xp.empty((N, C), wide(g.dtype)) for _ in range(2))
+        total, dot = (xp.empty((N, C), types_of(g.dtype).sums) for _ in range(2))
         kernels.norm_sums_loop(g, rows, mean, total, dot)
         return g, total, dot
 

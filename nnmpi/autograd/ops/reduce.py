@@ -6,9 +6,15 @@ from math import prod as product
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
-from nnmpi.arrays.kernels.halves import averaged, by_float32, device_in_float32, multiplied, summed
+from nnmpi.arrays.kernels.precision import (
+    averaged,
+    by_float32,
+    multiplied,
+    summed,
+    widened_on_device,
+)
 
 Dims = int | tuple[int, ...] | None
 
@@ -54,7 +60,7 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
     """The differences from the mean, the sum of their squares, and its divisor n - ddof >= 0."""
-    d = a - a.mean(axis=axis, keepdims=True, dtype=wide(a.dtype))
+    d = a - a.mean(axis=axis, keepdims=True, dtype=types_of(a.dtype).sums)
     total = (d * d).sum(axis=axis, keepdims=keepdims)
     n = a.size // total.size if total.size else 0
     return d, total, n - ddof if n > ddof else 0
@@ -80,7 +86,7 @@ def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
     return Result(y, (vjp,))
 
 
-@device_in_float32  # CuPy's products are in 16 bits, and its running ones have no bfloat16
+@widened_on_device
 def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The product over `axis`; its gradient is the product of the other elements, zeros or not."""
     xp, axis = xp_of(a), existing(axis, a)
@@ -112,7 +118,7 @@ def _before(rows: Array) -> Array:
     return xp.cumprod(xp.concatenate([ones, rows[:, :-1]], axis=1), axis=1)
 
 
-@device_in_float32
+@widened_on_device
 def cumsum(a: Array, *, axis: int) -> Result:
     """The sums of the elements up to each place along `axis`."""
     xp = xp_of(a)

@@ -8,7 +8,7 @@ So the product of a query and a key depends on the difference of their positions
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 
 
@@ -20,24 +20,24 @@ def rotary(
     interleaved: bool = True,
     parts: int | None = None,
 ) -> Result:
-    """x (N, T, ..., D) with its pairs of channels turned; numbers of 16 bits are rounded once.
+    """x (N, T, ..., D) with its pairs of channels turned, in the type of sums; then it is rounded.
 
     positions: of (T,) or (N, T), integers; 0 to T - 1 by default
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
     parts: how many entries of the axis before the last are turned, the first ones; all by default
     """
-    lead, D, dtype = x.shape[:-1], x.shape[-1], wide(x.dtype)
+    lead, D, types = x.shape[:-1], x.shape[-1], types_of(x.dtype)
     xp, angles = xp_of(x), _angles(x, base, positions)
 
     def turned(x: Array, angles: Array) -> Array:
-        turn = xp.exp(1j * angles).astype(np.result_type(dtype, np.complex64))
+        turn = xp.exp(1j * angles).astype(np.result_type(types.sums, np.complex64))
         pairs = x if interleaved else x.reshape(*lead, 2, D // 2).swapaxes(-1, -2)
-        y = pairs.astype(dtype, order="C").reshape(*lead, D)
+        y = pairs.astype(types.sums, order="C").reshape(*lead, D)
         z = y.view(turn.dtype)[..., slice(parts), :]
         z *= turn
         if not interleaved:
             y = y.reshape(*lead, D // 2, 2).swapaxes(-1, -2).reshape(*lead, D)
-        return y.astype(x.dtype) if is_half(x.dtype) else y
+        return y.astype(x.dtype) if types.is_mixed else y
 
     return Result(turned(x, angles), (lambda g, out: turned(g, -angles),))
 

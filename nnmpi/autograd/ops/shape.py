@@ -9,7 +9,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
-from nnmpi.arrays.kernels.layouts import concatenated
+from nnmpi.arrays.kernels.precision import concatenated
 from nnmpi.arrays.kernels.rows import add_rows
 from nnmpi.autograd.ops.elementwise import unbroadcast
 

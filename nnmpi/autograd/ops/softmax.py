@@ -8,11 +8,11 @@ reductions mean changes in all of them.
 """
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, float_type
 from nnmpi.arrays.kernels import softmax as kernels
 from nnmpi.arrays.kernels.activations import of_value
-from nnmpi.arrays.kernels.halves import cast
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd.ops.shape import axis_within
 
@@ -41,7 +41,7 @@ def cross_entropy(
 ) -> Result:
     """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...).
 
-    On a device the loss of 16 bits may be float32: it `widens`.
+    On a device the loss may be left in the type of sums: it `widens`.
     """
     if z.ndim > 2:
         return _of_positions(z, labels, reduction, widens)
@@ -65,7 +65,7 @@ def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: boo
     """`scale` times the loss of scores z (n, C), or the losses `of_each`: the scores are kept, and
     no probabilities."""
     n, xp, dtype = len(labels), xp_of(z), float_type(z)
-    kind = wide(dtype)
+    kind = types_of(dtype).sums
     loss, sums = xp.empty((n,) if of_each else (), kind), xp.empty((2, n), kind)
     at = xp.empty(n, "int64")
     kernels.class_losses_loop(z, labels, scale, loss, sums, at)

@@ -1,7 +1,7 @@
 """MixtureOfExperts: several networks of two layers, of which each token uses a few."""
 
 from nnmpi.arrays.backend import xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import experts
 from nnmpi.nn import init
@@ -130,7 +130,7 @@ class MixtureOfExperts(Module):
         """The auxiliary loss of these samples, without its coefficient: 1 if experts are equally
         loaded, num_experts / top_k if all tokens choose the same ones and are sure of them."""
         a, w = as_tensor(x).data, self.router.weight.data
-        dtype = wide(a.dtype)
+        dtype = types_of(a.dtype).sums
         p = experts.probabilities(a.astype(dtype), w.astype(dtype))
         share = experts.choices(p, self.router.top_k).mean(axis=1, dtype=dtype) / self.router.top_k
         each = (share * p.mean(axis=1)).sum(axis=-1) * p.shape[-1]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import norm
@@ -267,5 +267,5 @@ class RMSNorm(_OverLastAxes):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        eps = float(np.finfo(wide(x.dtype)).eps) if self.eps is None else self.eps
+        eps = float(np.finfo(types_of(x.dtype).sums).eps) if self.eps is None else self.eps
         return apply(norm.rms_norm, x, self.weight, shape=self.normalized_shape, eps=eps)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.step import chunk_start
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
@@ -156,13 +156,13 @@ class Arrangement:
     @property
     def updated_dtype(self) -> np.dtype[Any]:
         """The type of what the optimizer updates, and of its running sums."""
-        dtype: np.dtype[Any] = np.dtype(wide(self.dtype))
+        dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 
     @property
     def is_mixed(self) -> bool:
         """Whether masters are updated, of which parameters are the rounding."""
-        return is_half(self.dtype)
+        return types_of(self.dtype).is_mixed
 
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:

@@ -1,19 +1,59 @@
-"""ReferenceUpdate: what an optimizer on one rank makes of a layout's own gradients."""
+"""Difference: how far two arrays are apart; ReferenceUpdate: what an optimizer on one rank makes of
+a layout's own gradients.
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, to_host
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore, values_of
-from nnmpi.parallel.checks.difference import scale_of
 from nnmpi.parallel.model.entries import Entry
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
+
+
+class Difference(NamedTuple):
+    """The largest difference found, in three measures."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+    ulp: float = 0.0
+
+
+def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
+    """The difference of two arrays; relative to `scale`, or to the largest number of b.
+
+    A NaN equals a NaN, and an infinity the same infinity; from all else they differ infinitely.
+    """
+    if not a.size:
+        return Difference()
+    gap = np.abs(a - b)
+    gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.where(np.isnan(gap), np.inf, gap))
+    absolute = float(gap.max())
+    if scale is None:
+        scale = scale_of(b)
+    ulps = np.where(gap > 0, gap / np.spacing(np.maximum(np.abs(a), np.abs(b))), 0)
+    ulps = np.where(np.isnan(ulps), np.inf, ulps)
+    relative = 0.0 if absolute == 0 else (absolute / scale if scale else math.inf)
+    return Difference(absolute, relative, float(ulps.max()))
+
+
+def scale_of(b: np.ndarray) -> float:
+    """The largest absolute value of the finite numbers of an array."""
+    return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
+
+
+def largest(differences: Iterable[Difference]) -> Difference:
+    """The largest of each measure; a NaN is larger than any number."""
+    return Difference(*np.max([Difference(), *differences], axis=0).tolist())
+
 
 BOUND = 1e-6
 """The largest difference that is accepted, relative to the largest number of a parameter: some
@@ -30,7 +70,7 @@ class ReferenceUpdate:
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
         self.layout, self._lr_factor = parameters, spec.control.lr_factor
-        self._own = [Parameter(_widened(values_of(p))) for p in parameters]
+        self._own = [Parameter(_as_masters(values_of(p))) for p in parameters]
         self._by_path = {p.place.path: k for k, p in enumerate(parameters)}
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
@@ -55,7 +95,7 @@ class ReferenceUpdate:
             self.optimizer.step(self._lr_factor(step))
         for own, p in zip(self._own, self.layout, strict=True):
             values, expected = to_host(values_of(p)), to_host(own.data)
-            if is_half(values.dtype):
+            if types_of(values.dtype).is_mixed:
                 yield _masters(p, expected)
                 values = _unrounded(values, expected)
             yield values, expected
@@ -76,7 +116,7 @@ def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
     them, and the values elsewhere."""
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
-    return np.where((low <= values) & (values <= high), expected, _widened(values))
+    return np.where((low <= values) & (values <= high), expected, _as_masters(values))
 
 
 def summed_gradient(p: Parameter) -> Array:
@@ -86,5 +126,5 @@ def summed_gradient(p: Parameter) -> Array:
     return p.grad_memory
 
 
-def _widened(values: Array) -> Array:
-    return values.astype(wide(values.dtype), copy=False)
+def _as_masters(values: Array) -> Array:
+    return values.astype(types_of(values.dtype).masters, copy=False)

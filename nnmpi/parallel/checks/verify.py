@@ -24,15 +24,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import to_host
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.data import Loader
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
-from nnmpi.parallel.checks.reference_update import BOUND, ReferenceUpdate, summed_gradient
+from nnmpi.parallel.checks.reference_update import (
+    BOUND,
+    Difference,
+    ReferenceUpdate,
+    difference,
+    largest,
+    scale_of,
+    summed_gradient,
+)
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
@@ -160,7 +167,7 @@ class Verified:
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
-        ours, theirs = (np.array(x.loss, wide(self._dtype)) for x in (done, expected))
+        ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole = (to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
         gradients = self._gradients()
         if self._dtype == "float16" and not (done.updated and expected.updated):

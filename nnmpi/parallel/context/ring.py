@@ -18,10 +18,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, progress_hook
 from nnmpi.arrays.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
-from nnmpi.arrays.kernels.halves import cast
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm
 from nnmpi.parallel.sequence_cut import Seen, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
@@ -94,7 +94,7 @@ def ring_attention(
 ) -> Result:
     """`self_attention` of qkv (N, t, H, 3, D), the part of t positions of sequences that the ranks
     of the ring have together; its value (N, t, H, D)."""
-    xp, dtype, (N, t, H, _, D), me = xp_of(qkv), wide(qkv.dtype), qkv.shape, ring.comm.rank
+    xp, dtype, (N, t, H, _, D), me = xp_of(qkv), types_of(qkv.dtype).sums, qkv.shape, ring.comm.rank
     q = _by_head(qkv[:, :, :, 0])
     kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
     y = xp.zeros((N, t, H, D), dtype)

@@ -6,28 +6,34 @@ together; each whole tensor is put together on the rank that writes, from one ra
     rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
     rank 1            part of a   ─── send ─────┘      yields nothing
 
-An optimizer knows which stretches of the running sums are here. So its entries can be read after
-the end of a run, too.
+The moves are those of `nearest.py`, as between arrangements of ranks. An optimizer knows which
+stretches of the running sums are here. So its entries can be read after the end of a run, too.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.dtypes import is_float, wide
+from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.parts import WRITER, PartTable, Placed, Read, everything
+from nnmpi.parallel.model.moves import VALUES, Holder, MovedTensor, MovePlan
+from nnmpi.parallel.model.moving import Read, arrivals
+from nnmpi.parallel.model.nearest import Had, plan_moves
+from nnmpi.parallel.model.parts import PartTable, everything, memory_axes
+
+WRITER = 0
+"""The rank on which tensors are put together."""
 
 
 class Entry(NamedTuple):
@@ -41,75 +47,103 @@ class Entry(NamedTuple):
 class Item(NamedTuple):
     """An entry before it is read.
 
-    i      the tensor of the table whose ranges it has
-    read   reads a range of this rank; or a number of steps, which all ranks know
+    steps   a number of steps, which all ranks know, in place of an array that is moved
     """
 
     place: Place
-    i: int
     dtype: np.dtype[Any]
-    read: Read | int
     in_digest: bool = False
+    steps: int | None = None
 
 
 class Entries:
-    """Entries in the order of a state dict. Every rank makes it, and iterates to the end."""
+    """Entries in the order of a state dict. Every rank makes it, and iterates to the end.
 
-    def __init__(self, table: PartTable, items: Sequence[Item]) -> None:
-        table.check()
-        self.table, self._items = table, items
+    Raises ValueError, on all ranks, unless the ranges that they have make up the tensors.
+
+    tensors   their arrays are the items without `steps`, in the same order
+    have      all ranges of them, with the ranks or files that have these
+    reader    makes what reads ranges of this rank and of files, once for all entries
+    """
+
+    table: PartTable  # of the entries of a model
+
+    def __init__(
+        self,
+        comm: Comm,
+        tensors: Sequence[MovedTensor],
+        items: Sequence[Item],
+        have: Sequence[Had],
+        reader: Callable[[], Read],
+    ) -> None:
+        self._comm, self._tensors, self._items = comm, tensors, items
+        self._have, self._reader = have, reader
+        self._to_writer = self._plan([WRITER])
 
     @classmethod
     def of_model(cls, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> Self:
         """The parameters and buffers, of which each rank of `comm` has some (see PartTable)."""
-        table = PartTable.of_model(model, comm, held)
+        table = PartTable(model, comm, held)
         both = list(zip(table.tensors, table.held, strict=True))
         here = (t for (_, t), is_held in both if is_held and isinstance(t, Parameter))
         like = next(here, None)  # each rank has some parameters, and all of a model have one type
-        items, seen = list[Item](), set[int]()
-        for i, ((place, tensor), is_held) in enumerate(both):
+        tensors, items, seen = list[MovedTensor](), list[Item](), set[int]()
+        for (place, tensor), is_held in both:
             is_parameter = isinstance(tensor, Parameter)
             typed = tensor if like is None or is_held or not is_parameter else like
             dtype = np.dtype(str(typed.dtype))
-            dtype = np.dtype(wide(dtype)) if is_parameter else dtype
-            first = is_parameter and id(tensor) not in seen
-            items.append(Item(place, i, dtype, partial(_numbers, table.tensors, i), first))
+            dtype = types_of(dtype).masters if is_parameter else dtype
+            axes, arrays = memory_axes(tensor), ((VALUES, dtype),)
+            tensors.append(MovedTensor(place.path, place.shape, axes, arrays, not is_parameter))
+            items.append(Item(place, dtype, is_parameter and id(tensor) not in seen))
             seen.add(id(tensor))
-        return cls(table, items)
+
+        def reader() -> Read:
+            now = table.now()
+            return lambda holder, have, name, lo, hi: _numbers(now[have.tensor], lo, hi)
+
+        entries = cls(comm, tensors, items, table.ranges, reader)
+        entries.table = table
+        return entries
 
     @classmethod
     def of_optimizer(cls, optimizer: Optimizer, model: Module, comm: Comm) -> Self:
         """The state of an optimizer, by the paths of the parameters of all ranks."""
         parameters = trained(model, optimizer, comm)
         states.check_paths([p.place for p in parameters])
-        local = {p: j for j, p in enumerate(optimizer.parameters)}
-        here = [p for p in parameters if p in local]
-        own = [one for p in here for one in optimizer.owned(local[p])]
-        updates = {p.place.path: optimizer.steps[local[p]] for p in here}
-        told = gather_objects(comm, {one.tensor: updates[one.tensor] for one in own})
-
-        def read(name: str, p: Parameter, one: Range) -> np.ndarray:
-            return backend.to_host(optimizer.numbers(name, local[p], one.lo, one.hi))
-
-        items = list[Item]()
-        for i, p in enumerate(parameters):
+        local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
+        here = [j for p in parameters if (j := local.get(p.place.path)) is not None]
+        own = {one: optimizer.steps[j] for j in here for one in optimizer.owned(j)}
+        have, updates = list[Had](), dict[str, int]()
+        for rank, ranges in enumerate(gather_objects(comm, own)):
+            for one, n in ranges.items():
+                have.append((rank, one))
+                updates[one.tensor] = max(n, updates.get(one.tensor, 0))
+        arrays = tuple((k, np.dtype(str(optimizer.state[k].dtype))) for k in optimizer.sums)
+        tensors, items = list[MovedTensor](), list[Item]()
+        for p in parameters:
+            tensors.append(MovedTensor(p.place.path, p.place.shape, p.memory_axes, arrays))
             *sums, count = states.state_places([p.place], optimizer.sums)
-            for name, place in zip(optimizer.sums, sums, strict=True):
-                dtype = np.dtype(str(optimizer.state[name].dtype))
-                items.append(Item(place, i, dtype, partial(read, name, p)))
-            steps = max((of_rank.get(p.place.path, 0) for of_rank in told), default=0)
-            items.append(Item(count, i, np.dtype(int), steps))
-        return cls(PartTable(comm, [(p.place, p) for p in parameters], own), items)
+            items += [Item(at, dtype) for at, (_, dtype) in zip(sums, arrays, strict=True)]
+            items.append(Item(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
+
+        def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
+            return backend.to_host(optimizer.numbers(name, local[have.tensor], lo, hi))
+
+        return cls(comm, tensors, items, have, lambda: read)
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry on the writer; nothing on other ranks."""
-        for entry in self._read(self.table.on_writer):
-            if self.table.comm.rank == WRITER:
-                yield entry
+        return self._read(self._to_writer, self._comm.rank == WRITER)
 
     def on_all_ranks(self) -> Iterator[Entry]:
         """Every entry on every rank."""
-        return self._read(self.table.on_all_ranks)
+        return self._read(self._to_all, True)
+
+    @property
+    def writer_has_all(self) -> bool:
+        """Whether the writer has every tensor without a message."""
+        return all(move.holder == WRITER for move in self._to_writer.moves)
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """(path, type, whole shape) of every entry."""
@@ -121,27 +155,41 @@ class Entries:
         for entry in self:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
-        return gather_objects(self.table.comm, digest.hexdigest())[WRITER]
+        return gather_objects(self._comm, digest.hexdigest())[WRITER]
 
-    def _read(self, whole: Callable[[int, np.dtype[Any], Read], Any]) -> Iterator[Entry]:
-        """Each entry, as `whole` puts it together."""
-        self.table.refresh()
-        for place, i, dtype, read, in_digest in self._items:
-            value = np.array(read) if isinstance(read, int) else whole(i, dtype, read)
+    @cached_property
+    def _to_all(self) -> MovePlan:
+        return self._plan(range(self._comm.size))
+
+    def _plan(self, ranks: Sequence[int]) -> MovePlan:
+        """Who gives what to these ranks, which need all."""
+        need = [(r, Place.of_whole(t.path, t.shape).range()) for t in self._tensors for r in ranks]
+        return plan_moves(self._tensors, self._have, need, [0] * self._comm.size)
+
+    def _read(self, plan: MovePlan, is_needed: bool) -> Iterator[Entry]:
+        """Each entry, on a rank that needs all of them."""
+        arrived = arrivals(plan, self._comm, self._reader())
+        for place, _, in_digest, steps in self._items if is_needed else ():
+            value = np.array(steps)
+            if steps is None:
+                need, _, numbers = next(arrived)
+                axes = plan.tensors[need.tensor].axes
+                value = np.asarray(in_shape(numbers, place.shape, axes), order="C")
             yield Entry(place, value, in_digest)
+        for _ in arrived:
+            raise AssertionError("each array is of an item")
 
 
-def _numbers(tensors: Placed, i: int, one: Range) -> np.ndarray:
-    """The numbers of a range of tensor i, which this rank has, on the host."""
-    _, tensor = tensors[i]
+def _numbers(tensor: Any, lo: int, hi: int) -> np.ndarray:
+    """Numbers of the part of a tensor that this rank has, in the order of memory, on the host."""
     if not isinstance(tensor, Parameter):
-        row = tensor.reshape(-1)[one.lo : one.hi]
+        row = tensor.reshape(-1)[lo:hi]
     elif isinstance(tensor.store, FlatStore):
-        row = tensor.store.numbers(tensor.index, one.lo, one.hi)
+        row = tensor.store.numbers(tensor.index, lo, hi)
     else:
-        row = memory_order(tensor, tensor.data)[one.lo : one.hi]
+        row = memory_order(tensor, tensor.data)[lo:hi]
     host = backend.to_host(row)
-    return host.astype(wide(host.dtype), copy=False) if is_float(host.dtype) else host
+    return host.astype(types_of(host.dtype).masters, copy=False) if is_float(host.dtype) else host
 
 
 def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
@@ -167,16 +215,13 @@ def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str
 
     Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
     """
-    table.refresh()
-    own = dict[int, bytes]()
-    for i, ((_, tensor), is_held) in enumerate(zip(table.tensors, table.held, strict=True)):
-        if is_held and buffers in (None, not isinstance(tensor, Parameter)):
+    now, first, own = table.now(), table.first_copies(), dict[str, bytes]()
+    for path in first:
+        tensor = now[path]
+        if buffers in (None, not isinstance(tensor, Parameter)):
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
-            own[i] = hashlib.blake2b(data, digest_size=8).digest()
+            own[path] = hashlib.blake2b(data, digest_size=8).digest()
     of_all = gather_objects(table.comm, own)
-    for i, digest in own.items():
-        first = table.first_copy(i)
-        if of_all[first][i] != digest:
-            return table.tensors[i][0].path, first
-    return None
+    differs = (path for path, digest in own.items() if of_all[first[path]][path] != digest)
+    return next(((path, first[path]) for path in differs), None)

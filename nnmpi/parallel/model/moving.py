@@ -18,8 +18,14 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.nn.place import Range
-from nnmpi.parallel.model.boxes import Runs
-from nnmpi.parallel.model.moves import Holder, MovePiece, MovePlan, TensorMove, longest_message
+from nnmpi.parallel.model.moves import (
+    Holder,
+    MovePiece,
+    MovePlan,
+    Runs,
+    TensorMove,
+    longest_message,
+)
 
 Read: TypeAlias = Callable[[Holder, Range, str, int, int], np.ndarray]
 """read(holder, have, name, lo, hi): numbers lo to hi - 1 of the box of a range that the holder has,
@@ -36,6 +42,16 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
 
     Raises on all ranks what reading a file raises on one.
     """
+    for need, name, numbers in arrivals(plan, comm, read):
+        write(need, name, numbers)
+
+
+def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Iterator[tuple[Range, str, np.ndarray]]:
+    """Yields (need, name, numbers) of each array of what this rank needs, in the order of the plan,
+    while everything is moved; every rank of `comm` iterates to the end, with the same plan.
+
+    Raises at the end, on all ranks, what reading a file raises on one.
+    """
     error: Exception | None = None
     for some in plan.together():
         moving = _Moving(some, comm, read)
@@ -43,9 +59,10 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
         try:
             if error is None:
                 moving.copy()
-                moving.write(write)
         except Exception as caught:
             error = caught
+        if error is None:
+            yield from moving.arrived()
     if any(isinstance(move.holder, str) for move in plan.moves):
         comm.agree(error)
     elif error is not None:
@@ -116,10 +133,11 @@ class _Moving:
                 target = runs.target - piece.move.need.lo
                 _copy(row, source, self._array(piece), target, runs.length)
 
-    def write(self, write: Write) -> None:
-        """Gives away all that this rank has needed."""
-        for (need, name), numbers in self._arrived.items():
-            write(need, name, numbers)
+    def arrived(self) -> Iterator[tuple[Range, str, np.ndarray]]:
+        """All that this rank has needed."""
+        while self._arrived:  # nothing is kept that the caller has done with
+            need, name = next(iter(self._arrived))
+            yield need, name, self._arrived.pop((need, name))
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
         """A row of the holder that has the runs of a piece, and where they start in it."""

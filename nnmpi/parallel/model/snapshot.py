@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.dtypes import named, wide
+from nnmpi.arrays.dtypes import named, types_of
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Part, Place, Range
@@ -100,6 +100,11 @@ SavedRange: TypeAlias = RangeOf[NumberRow]
 """A range with its numbers."""
 
 
+def holder_of(one: SavedRange, rank: int) -> Holder:
+    """The file that has the numbers of a range, or the rank, in whose memory they are."""
+    return one.values.file if isinstance(one.values, NumbersInFile) else rank
+
+
 def typed(one: SavedRange) -> RangeOf[str]:
     """The range with names of types in place of numbers."""
     return one.map(lambda row: row[0:0].dtype.name)
@@ -169,7 +174,7 @@ class Restored:
     def __init__(
         self, owned: Sequence[SavedRange], part: ModelPart, dtype: str, comm: Comm
     ) -> None:
-        self._comm, self._wide = comm, np.dtype(wide(np.dtype(dtype)))
+        self._comm, self._wide = comm, types_of(np.dtype(dtype)).masters
         self._tensors = {row[0].path: row for row in _tensors(part)}
         self._owned = all_or_none(comm, lambda: self._sorted(owned))
         told = [(key, one.steps, bool(one.sums)) for key, one in self._owned.items()]
@@ -248,7 +253,5 @@ class Restored:
                     f"{one.path} has shape {one.shape} and order of memory {one.axes} in the "
                     f"snapshot, the model needs {place.shape} and {memory_axes(tensor)}"
                 )
-            rows = one.values
-            holder = rows.file if isinstance(rows, NumbersInFile) else self._comm.rank
-            found.setdefault((holder, one.range), one)
+            found.setdefault((holder_of(one, self._comm.rank), one.range), one)
         return found

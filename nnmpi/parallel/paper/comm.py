@@ -13,10 +13,9 @@ from typing import Any, Self
 import numpy as np
 
 from nnmpi.arrays.backend import META
-from nnmpi.arrays.dtypes import is_half, wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.meta import is_meta
-from nnmpi.collectives.collective import Collective
-from nnmpi.collectives.step import chunk_start
+from nnmpi.collectives.step import Collective, chunk_start
 from nnmpi.comm import NoRoomError, Parts
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
@@ -186,8 +185,8 @@ class PaperComm:
 
     def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
         """Counts this rank's share of the memory through which its node sums n numbers."""
-        if name == NCCL and is_half(dtype) and not self.narrow_sums:
-            terms = n * np.dtype(wide(dtype)).itemsize
+        if name == NCCL and types_of(dtype).is_mixed and not self.narrow_sums:
+            terms = n * types_of(dtype).sums.itemsize
             self.ranks.wide_terms = max(self.ranks.wide_terms, terms)
         nodes = self.ranks.cluster.nodes
         spans_nodes = len({nodes[member] for member in self.members}) > 1
@@ -222,8 +221,8 @@ class PaperComm:
         log, group = self.ranks.log, group or self.members
         if len(group) > 1:
             partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
-            is_wide = partial and is_half(array.dtype) and not self.narrow_sums
-            sums = np.dtype(wide(array.dtype)) if is_wide else None
+            is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
+            sums = types_of(array.dtype).sums if is_wide else None
             how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE
             log.note(self.axis, Exchange("", *how, edges=edges, sums=sums), started)
         return COMPLETE

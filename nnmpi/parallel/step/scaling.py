@@ -1,7 +1,7 @@
 """What the loss scale changes in a step: the loss on its way back."""
 
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.dtypes import is_half
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
 from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
@@ -11,7 +11,7 @@ from nnmpi.parallel.step.ports import LossSink
 
 def widened(scores: Tensor) -> Tensor:
     """Scores as a loss takes them: in float32, if they have 16 bits."""
-    return scores.astype("float32") if is_half(scores.dtype) else scores
+    return scores.astype("float32") if types_of(scores.dtype).is_mixed else scores
 
 
 class ScaledLossSink(LossSink):
@@ -23,7 +23,7 @@ class ScaledLossSink(LossSink):
         self._scaler = scaler
 
     def root(self, micro: int, y: Tensor) -> Tensor:
-        if type(self._loss_of) is CrossEntropyLoss and is_half(y.dtype):
+        if type(self._loss_of) is CrossEntropyLoss and types_of(y.dtype).is_mixed:
             return self._loss_of.of_halves(y, self._load.micro[micro].y)
         return super().root(micro, widened(y))
 

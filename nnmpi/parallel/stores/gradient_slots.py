@@ -15,7 +15,7 @@ from collections import deque
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
@@ -82,7 +82,7 @@ class GradientSlots:
     def __init__(self, store: LocalStore) -> None:
         self._parameters, self._buckets = store.parameters, store.buckets
         self._wire, self._on, self._dtype = wire_of(store.dp, store.on), store.on, store.dtype
-        self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, wide(store.dtype))
+        self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, types_of(store.dtype).sums)
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in self._buckets.all]
         self._own = [self._wire.chunk(n) for n in lengths]  # of each bucket

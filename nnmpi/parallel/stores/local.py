@@ -11,7 +11,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.arrays.meta import is_meta
 from nnmpi.comm import Comm
@@ -71,7 +71,7 @@ class LocalStore(FlatStore):
         n = self.shards[-1].packed.stop if self.shards else 0
         scaler, zeros = self._scaler, self.on.xp.zeros
         self.masters = NoMasters() if scaler is None else Masters(zeros(n, MASTER), scaler)
-        self.updated_dtype = wide(self.dtype)
+        self.updated_dtype = types_of(self.dtype).masters
         self._readable = shards_of([(0, self.length)]) if self._scaler is None else self.shards
 
     # ---- values
@@ -223,7 +223,7 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
 
 def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array:
     """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
-    dtype = wide(g.dtype)
+    dtype = types_of(g.dtype).sums
     if is_meta(g):
         return np.array(1.0)
     if not backend.of(g).is_host:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.kernels.halves import merge_loop
+from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.kernels.steps import Mixed
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore

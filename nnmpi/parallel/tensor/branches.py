@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
@@ -67,7 +67,7 @@ class BranchCall(NamedTuple):
 
     def as_given(self, x: Array) -> "BranchCall":
         """Itself; before parameters have 16 bits, its first input x and the result are wider."""
-        if x.dtype == self.inputs[0].dtype or x.dtype != wide(np.dtype(self.result.dtype)):
+        if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 

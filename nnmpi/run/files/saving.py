@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.nn import Module
+from nnmpi.nn.gpt2 import Sizes
 from nnmpi.nn.stored import PLAIN, Form
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
@@ -85,10 +85,17 @@ def _check_given(state: Any, path: Any) -> None:
 
 
 def write_entries(
-    path: str | None, entries: Entries, metadata: Mapping[str, str], model: Module
-) -> None:
-    """Writes a model where there is a path; other ranks send their parts, even if that fails."""
-    digest = hashlib.sha256()
+    path: str | None,
+    entries: Entries,
+    metadata: Mapping[str, str],
+    sizes: Sizes | None,
+    model: str,
+) -> str:
+    """Writes a model where there is a path; other ranks send their parts, even if that fails.
+
+    `sizes` are those of a GPT, `model` is the name of the model. Returns the name of the file.
+    """
+    digest, file = hashlib.sha256(), ""
     form: Form = PLAIN
 
     def values() -> Iterator[np.ndarray]:
@@ -101,8 +108,7 @@ def write_entries(
     arrays = values()
     try:
         if path:
-            sizes = folders.gpt_sizes(model)
-            folders.check_kind(path, sizes, type(model).__name__)
+            folders.check_kind(path, sizes, model)
             with folders.prepared(path, sizes, metadata) as (file, form, about):
                 index = [
                     Info(name, dtype, form.order(own).shape(shape))
@@ -113,6 +119,7 @@ def write_entries(
     finally:
         for _ in arrays:
             pass
+    return file
 
 
 def write(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, numbers, one_of, windows
 
-from nnmpi.arrays.dtypes import wide
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.softmax import like_scores
 
 CLOSE = 2e-6  # relative to the largest number: other orders of sums, other polynomials
@@ -67,14 +67,14 @@ def cross_entropy_gradient(rng: Rng, dtype: Any) -> list[Any]:
 
 def class_losses(rng: Rng, dtype: Any) -> list[Any]:
     z, labels = scores(rng, dtype)
-    n, kind = len(z), wide(np.dtype(dtype))
+    n, kind = len(z), types_of(np.dtype(dtype)).sums
     scale, loss = one_of(rng, (1.0, np.zeros(n, kind)), (1 / n, np.zeros((), kind)))
     return [z, labels, scale, loss, np.zeros((2, n), kind), np.zeros(n, np.int64)]
 
 
 def class_gradient(rng: Rng, dtype: Any) -> list[Any]:
     z, labels = scores(rng, dtype)
-    n, kind = len(z), wide(np.dtype(dtype))
+    n, kind = len(z), types_of(np.dtype(dtype)).sums
     sums = np.stack([z.max(axis=1).astype(kind), rng.random(n).astype(kind) + 1])
     g = one_of(rng, numbers(rng, n, kind), np.array(0.7, kind))
     return [z, labels, sums, g, 0.5, np.zeros_like(z)]
