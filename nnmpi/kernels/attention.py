@@ -26,8 +26,8 @@ from nnmpi.backend import Array, of, xp_of
 from nnmpi.cuda import sdpa
 from nnmpi.dtypes import is_half, types_of
 from nnmpi.kernels import progress_hook
+from nnmpi.kernels.linear import matmul
 from nnmpi.kernels.precision import cast, round_loop
-from nnmpi.kernels.products import matmul
 from nnmpi.kernels.softmax import (
     hide_later,
     of_scores,

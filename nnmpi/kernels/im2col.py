@@ -23,7 +23,7 @@ from nnmpi.backend import Array, of, xp_of
 from nnmpi.dtypes import types_of
 from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, RowConstants
-from nnmpi.kernels.products import products_loop
+from nnmpi.kernels.linear import products_loop
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.native.table import InOut, Out, kernel
 

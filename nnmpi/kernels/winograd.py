@@ -25,8 +25,8 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.dtypes import types_of
 from nnmpi.kernels import epilogue, progress_hook
 from nnmpi.kernels.epilogue import Gradients, RowConstants
+from nnmpi.kernels.linear import products_loop
 from nnmpi.kernels.precision import cast
-from nnmpi.kernels.products import products_loop
 from nnmpi.native.table import InOut, Out, kernel
 
 _PLANE_PAD = 16

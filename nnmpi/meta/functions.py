@@ -9,7 +9,7 @@ from numpy.lib import stride_tricks
 
 from nnmpi.meta import shapes
 from nnmpi.meta.array import RULES, MetaArray, made, made_as
-from nnmpi.meta.layout import nesting, owner, refuse, small
+from nnmpi.meta.shapes import nesting, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
 

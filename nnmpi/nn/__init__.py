@@ -12,7 +12,6 @@ from nnmpi.nn.branches import Branches as Branches
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
 from nnmpi.nn.containers import ParameterList as ParameterList
-from nnmpi.nn.distances import TripletMarginLoss as TripletMarginLoss
 from nnmpi.nn.element_losses import BCELoss as BCELoss
 from nnmpi.nn.element_losses import BCEWithLogitsLoss as BCEWithLogitsLoss
 from nnmpi.nn.element_losses import HuberLoss as HuberLoss
@@ -20,6 +19,7 @@ from nnmpi.nn.element_losses import KLDivLoss as KLDivLoss
 from nnmpi.nn.element_losses import L1Loss as L1Loss
 from nnmpi.nn.element_losses import MSELoss as MSELoss
 from nnmpi.nn.element_losses import SmoothL1Loss as SmoothL1Loss
+from nnmpi.nn.element_losses import TripletMarginLoss as TripletMarginLoss
 from nnmpi.nn.gpt import GPT as GPT
 from nnmpi.nn.layers.activations import ELU as ELU
 from nnmpi.nn.layers.activations import GELU as GELU
@@ -55,6 +55,7 @@ from nnmpi.nn.layers.pooling import AvgPool1d as AvgPool1d
 from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
 from nnmpi.nn.layers.pooling import MaxPool1d as MaxPool1d
 from nnmpi.nn.layers.pooling import MaxPool2d as MaxPool2d
+from nnmpi.nn.layers.pooling import Upsample as Upsample
 from nnmpi.nn.layers.recurrent import GRU as GRU
 from nnmpi.nn.layers.recurrent import LSTM as LSTM
 from nnmpi.nn.layers.recurrent import RNN as RNN
@@ -65,7 +66,6 @@ from nnmpi.nn.layers.sequences import (
 )
 from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
 from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
-from nnmpi.nn.layers.upsample import Upsample as Upsample
 from nnmpi.nn.losses import CrossEntropyLoss as CrossEntropyLoss
 from nnmpi.nn.losses import NLLLoss as NLLLoss
 from nnmpi.nn.module import Module as Module

@@ -9,7 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd.ops import linear
 from nnmpi.cuda.products import products_loop
 from nnmpi.dtypes import named
-from nnmpi.kernels.products import matmul
+from nnmpi.kernels.linear import matmul
 
 pytestmark = needs_device
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

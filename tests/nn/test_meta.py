@@ -9,7 +9,7 @@ from helpers import mpijob
 
 from nnmpi import meta
 from nnmpi.meta import MetaArray, NumbersReadError
-from nnmpi.meta.layout import owner
+from nnmpi.meta.shapes import owner
 from nnmpi.nn.graph_recorder import order_of
 
 rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from nnmpi.kernels import Result
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.kernels.window import Size
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_choice, check_sizes, each_axis
+from nnmpi.nn.layers.basic import check_choice, check_sizes, each_axis
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 

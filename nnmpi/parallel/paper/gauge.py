@@ -7,7 +7,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from nnmpi.backend import META, Backend
-from nnmpi.meta.live import LiveBytes, counting
+from nnmpi.meta.array import LiveBytes, counting
 
 
 class Gauge(NamedTuple):

@@ -20,7 +20,7 @@ from nnmpi.backend import META, Array, Backend
 from nnmpi.collectives.collective import Collective
 from nnmpi.dtypes import is_float
 from nnmpi.meta.array import made
-from nnmpi.meta.layout import nesting
+from nnmpi.meta.shapes import nesting
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass

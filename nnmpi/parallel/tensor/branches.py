@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
+from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape_node import TapeNode
 from nnmpi.backend import Array, xp_of

@@ -19,8 +19,8 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset, Split
 from nnmpi.drawing.tables import plural
 from nnmpi.nn import GPT
-from nnmpi.nn.decoding import Past, decoding
 from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.layers.sequences import Past, decoding
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
