@@ -15,20 +15,6 @@ TensorSizes = tuple[int, int, int, int]  # of a tensor, channels last
 Ends = tuple[int, int]  # along the rows and along the columns
 
 
-class Spec(NamedTuple):
-    """The sizes and options of a convolution on which its graphs depend."""
-
-    x: TensorSizes
-    w: TensorSizes
-    y: TensorSizes
-    before: Ends
-    after: Ends
-    stride: Ends
-    dilation: Ends
-    dtype: str
-    tf32: bool = False
-
-
 class Operand(NamedTuple):
     """An argument of a graph: its name in cuDNN, and the field of the Spec with its sizes."""
 
@@ -49,41 +35,40 @@ DATA = CudnnOp("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x"
 WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
 
 
-class Convolution(NamedTuple):
-    """A graph of one operation of a convolution."""
+class Spec(NamedTuple):
+    """An operation of a convolution, with the sizes and options on which its graph depends."""
 
     op: CudnnOp
-    spec: Spec
+    x: TensorSizes
+    w: TensorSizes
+    y: TensorSizes
+    before: Ends
+    after: Ends
+    stride: Ends
+    dilation: Ends
+    dtype: str
+    tf32: bool = False
 
     @property
     def instead(self) -> str:
         return "a convolution, im2col takes it"
 
-    @property
-    def dtype(self) -> str:
-        return self.spec.dtype
-
-    @property
-    def tf32(self) -> bool:
-        return self.spec.tf32
-
     def tensors(self, graph: Any) -> list[Any]:
         """Add the operation to a graph; return its two inputs and its output."""
-        op, spec = self
-        dtype = cudnn.type_of(spec.dtype)
+        dtype = cudnn.type_of(self.dtype)
         inputs = {
-            name: graph.tensor(name=name, data_type=dtype, **dims(getattr(spec, sizes)))
-            for name, sizes in op.inputs
+            name: graph.tensor(name=name, data_type=dtype, **dims(getattr(self, sizes)))
+            for name, sizes in self.op.inputs
         }
-        operation: Callable[..., Any] = getattr(graph, op.operation)
+        operation: Callable[..., Any] = getattr(graph, self.op.operation)
         output = operation(
             **inputs,
-            pre_padding=list(spec.before),
-            post_padding=list(spec.after),
-            stride=list(spec.stride),
-            dilation=list(spec.dilation),
+            pre_padding=list(self.before),
+            post_padding=list(self.after),
+            stride=list(self.stride),
+            dilation=list(self.dilation),
         )
-        written = cudnn.as_output(output, **dims(getattr(spec, op.output)), dtype=spec.dtype)
+        written = cudnn.as_output(output, **dims(getattr(self, self.op.output)), dtype=self.dtype)
         return [*inputs.values(), written]
 
 
@@ -96,7 +81,7 @@ def dims(sizes: TensorSizes) -> dict[str, list[int]]:
 def spec_of(
     x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
 ) -> Spec | None:
-    """The Spec of x (N, H, W, C) and w (kh, kw, C / groups, O) to images of `sizes`, or None.
+    """The convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to images of `sizes`, or None.
 
     None: cuDNN does not do it, or is not there.
     """
@@ -110,6 +95,7 @@ def spec_of(
         return rows, columns
 
     return Spec(
+        FORWARD,
         *(x.shape, (O, kh, kw, C), (x.shape[0], *sizes, O)),
         *(along("before"), along("after"), along("stride"), along("dilation")),
         *(x.dtype.name, allows_tf32(xp_of(x))),
@@ -118,10 +104,10 @@ def spec_of(
 
 def can(op: CudnnOp, spec: Spec, xp: Any) -> bool:
     """Tell whether cuDNN has an engine for an operation."""
-    return cudnn.can(Convolution(op, spec), xp)
+    return cudnn.can(spec._replace(op=op), xp)
 
 
 def run(op: CudnnOp, spec: Spec, inputs: Sequence[Array], output: Array) -> None:
     """Write the output, from contiguous arrays in the order of `op`."""
     aligned = [a if a.data.ptr % cudnn.ALIGNED == 0 else a.copy() for a in inputs]
-    cudnn.run(Convolution(op, spec), [*aligned, output])
+    cudnn.run(spec._replace(op=op), [*aligned, output])

@@ -16,3 +16,4 @@ from nnmpi.meta.functions import is_meta as is_meta
 from nnmpi.meta.functions import like as like
 from nnmpi.meta.functions import xp as xp
 from nnmpi.meta.shapes import NumbersReadError as NumbersReadError
+from nnmpi.meta.shapes import owner as owner

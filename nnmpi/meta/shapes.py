@@ -161,7 +161,7 @@ def small(value: Any) -> Any:
 
 
 def owner(array: Any) -> Any:
-    """The array that owns the memory of this one."""
-    while isinstance(getattr(array, "base", None), np.ndarray):
+    """The array, of any library, that owns the memory of this one."""
+    while hasattr(getattr(array, "base", None), "dtype"):
         array = array.base
     return array

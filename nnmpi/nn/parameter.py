@@ -41,8 +41,7 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
 
 def memory_order(p: Parameter, values: Array) -> Array:
     """Values of the shape of p in one row, in the order in which p has them in memory."""
-    row: Array = values.transpose(p.memory_axes).reshape(-1)
-    return row
+    return values.transpose(p.memory_axes).reshape(-1)
 
 
 def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Array:
