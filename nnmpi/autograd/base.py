@@ -13,8 +13,7 @@ from nnmpi import backend
 from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of
 from nnmpi.autograd.ops import reduce, shape
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import Storage
+from nnmpi.autograd.recording import Storage, recording
 from nnmpi.backend import Array
 from nnmpi.kernels import Result
 

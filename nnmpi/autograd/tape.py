@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeAlias
 
-from nnmpi.autograd.tape_node import AnyTensor, TapeNode
+from nnmpi.autograd.recording import AnyTensor, TapeNode
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import precision, progress_hook
 

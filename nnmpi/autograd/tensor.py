@@ -16,9 +16,8 @@ from nnmpi import backend
 from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.base import both_operators, in_place, method_of, operator_of, reduction, spread
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
-from nnmpi.autograd.recording import recording
+from nnmpi.autograd.recording import Storage, TapeNode, recording, tick
 from nnmpi.autograd.tape import OnLeaf, Rest
-from nnmpi.autograd.tape_node import Storage, TapeNode, tick
 from nnmpi.autograd.torch_names import TorchNames
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float

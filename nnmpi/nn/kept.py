@@ -11,7 +11,7 @@ from typing import Any
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.recording import TapeNode
 from nnmpi.backend import Array
 from nnmpi.meta import owner
 from nnmpi.nn.parameter import Parameter

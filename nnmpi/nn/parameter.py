@@ -22,7 +22,7 @@ import numpy as np
 
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, array_of
-from nnmpi.autograd.tape_node import Storage
+from nnmpi.autograd.recording import Storage
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.dtypes import is_float
 from nnmpi.kernels import Vjp, precision

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd.tape_node import tick
+from nnmpi.autograd.recording import tick
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place, Range

@@ -22,8 +22,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, as_tensor
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts

@@ -22,8 +22,7 @@ import numpy as np
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.dtypes import types_of
