@@ -12,7 +12,7 @@
 and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
 F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
 transforms are GEMMs, and planes are padded by 16 elements: rows that are a power of two apart share
-a cache set. Of images in 16 bits, V, U and the gradient of M have 16 bits, all else is in float32.
+a cache set. V, U and the gradient of M have the type of images, all else is in that of sums.
 """
 
 from functools import lru_cache

@@ -96,6 +96,9 @@ class ParameterList(_Numbered):
 
     registry = "_parameters"
 
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        super().__init__(values)
+
     def append(self, value: Any) -> Self:
         """Add a parameter at the end; an array or a tensor becomes one."""
         setattr(self, str(len(self)), _parameter(value))

@@ -255,7 +255,11 @@ adaptive_avg_pool2d = _of(AdaptiveAvgPool2d)
 interpolate = _of(Upsample)
 
 
-pad = functional.pad
+def pad(
+    input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """x with more elements at the ends, or fewer, as by nnmpi.pad."""
+    return functional.pad(input, pad, mode, value)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:

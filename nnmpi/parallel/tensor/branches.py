@@ -65,7 +65,7 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Itself; before parameters have 16 bits, its first input x and the result are wider."""
+        """Itself; before parameters have their type, its first input x and the result are wider."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
