@@ -56,8 +56,8 @@ def chosen() -> list[str]:
     if wanted != "native":
         names = ", ".join(SETS)
         raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native or one of {names}")
-    best = runpy.run_path("nnmpi/native/instructions.py")["available"]()[0]
-    return [name for name in SETS if name == best or glob(f"nnmpi/native/_{name}.*")]
+    best = runpy.run_path("nnmpi/arrays/native/instructions.py")["available"]()[0]
+    return [name for name in SETS if name == best or glob(f"nnmpi/arrays/native/_{name}.*")]
 
 
 def extensions() -> list[Extension]:
@@ -65,15 +65,17 @@ def extensions() -> list[Extension]:
         import numpy
     except ImportError:
         return []
-    sources = sorted(glob("nnmpi/native/*.c"), reverse=True)  # the one that takes longest is first
+    sources = sorted(
+        glob("nnmpi/arrays/native/*.c"), reverse=True
+    )  # the one that takes longest is first
     return [
         Extension(
-            f"nnmpi.native._{name}",
+            f"nnmpi.arrays.native._{name}",
             sources,
             include_dirs=[numpy.get_include()],
             define_macros=[("MODULE", f"_{name}")],
             extra_compile_args=[*EXACT, *ONE_PATH, *SETS[name]],
-            depends=sorted(glob("nnmpi/native/*.h")),
+            depends=sorted(glob("nnmpi/arrays/native/*.h")),
             optional=True,
         )
         for name in chosen()

@@ -25,11 +25,12 @@ from lib.ranks import seconds_per_step
 from lib.timing import Row
 from lib.workloads import TRAINED, endless
 
-from nnmpi import Config, Trainer, blas
+from nnmpi import Config, Trainer
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
+from nnmpi.options.terms import duration
 from nnmpi.parallel.arrangement.backups import backup, steps_between
 from nnmpi.parallel.backup import Backups
-from nnmpi.terms import duration
 
 EVERY = (0, 1, 10)
 """Steps from one backup to the next; 0: there are none."""

@@ -22,7 +22,8 @@ from lib import timing
 from lib.timing import Row
 from lib.workloads import endless
 
-from nnmpi import Config, Trainer, blas
+from nnmpi import Config, Trainer
+from nnmpi.arrays import blas
 from nnmpi.parallel.paper.activations import activations
 from nnmpi.parallel.paper.memory import memory
 

@@ -30,7 +30,8 @@ from lib.timing import Row, Spread
 from lib.workloads import MODELS, endless, samples
 
 import nnmpi
-from nnmpi import Trainer, blas
+from nnmpi import Trainer
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.run.checkpoints.write import Writer

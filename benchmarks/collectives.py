@@ -26,11 +26,12 @@ from lib.flags import Parser
 from lib.rounds import ratio_of
 from lib.timing import Row, Spread, size_name
 
-from nnmpi import blas, user_code
+from nnmpi.arrays import blas
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
 from nnmpi.comm.transport.mpi import MPI  # initialises MPI
+from nnmpi.options import user_code
 
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 

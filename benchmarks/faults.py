@@ -19,7 +19,7 @@ from lib.jobs import Job, Process, Task
 from lib.timing import Row
 from lib.workloads import TRAINED
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 
 TOLERANT, PLAIN = "--with-ft ulfm", "plain"
 SUBJECTS = (TOLERANT, PLAIN)

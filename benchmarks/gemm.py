@@ -1,6 +1,6 @@
 """The matrix products of W2 in NumPy, nnmpi and PyTorch: python benchmarks/gemm.py [--json FILE]
 
-Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi.native,
+Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi.arrays.native,
 which linear layers take for outputs and weights' gradients where kernels.linear says so.
 OPENBLAS_CORETYPE=Haswell or SkylakeX selects other kernels for NumPy.
 """
@@ -16,8 +16,8 @@ from lib import timing
 from lib.timing import Row, Sample, Step
 
 import nnmpi
-from nnmpi import blas, native
-from nnmpi.kernels.linear import linear_gradients, linear_outputs
+from nnmpi.arrays import blas, native
+from nnmpi.arrays.kernels.linear import linear_gradients, linear_outputs
 
 N, LAYERS = 128, ((784, 1024), (1024, 1024), (1024, 10))
 

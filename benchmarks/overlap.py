@@ -19,7 +19,7 @@ from lib.ranks import seconds_per_step
 from lib.timing import Row
 from lib.workloads import MODELS, Reduction
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 
 FINER = 6  # this many times more, shorter rounds than requested, so that many are undisturbed

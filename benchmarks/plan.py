@@ -35,7 +35,8 @@ import numpy as np
 from lib import plan_plot, ranks, timing
 from lib.timing import Row
 
-from nnmpi import Config, Trainer, blas
+from nnmpi import Config, Trainer
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects

@@ -14,8 +14,8 @@ from lib.timing import Row
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.arrays.dtypes import named
 from nnmpi.autograd.ops import conv
-from nnmpi.dtypes import named
 
 LAYERS = {
     "W1 conv2": (64, 32, 14, 64),

@@ -43,7 +43,7 @@ from lib.scaling.subjects import (
 from lib.timing import Row, Spread
 from lib.workloads import MODELS
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 
 
 class Entry(NamedTuple):
@@ -163,7 +163,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(p: Parser, a: argparse.Namespace) -> None:
-    from nnmpi.config import ALLREDUCES
+    from nnmpi.options.config import ALLREDUCES
 
     for unknown in [name for name in a.cases if name not in MODELS]:
         p.error(f"{unknown} is not a case; there are {', '.join(MODELS)}")

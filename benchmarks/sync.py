@@ -36,7 +36,7 @@ from lib.sync.model import CASES, MODES, expected
 from lib.sync.run import COLD, Entry, RunResult, run
 from lib.timing import Row, Spread
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 
 AGAINST = "bsp"

@@ -128,7 +128,7 @@ def show(rows: Sequence[Row]) -> None:
 
 def tune() -> None:
     """Choose kernels as the command of nnmpi does, for the rows of `precision` and `machine`."""
-    from nnmpi import blas  # not above: PyTorch's processes import nothing of nnmpi
+    from nnmpi.arrays import blas  # not above: PyTorch's processes import nothing of nnmpi
 
     blas.tune()
 

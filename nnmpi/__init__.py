@@ -4,34 +4,34 @@
 >>> from nnmpi import nn, optim
 
 The import changes nothing in the process, but where the command `nnmpi.train` makes it
-(`held_signals`). `nnmpi.blas.tune()` makes training faster on some machines; the command calls it
+(`held_signals`). `nnmpi.arrays.blas.tune()` makes training faster on some machines; the command calls it
 at its start.
 """
 
-from nnmpi import held_signals as _held_signals  # noqa: F401 - the first import
+from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
 
 # isort: split
 import types as _types
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from nnmpi import blas as blas
 from nnmpi import collectives as collectives
 from nnmpi import nn as nn
 from nnmpi import optim as optim
 from nnmpi import utils as utils
+from nnmpi.arrays import blas as blas
+from nnmpi.arrays.backend import device as device
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
 from nnmpi.autograd import replacements as _replacements
 from nnmpi.autograd.creation import *  # noqa: F403
 from nnmpi.autograd.functional import *  # noqa: F403
 from nnmpi.autograd.method_functions import *  # noqa: F403
-from nnmpi.backend import device as device
-from nnmpi.config import Config as Config
 from nnmpi.nn.random_numbers import *  # noqa: F403
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.notebook import load_ipython_extension as load_ipython_extension
+from nnmpi.options.config import Config as Config
 from nnmpi.run import loggers as loggers
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save

@@ -8,9 +8,9 @@ import runpy
 import sys
 from contextlib import suppress
 
-from nnmpi import cli
 from nnmpi.commands import COMMANDS
-from nnmpi.quoting import nearest, quoted
+from nnmpi.options import cli
+from nnmpi.options.quoting import nearest, quoted
 from nnmpi.version import __version__
 
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi import cli
-from nnmpi.drawing.tables import amount, columns, plural
-from nnmpi.mesh import CUTS
-from nnmpi.quoting import shown
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.mesh import CUTS
 from nnmpi.run.checkpoints.export import export
 from nnmpi.run.checkpoints.keep import folder_of, folders
 from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
+from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]
 """What --json prints of a checkpoint."""

@@ -7,12 +7,12 @@ import argparse
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from nnmpi import cli
 from nnmpi.commands import COMMANDS
-from nnmpi.config import options
 from nnmpi.data import DATASETS
 from nnmpi.nn.models import MODELS
-from nnmpi.terms import LOGGERS
+from nnmpi.options import cli
+from nnmpi.options.config import options
+from nnmpi.options.terms import LOGGERS
 
 NAMES = {"model": MODELS, "data": DATASETS, "logger": [f"{name}:" for name in LOGGERS]}
 """What options may also be, beside files and code."""

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nnmpi import blas, cli, native
+from nnmpi.arrays import blas, native
+from nnmpi.options import cli
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnmpi import blas, cli
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, ended
-from nnmpi.config import TRAINED, Config
+from nnmpi.options import cli
+from nnmpi.options.config import TRAINED, Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.planning.machine import Machine, read_machine
-from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.measuring import measure, processor

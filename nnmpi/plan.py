@@ -8,15 +8,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnmpi import cli
-from nnmpi.config import TRAINED, Config
+from nnmpi.options import cli
+from nnmpi.options.config import TRAINED, Config
+from nnmpi.options.quoting import shown
+from nnmpi.options.terms import size
 from nnmpi.parallel.planning.drawing import as_svg
-from nnmpi.quoting import shown
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
 from nnmpi.run.planning.planning import SUMS, Asked, on_paper, search
 from nnmpi.run.planning.report import as_event, as_text, as_toml
-from nnmpi.terms import size
 
 CLUSTER = ("ranks", "nodes", "memory", "machine")
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnmpi import cli
+from nnmpi.options import cli
 from nnmpi.run.page.page import write
 from nnmpi.run.page.sources import logs_of, read
 

@@ -7,7 +7,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from nnmpi import cli
+from nnmpi.options import cli
 from nnmpi.run import dry_run
 from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
 

@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from nnmpi.config import Config
 from nnmpi.nn import CrossEntropyLoss, Module, MSELoss
 from nnmpi.nn.losses import Loss
+from nnmpi.options.config import Config
 from nnmpi.run.report import NullReport
 from nnmpi.run.trainer import Trainer
 

@@ -20,13 +20,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from nnmpi import blas, cli
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
 from nnmpi.comm.stderr import print_error
-from nnmpi.config import Config
+from nnmpi.options import cli
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
-from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.events import complete_event

@@ -14,8 +14,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from nnmpi import cli
-from nnmpi.quoting import shown
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
 from nnmpi.report import add_files
 from nnmpi.run.page.page import as_json, html
 from nnmpi.run.page.sources import as_values, logs_of, read

@@ -17,7 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from lib import panels  # noqa: E402
 
-from nnmpi import cli, simulate  # noqa: E402
+from nnmpi import simulate  # noqa: E402
+from nnmpi.options import cli  # noqa: E402
 
 PICTURE = str(ROOT / "docs" / "cuts.png")
 MODEL = "--model gpt:6x6x384 --data text --context 256 --batch-size 8"

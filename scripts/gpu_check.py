@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 import nnmpi
-from nnmpi import backend
-from nnmpi.cuda import cudnn
+from nnmpi.arrays import backend
+from nnmpi.arrays.cuda import cudnn
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {

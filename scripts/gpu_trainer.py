@@ -9,7 +9,8 @@ import sys
 import time
 from typing import Any
 
-from nnmpi import Config, Trainer, backend
+from nnmpi import Config, Trainer
+from nnmpi.arrays import backend
 from nnmpi.comm import world
 from nnmpi.run.report import NullReport
 

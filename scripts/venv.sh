@@ -76,7 +76,7 @@ _make_venv() {
 _venv_key() {
     local place requirements
     place=$(pwd -P | cksum)
-    requirements=$(cat setup.cfg pyproject.toml setup.py nnmpi/native/*.[ch] | cksum)
+    requirements=$(cat setup.cfg pyproject.toml setup.py nnmpi/arrays/native/*.[ch] | cksum)
     echo "${place%% *}-${requirements%% *}"
 }
 

@@ -14,7 +14,8 @@ from helpers.ends_job import pytest_runtest_logreport as pytest_runtest_logrepor
 from helpers.sample import EVERY_CASE, sampled
 
 import nnmpi
-from nnmpi import blas, train
+from nnmpi import train
+from nnmpi.arrays import blas
 from nnmpi.nn.models import iris_mlp
 
 # The same BLAS kernels in this process and in all that tests start, whether or not they call

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nnmpi import cli
+from nnmpi.options import cli
 
 
 class Parser(argparse.ArgumentParser):

@@ -27,7 +27,8 @@ from lib import jobs
 from lib.jobs import Process
 from lib.runs import Case, Model
 from lib.workloads import Steps
-from nnmpi import backend, blas, nn
+from nnmpi import nn
+from nnmpi.arrays import backend, blas
 from nnmpi.comm import Comm, world
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.calls import Freed

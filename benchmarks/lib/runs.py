@@ -11,10 +11,11 @@ from typing import NamedTuple, Self
 
 import nnmpi
 from lib.workloads import CLASSES, Steps, random_trainer, trainer_steps
-from nnmpi import blas, nn
+from nnmpi import nn
+from nnmpi.arrays import blas
 from nnmpi.comm import comm_self, world
-from nnmpi.config import Config
 from nnmpi.nn import models
+from nnmpi.options.config import Config
 from nnmpi.parallel.step.executor import StepState
 
 BATCHES = 4  # which are made once and used in turn

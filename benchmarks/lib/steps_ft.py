@@ -6,7 +6,8 @@ from pathlib import Path
 
 from lib import jobs
 from lib.workloads import TRAINED, endless
-from nnmpi import Config, Trainer, blas
+from nnmpi import Config, Trainer
+from nnmpi.arrays import blas
 from nnmpi.comm import world
 
 

@@ -19,7 +19,7 @@ from lib.jobs import Job, Task
 from lib.panels import Panel
 from lib.rounds import interleaved
 from lib.timing import Row
-from nnmpi import blas
+from nnmpi.arrays import blas
 
 
 class Timed(Protocol):

@@ -109,7 +109,7 @@ def machine() -> Row:
     """The machine and software that a figure belongs to."""
     import numpy as np
 
-    from nnmpi import blas
+    from nnmpi.arrays import blas
 
     return {
         "cpu": blas.cpu().get("model name") or platform.processor(),

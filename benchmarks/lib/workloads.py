@@ -16,7 +16,8 @@ def nnmpi_step(
 ) -> Step:
     """A training step of nnmpi through its public interface, from a NumPy batch to the update."""
     import nnmpi
-    from nnmpi import backend, blas, nn, optim
+    from nnmpi import nn, optim
+    from nnmpi.arrays import backend, blas
 
     blas.tune()
     x, y = batch(w)
@@ -49,7 +50,8 @@ def trainer_step(w: Workload, dtype: str, device: str = "cpu", tf32: bool = Fals
     """A training step of nnmpi's Trainer, which in 16 bits has masters in float32; on a device, in
     epochs of several, since it reads the loss of the last one at once."""
     import nnmpi
-    from nnmpi import blas, comm, nn
+    from nnmpi import comm, nn
+    from nnmpi.arrays import blas
 
     blas.tune()
     x, y = batch(w)
@@ -178,7 +180,8 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     Without reduction, every rank trains a model of its own.
     """
     import nnmpi
-    from nnmpi import blas, comm
+    from nnmpi import comm
+    from nnmpi.arrays import blas
 
     blas.tune()
     ranks = comm.world() if reduction.enabled else comm.comm_self()

@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from nnmpi.backend import Backend, get, is_device
+from nnmpi.arrays.backend import Backend, get, is_device
 
 
 class ElementCount(int):

@@ -9,13 +9,13 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of
 from nnmpi.autograd.ops import reduce, shape
 from nnmpi.autograd.recording import Storage, recording
-from nnmpi.backend import Array
-from nnmpi.kernels import Result
 
 T = TypeVar("T", bound="TensorBase")
 OpFunction: TypeAlias = Callable[..., Result]

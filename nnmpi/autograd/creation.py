@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, Backend
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.functional import as_tensors, backend_of, tensor, where
 from nnmpi.autograd.tensor import Tensor
-from nnmpi.backend import Array, Backend
 
 __all__ = [
     "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "ones", "ones_like",

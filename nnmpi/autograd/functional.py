@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
 from nnmpi.autograd.ops import activations, attention, elementwise, linear, logic, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
-from nnmpi.backend import CPU, Backend
 
 __all__ = [
     "broadcast_to", "cat", "concatenate", "einsum", "from_numpy", "gelu", "leaky_relu",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd.ops.lookup import whole
 from nnmpi.autograd.tensor import Tensor
-from nnmpi.backend import Array
-from nnmpi.kernels import Vjp
 
 
 class Lookup(Tensor):

@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from itertools import count
 from typing import Any, Protocol, Self, TypeAlias
 
-from nnmpi.kernels import Prepare
+from nnmpi.arrays.kernels import Prepare
 
 
 class OpRecorder(Protocol):

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeAlias
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import precision, progress_hook
 from nnmpi.autograd.recording import AnyTensor, TapeNode
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import precision, progress_hook
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
 """(-made, node, which parents to go to); a heap of these gives the latest first."""

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Result, Vjp, precision
 from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.base import both_operators, in_place, method_of, operator_of, reduction, spread
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import Storage, TapeNode, recording, tick
 from nnmpi.autograd.tape import OnLeaf, Rest
 from nnmpi.autograd.torch_names import TorchNames
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_float
-from nnmpi.kernels import Result, Vjp, precision
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase, along, method_of, reduction
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
-from nnmpi.kernels import Result
 
 
 def to_method(where: str) -> Callable[..., Any]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.quoting import quoted
-from nnmpi.user_code import reason_of
+from nnmpi.options.quoting import quoted
+from nnmpi.options.user_code import reason_of
 
 Ranks: TypeAlias = Any  # an int or an array of them; NumPy's scalars and ndarrays share no type
 ChunkRange: TypeAlias = tuple[Ranks, Ranks]

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi import user_code
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
-from nnmpi.quoting import quoted
+from nnmpi.options import user_code
+from nnmpi.options.quoting import quoted
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
 MOST = 1 << 12

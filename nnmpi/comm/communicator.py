@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from nnmpi import user_code
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
@@ -36,6 +35,7 @@ from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
+from nnmpi.options import user_code
 
 
 class Comm:

@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import suppress
 
-from nnmpi.quoting import printable
+from nnmpi.options.quoting import printable
 
 
 def print_error(text: str) -> None:

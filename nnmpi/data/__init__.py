@@ -23,7 +23,7 @@ from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.data.text import text
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.data.tokens import tokens
-from nnmpi.quoting import quoted
+from nnmpi.options.quoting import quoted
 
 
 def load(

@@ -5,9 +5,9 @@ How depends on the seed, the epoch and the sample: not on ranks or on the batch 
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi.arrays import keyed
 from nnmpi.data.dataset import Split
-from nnmpi.terms import Augment
+from nnmpi.options.terms import Augment
 
 
 def check_images(split: Split, how: Augment) -> None:

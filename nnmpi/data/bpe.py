@@ -12,8 +12,8 @@ import numpy as np
 
 from nnmpi.data.files import reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
-from nnmpi.quoting import quoted, shown
-from nnmpi.user_files import check_regular
+from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.user_files import check_regular
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi.arrays import keyed
 from nnmpi.data.inputs import Inputs, described, is_index
 
 

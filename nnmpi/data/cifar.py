@@ -12,7 +12,7 @@ import numpy as np
 from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
 from nnmpi.data.files import check_labels, reading
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 CLASSES = 10
 RECORD = 1 + 3 * 32 * 32

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi.arrays import keyed
 from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.quoting import quoted
+from nnmpi.options.quoting import quoted
 
 BLOCK = 1 << 16  # rows or elements that are copied or compared at a time
 

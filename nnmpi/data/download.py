@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte

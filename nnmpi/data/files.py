@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.cgroup import memory_limit
-from nnmpi.quoting import shown
-from nnmpi.user_files import check_regular, parsed
+from nnmpi.arrays.cgroup import memory_limit
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular, parsed
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
 JSON_BYTES = 16 << 20  # of a file of JSON, at most

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -12,13 +12,13 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi import dtypes, keyed
+from nnmpi.arrays import dtypes, keyed
 from nnmpi.data.augment import augmented, check_images
 from nnmpi.data.buckets import by_length
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, each, is_index, is_one_row, take
 from nnmpi.data.standardise import Standardiser
-from nnmpi.terms import Augment
+from nnmpi.options.terms import Augment
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
 from nnmpi.data.files import REMEDY, check_labels, reading
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")

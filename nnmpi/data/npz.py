@@ -11,7 +11,7 @@ import numpy as np
 from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays, kept_as
 from nnmpi.data.files import RefusedError, check_room, reading
 from nnmpi.data.inputs import Inputs
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 SAMPLES, LABELS = ("x", "x_test"), ("y", "y_test")
 REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers only"

@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 ANYWHERE = re.compile(rb"")
 CHARACTERS = re.compile(rb"(?=[^\x80-\xbf])")

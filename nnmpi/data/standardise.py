@@ -20,7 +20,7 @@ from nnmpi.data.inputs import (
     like,
     parts,
 )
-from nnmpi.user_files import parsed
+from nnmpi.options.user_files import parsed
 
 BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 

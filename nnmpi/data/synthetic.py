@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi.arrays import keyed
 from nnmpi.data.dataset import Dataset, DatasetRequest, DatasetSize, Split
 from nnmpi.data.files import check_room
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 FORM = "synthetic:SHAPE:CLASSES:SAMPLES"
 EXAMPLE = "synthetic:1x28x28:10:12800 or synthetic:784:10:1000"

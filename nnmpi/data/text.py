@@ -14,8 +14,8 @@ from nnmpi.data.files import check_room, reading
 from nnmpi.data.pieces import CHARACTERS, pieces, points_of
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
 from nnmpi.data.windows import About, held_out, in_windows
-from nnmpi.quoting import shown
-from nnmpi.user_files import check_regular
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular
 
 EMBEDDED = "new-testament.txt.gz"
 REMEDY = "give a file of text, as --data text:FILE"

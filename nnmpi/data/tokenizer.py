@@ -14,8 +14,8 @@ import numpy as np
 
 from nnmpi.data.bpe import BPETokenizer as BPETokenizer
 from nnmpi.data.pieces import ANYWHERE, CHARACTERS, as_text, points_of
-from nnmpi.quoting import shown
-from nnmpi.user_files import parsed
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import parsed
 
 IN_FOLDERS = ("tokenizer.json", "vocab.json")
 """The files by which a folder is known to have a tokenizer."""

@@ -13,8 +13,8 @@ from numpy.lib import format as npy
 from nnmpi.data.dataset import Dataset, DatasetRequest
 from nnmpi.data.files import RefusedError, reading
 from nnmpi.data.windows import About, in_windows
-from nnmpi.quoting import shown
-from nnmpi.user_files import check_regular
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular
 
 REMEDY = "write it again with python -m nnmpi.tokenize TEXT --out FILE.npy"
 LONGEST = 64 << 20  # bytes of the line: a vocabulary of characters may be in it

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, apply, array_on, as_tensor
 from nnmpi.autograd.functional import as_tensors, maximum, minimum, where
 from nnmpi.autograd.ops import losses as ops
-from nnmpi.backend import Array
-from nnmpi.dtypes import types_of
 from nnmpi.nn.losses import Loss, weights
 
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.functional import (
@@ -21,9 +24,6 @@ from nnmpi.autograd.functional import (
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.window import Size
 from nnmpi.nn import element_losses
 from nnmpi.nn.element_losses import TripletMarginLoss
 from nnmpi.nn.element_losses import cosine_similarity as cosine_similarity

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from safetensors.numpy import save_file
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, check_gpt
 from nnmpi.nn.place import Place
@@ -27,7 +27,7 @@ from nnmpi.nn.state import check_state
 from nnmpi.nn.stored import AS_IS, Form, Order
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
 SHARDED = "model" + INDEX

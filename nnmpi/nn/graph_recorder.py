@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nnmpi import backend, meta
+from nnmpi.arrays import backend, meta
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.backend import Array
 from nnmpi.nn.fusion import groups
 from nnmpi.nn.graph import (
     Arguments,

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from nnmpi import backend, keyed
+from nnmpi.arrays import backend, keyed
+from nnmpi.arrays.keyed import Key
 from nnmpi.autograd import Tensor, no_grad
-from nnmpi.keyed import Key
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.seeding import next_construction
 

@@ -9,11 +9,11 @@ from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.meta import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import TapeNode
-from nnmpi.backend import Array
-from nnmpi.meta import owner
 from nnmpi.nn.parameter import Parameter
 
 
@@ -55,7 +55,9 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
             yield thing.operand
         elif isinstance(thing, FunctionType):  # not its globals
             yield from _arrays([thing.__closure__, thing.__defaults__, thing.__kwdefaults__], seen)
-        elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith("nnmpi.kernels"):
+        elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith(
+            "nnmpi.arrays.kernels"
+        ):
             yield from _arrays(gc.get_referents(thing), seen)
 
 

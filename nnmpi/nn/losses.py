@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float, types_of
+from nnmpi.arrays.kernels.precision import sortable
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_float, types_of
-from nnmpi.kernels.precision import sortable
 from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
 

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import on_host
-from nnmpi.backend import Array
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import (

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend, keyed
+from nnmpi.arrays import backend, keyed
+from nnmpi.arrays.backend import CPU, Array, Backend
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.recording import Storage
-from nnmpi.backend import CPU, Array, Backend
-from nnmpi.dtypes import is_float
-from nnmpi.kernels import Vjp, precision
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store

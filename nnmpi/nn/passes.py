@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_float
 
 T = TypeVar("T")
 

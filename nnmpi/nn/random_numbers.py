@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend, keyed
+from nnmpi.arrays import backend, keyed
+from nnmpi.arrays.backend import CPU, Array, of
 from nnmpi.autograd import Tensor, array_of, on_host
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.creation import creator, like
 from nnmpi.autograd.functional import tensor
-from nnmpi.backend import CPU, Array, of
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.seeding import next_draw

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU, Array, Backend
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.arguments import one_of, type_and_device
 from nnmpi.autograd.torch_names import to_method
-from nnmpi.backend import CPU, Array, Backend
-from nnmpi.dtypes import is_float
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place

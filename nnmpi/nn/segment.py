@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from nnmpi.arrays.kernels import progress_hook
 from nnmpi.autograd import apply
-from nnmpi.kernels import progress_hook
 from nnmpi.nn.graph import Arguments, Call, Graph, SampleCount, Use, Value, edges_of, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter

@@ -12,8 +12,8 @@ Rules:
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from nnmpi.arrays.kernels import progress_hook
 from nnmpi.autograd import Tensor
-from nnmpi.kernels import progress_hook
 from nnmpi.nn.containers import NumberedLayers
 from nnmpi.nn.fusion import FusedStep, steps_of
 from nnmpi.nn.module import Module

@@ -4,8 +4,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 
 
 class Store(Protocol):

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor, on_host
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_float
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 
 def fitting(

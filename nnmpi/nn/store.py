@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array, Backend
-from nnmpi.kernels.steps import Mixed, scale_loop
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.kernels.steps import Mixed, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 

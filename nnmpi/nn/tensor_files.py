@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.data.files import read_json
-from nnmpi.dtypes import has_bfloat16
 from nnmpi.nn.place import Place
 from nnmpi.nn.stored import AS_IS, Form, Order
-from nnmpi.quoting import quoted, shown
+from nnmpi.options.quoting import quoted, shown
 
 TYPES = {
     "float64": "F64",

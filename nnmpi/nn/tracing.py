@@ -1,6 +1,6 @@
 """trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
 
-The passes run on arrays without numbers (`nnmpi.meta`), and draw no weights. One has 2 samples and
+The passes run on arrays without numbers (`nnmpi.arrays.meta`), and draw no weights. One has 2 samples and
 runs in evaluation mode, the other has 3 and runs in training mode. Lengths that differ are of
 samples. Where more differs, or a `forward` reads numbers of a tensor, on which its control flow may
 depend, the module with that `forward` is taken whole, and a note says why.
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, meta
+from nnmpi.arrays import backend, meta
+from nnmpi.arrays.backend import CPU, META, Backend
+from nnmpi.arrays.cgroup import memory_available
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.backend import CPU, META, Backend
-from nnmpi.cgroup import memory_available
-from nnmpi.dtypes import is_float
-from nnmpi.meta import NumbersReadError
 from nnmpi.nn.axis_names import with_names
 from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import (

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array
-from nnmpi.dtypes import types_of
-from nnmpi.kernels.precision import cast
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.nn.init import constant
 from nnmpi.nn.parameter import Parameter
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi.config import Config
 from nnmpi.notebook import pictures as pictures
 from nnmpi.notebook.magic import ranks
+from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster

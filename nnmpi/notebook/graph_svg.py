@@ -1,8 +1,8 @@
 """A graph as a picture: a row a node, with its parameters and the shape of its output; lines beside
 the rows are tensors that a later node than the next one takes."""
 
-from nnmpi.drawing.svg import INK, QUIET, box, page, text
 from nnmpi.nn.graph import Graph
+from nnmpi.sim.drawing.svg import INK, QUIET, box, page, text
 
 ROW, TOP, LEFT, LANE, NAME, MOST = 30.0, 44.0, 16.0, 14.0, 300.0, 400
 LAYER, OP, LINE = "#e6eefb", "#eef0f3", "#c2447f"

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from nnmpi.comm import world
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 CELL = "cell.py"
 RANK = "import sys; from nnmpi.notebook.magic import run_cell; run_cell(sys.argv[1])"

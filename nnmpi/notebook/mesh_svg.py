@@ -5,8 +5,8 @@ dp 0  [  0  ] [  1  ]                two are rows too
 dp 1  [  2  ] [  3  ]
 """
 
-from nnmpi.drawing.svg import INK, QUIET, box, page, text
-from nnmpi.mesh import Mesh
+from nnmpi.parallel.mesh import Mesh
+from nnmpi.sim.drawing.svg import INK, QUIET, box, page, text
 
 CELL, ROW, LEFT, TOP, MOST = 58, 30, 180, 64, 32
 COLOURS = ("#e6eefb", "#fbeedd", "#e3f3e8", "#f0e6f6")

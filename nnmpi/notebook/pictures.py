@@ -9,21 +9,21 @@ from typing import Any
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError
-from nnmpi.drawing import rounds_svg
-from nnmpi.drawing.svg import page, svg, text
-from nnmpi.drawing.tables import plural
-from nnmpi.drawing.timeline import Timeline
-from nnmpi.mesh import Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.notebook.graph_svg import graph
 from nnmpi.notebook.mesh_svg import mesh
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.report.plot import RunLog, picture
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import Schedule
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.drawing import rounds_svg
+from nnmpi.sim.drawing.svg import page, svg, text
+from nnmpi.sim.drawing.tables import plural
+from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2

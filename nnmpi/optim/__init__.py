@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import lr_scheduler
@@ -11,6 +10,7 @@ from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
+from nnmpi.options.config import Config
 
 
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nnmpi import backend
-from nnmpi.backend import Array
-from nnmpi.kernels.precision import cast, cast_loop, merge_loop
-from nnmpi.kernels.steps import Mixed
-from nnmpi.kernels.undo import blocks
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
+from nnmpi.arrays.kernels.steps import Mixed
+from nnmpi.arrays.kernels.undo import blocks
 from nnmpi.nn.store import UpdateArrays
 from nnmpi.optim.groups import Group
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd.recording import tick
-from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, flatten

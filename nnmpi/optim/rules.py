@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from nnmpi.backend import Array
-from nnmpi.kernels import steps
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import flatten
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.operands import Operands

@@ -11,7 +11,7 @@ or memory of a node.
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore

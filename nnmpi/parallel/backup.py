@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import named
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
-from nnmpi.config import Config
-from nnmpi.dtypes import named
 from nnmpi.optim import Optimizer
+from nnmpi.options.config import Config
+from nnmpi.options.terms import duration
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import (
@@ -38,7 +39,6 @@ from nnmpi.parallel.arrangement.backups import (
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of, owned, typed
-from nnmpi.terms import duration
 
 
 class HeldVersion(NamedTuple):

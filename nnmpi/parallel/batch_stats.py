@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments, joined
-from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.wire import StagedComm, Wire, wire_for

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from nnmpi import devices
-from nnmpi.backend import CPU, Backend
-from nnmpi.blas import cores, threads
+from nnmpi.arrays import devices
+from nnmpi.arrays.backend import CPU, Backend
+from nnmpi.arrays.blas import cores, threads
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster

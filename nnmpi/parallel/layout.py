@@ -16,10 +16,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
+from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm, comm_self
-from nnmpi.config import Config
-from nnmpi.dtypes import HALVES
-from nnmpi.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
+from nnmpi.options.config import Config
+from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 
 class Layout(NamedTuple):

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
-from nnmpi import backend, devices
-from nnmpi.backend import Array, Backend
+from nnmpi.arrays import backend, devices
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.devices import SideStream
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm, Parts
-from nnmpi.devices import SideStream
-from nnmpi.dtypes import types_of
-from nnmpi.kernels.precision import cast
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.wire import WIRE, StagedComm, Wire, one_row, wire_of

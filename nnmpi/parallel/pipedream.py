@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Backend, number
+from nnmpi.arrays.backend import Backend, number
 from nnmpi.comm import Comm, Work
-from nnmpi.config import Config
 from nnmpi.data import Batch, Load
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of

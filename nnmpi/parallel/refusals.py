@@ -7,13 +7,13 @@ docs/combinations.md shows it to users.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nnmpi import terms
+from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.config import Config, options
-from nnmpi.dtypes import HALVES
-from nnmpi.mesh import AXES
+from nnmpi.options import terms
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.layout import server_count
-from nnmpi.quoting import shown
+from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
 """All options at their defaults."""

@@ -10,8 +10,8 @@ This file alone waits for a device before a message.
 
 import numpy as np
 
-from nnmpi.backend import Array
-from nnmpi.devices import CopyStream
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.devices import CopyStream
 
 
 class StagingMemory:

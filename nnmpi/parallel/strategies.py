@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel import nccl, pipedream, refusals, server
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate

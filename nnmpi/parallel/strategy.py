@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
 from nnmpi.parallel.arrangement.program import forward_ops, ops

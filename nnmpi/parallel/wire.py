@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
-from nnmpi import backend
-from nnmpi.backend import Array, Backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.devices import CopyStream
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm, NoRoomError, Parts, Work
-from nnmpi.devices import CopyStream
 from nnmpi.parallel.staging import ALL, NOTHING, Staging, StagingMemory
 
 PIECE = 1 << 22

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, redirect_stdout
 from io import StringIO
 from typing import Any
 
-from nnmpi import cli
 from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.options import cli
 
 
 def on_ranks(program: str, command: Callable[[Comm], int], memory: str) -> int:

@@ -11,23 +11,23 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.comm import Comm
-from nnmpi.config import Config, options
 from nnmpi.data import Dataset
 from nnmpi.data.files import reading
 from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tensor_files import files_of
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.quoting import shown
 from nnmpi.run.files.folders import source_of
-from nnmpi.user_files import check_regular
 
 MAX_BYTES = 16 << 20
 """How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches

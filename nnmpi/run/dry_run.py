@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nnmpi import cli
 from nnmpi.comm import Comm
-from nnmpi.config import Config, options
 from nnmpi.data.inputs import arrays
-from nnmpi.drawing.tables import plural
+from nnmpi.options import cli
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -22,13 +22,13 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.planning.residences import within_memory
-from nnmpi.quoting import quoted
 from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.setup.on_paper import on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.snapshot import MAY_CHANGE
+from nnmpi.sim.drawing.tables import plural
 
 HELP = "what each rank of a run holds and sends"
 

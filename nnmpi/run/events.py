@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
 
-from nnmpi import blas, native
+from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.buckets import padding
-from nnmpi.mesh import CUTS, REPLICAS
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.holdings import axes_of, rearranged
 from nnmpi.parallel.paper.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.run.report.messages import Event

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnmpi.config import Config
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
+from nnmpi.options.terms import LOGGERS, logger
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.quoting import shown
 from nnmpi.run.report import Event, LostOutputError
 from nnmpi.run.report.plot import epochs_figure
-from nnmpi.terms import LOGGERS, logger
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from nnmpi.config import Config, options
 from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
-from nnmpi.quoting import shown
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import shown
 
 
 class Consequence(Enum):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self

@@ -1,6 +1,6 @@
 """What must be so before a run begins."""
 
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session

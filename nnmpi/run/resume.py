@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
-from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.checkpoints.keep import check_empty
 from nnmpi.run.checkpoints.read import Found, use_newest

@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nnmpi import terms
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.config import Config
+from nnmpi.options import terms
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.quoting import shown
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.checkpoints.about import RunAbout, tensor_facts
 from nnmpi.run.checkpoints.keep import BETTER, best_of, whole_ones

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
-from nnmpi.config import Config
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Sums
@@ -24,6 +23,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import stores_of
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone

@@ -6,16 +6,16 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config, options
 from nnmpi.metrics import Sums
 from nnmpi.optim.loss_scale import LossScale
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.planning.measured_stages import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.quoting import quoted
 from nnmpi.run.may_change import check_may_change
 from nnmpi.run.settings import Changes
 

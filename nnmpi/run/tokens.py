@@ -24,11 +24,11 @@ from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
 from nnmpi.data.windows import About, held_out
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.files.atomic import check_target, replaced
-from nnmpi.user_files import check_regular
 
 BLOCK = 1 << 20  # bytes
 REMEDY = "give a file of text"

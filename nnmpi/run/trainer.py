@@ -9,12 +9,12 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, job
-from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency

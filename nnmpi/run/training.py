@@ -14,14 +14,14 @@ from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple, cast
 
-from nnmpi import terms
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.optim.schedule import LRSchedule
+from nnmpi.options import terms
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.run.callbacks import check_callbacks, load_states

@@ -4,7 +4,7 @@ import platform
 
 import numpy as np
 
-from nnmpi import blas, native
+from nnmpi.arrays import blas, native
 from nnmpi.comm import mpi_versions
 from nnmpi.version import __version__
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi import keyed
-from nnmpi.quoting import quoted
+from nnmpi.arrays import keyed
+from nnmpi.options.quoting import quoted
 
 
 class Delay(NamedTuple):

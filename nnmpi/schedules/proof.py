@@ -11,8 +11,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from nnmpi import user_code
-from nnmpi.quoting import quoted
+from nnmpi.options import user_code
+from nnmpi.options.quoting import quoted
 from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, lower, message
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES, Schedule

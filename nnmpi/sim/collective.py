@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi import user_code
 from nnmpi.collectives import algorithms, verify
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
+from nnmpi.options import user_code
 from nnmpi.sim import textbook
 from nnmpi.sim.network import Record, check_count, check_number, record
 from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nnmpi.drawing.timeline import Span, Timeline
 from nnmpi.schedules.lowering import RECEIVES, message
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.proof import channel, in_order
+from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:

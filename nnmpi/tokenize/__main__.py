@@ -13,15 +13,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnmpi import cli
 from nnmpi.comm import Comm, ended
-from nnmpi.drawing.tables import plural
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
+from nnmpi.options.terms import check_text
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.report import Event
 from nnmpi.run.tokens import write_tokens
-from nnmpi.terms import check_text
+from nnmpi.sim.drawing.tables import plural
 
 
 def parser() -> argparse.ArgumentParser:

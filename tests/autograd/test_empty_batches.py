@@ -12,7 +12,7 @@ from helpers.device import ON_DEVICE
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.backend import CPU, Backend
+from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 

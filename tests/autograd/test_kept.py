@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nnmpi import nn
+from nnmpi.arrays.dtypes import named
 from nnmpi.autograd import Tensor
-from nnmpi.dtypes import named
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.passes import Pass, current_pass

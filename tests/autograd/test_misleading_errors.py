@@ -9,7 +9,8 @@ import pytest
 
 import nnmpi
 import nnmpi.nn.functional as F
-from nnmpi import backend, nn
+from nnmpi import nn
+from nnmpi.arrays import backend
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -118,7 +119,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("a row or a matrix",),
     ),
     "seeds of GPUs": (
-        lambda: nnmpi.cuda.manual_seed_all(0),
+        lambda: nnmpi.arrays.cuda.manual_seed_all(0),
         AttributeError,
         ("'manual_seed_all'", "nnmpi.manual_seed"),
     ),

@@ -9,7 +9,7 @@ import pytest
 from helpers.kernels.halves import UNIT
 
 import nnmpi
-from nnmpi.dtypes import HALVES
+from nnmpi.arrays.dtypes import HALVES
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "x + 0.1": lambda x: x + 0.1,

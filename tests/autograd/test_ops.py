@@ -13,11 +13,11 @@ from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
 from helpers.ops.oracle import needs_torch, pytorch
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.activations import erfc
 from nnmpi.autograd import Tensor, ops
 from nnmpi.autograd.check import directional_error
-from nnmpi.kernels import Result
-from nnmpi.kernels.activations import erfc
 
 SMOOTH = [name for name, case in CASES.items() if case.smooth and case.has_gradient]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import nnmpi
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
-from nnmpi.kernels import Result
 
 
 def leaf(*values: float) -> Tensor:

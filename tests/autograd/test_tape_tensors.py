@@ -7,10 +7,10 @@ import pytest
 from helpers.device import DEVICE, ON_DEVICE, needs_device
 
 import nnmpi
+from nnmpi.arrays.backend import CPU, to_host
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops import conv, linear, pool
-from nnmpi.backend import CPU, to_host
 
 FLOATS = ("float32", "float64")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.device import DEVICE, ON_DEVICE, needs_device, waits
 
-from nnmpi import backend
-from nnmpi.backend import CPU
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU
 
 BOTH = pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
 

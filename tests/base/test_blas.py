@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 
 AVX512 = "avx512f avx512dq avx512cd avx512bw avx512vl"
 
@@ -137,7 +137,7 @@ import nnmpi
 ctypes.CDLL = real
 assert state() == before
 assert (np.ones((65, 65), "f4") / 3 @ np.ones((65, 65), "f4")).tobytes() == sum_before
-print(nnmpi.blas.core())
+print(nnmpi.arrays.blas.core())
 """
 
 

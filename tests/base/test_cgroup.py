@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nnmpi import blas
-from nnmpi.cgroup import cpu_quota, cpuset_size, memory_limit
+from nnmpi.arrays import blas
+from nnmpi.arrays.cgroup import cpu_quota, cpuset_size, memory_limit
 
 V1 = "5:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n"
 

@@ -12,9 +12,9 @@ from helpers.datafiles import refused
 from helpers.options import another
 
 from nnmpi import train
-from nnmpi.cli import from_toml
-from nnmpi.config import Config, options
-from nnmpi.option import kind_of
+from nnmpi.options.cli import from_toml
+from nnmpi.options.config import Config, options
+from nnmpi.options.option import kind_of
 from nnmpi.parallel import strategies
 
 BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device, waits
 
-from nnmpi import keyed
-from nnmpi.backend import to_host
+from nnmpi.arrays import keyed
+from nnmpi.arrays.backend import to_host
 
 KEY = keyed.key(1, "init", "0.weight")
 ROW = np.zeros(1, np.int64)

@@ -10,7 +10,7 @@ from threading import Timer
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi.user_files import content, parsed
+from nnmpi.options.user_files import content, parsed
 
 
 class Garbage:

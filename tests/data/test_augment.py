@@ -11,7 +11,7 @@ from helpers.training.pipelined import CNN, equals, reference, run
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Loader, Split, Standardiser, load
 from nnmpi.data.augment import augmented
-from nnmpi.terms import Augment
+from nnmpi.options.terms import Augment
 
 X = np.random.default_rng(0).standard_normal((400, 2, 5, 4)).astype("float32")
 SAMPLES = np.arange(400)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from nnmpi import keyed
+from nnmpi.arrays import keyed
 from nnmpi.data import Loader, Split, Standardiser
 
 

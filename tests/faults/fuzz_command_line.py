@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from fuzzing import Outcome, command
 
-from nnmpi.config import options
-from nnmpi.option import kind_of
+from nnmpi.options.config import options
+from nnmpi.options.option import kind_of
 
 NUMBERS = ("0", "1", "2", "3", "-1", "0.5", "1e-300", "1e308", "nan", "inf", "1e999", "")
 LARGE = ("64", "1000000", str(2**31), str(2**63 - 1), str(2**63), str(2**64), "9" * 5000)

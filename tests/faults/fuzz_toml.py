@@ -6,8 +6,8 @@ import numpy as np
 from fuzzing import Fault, Outcome, damaged, refused
 
 from nnmpi import train
-from nnmpi.config import options
-from nnmpi.user_code import is_named
+from nnmpi.options.config import options
+from nnmpi.options.user_code import is_named
 
 GOOD_FILE = """# a run
 model = "iris-mlp"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from helpers.commands import Command
 
-from nnmpi.cli import from_toml
 from nnmpi.comm.stderr import print_error
-from nnmpi.config import options
+from nnmpi.options.cli import from_toml
+from nnmpi.options.config import options
 from nnmpi.run.report.messages import as_text
 
 HOSTILE = {

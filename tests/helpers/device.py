@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from emulator import load, machine
 
-from nnmpi import backend
-from nnmpi.backend import Backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Backend
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import numpy as np
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.tensor import apply
-from nnmpi.kernels import Result
 from nnmpi.nn.passes import current_pass
 
 STEP = 1  # counted from 0

@@ -3,7 +3,7 @@
 from dataclasses import Field
 from typing import Any
 
-from nnmpi.option import kind_of
+from nnmpi.options.option import kind_of
 
 TEXTS = {
     "logger": "tensorboard:runs",

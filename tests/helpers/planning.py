@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from nnmpi import nn
 from nnmpi.collectives.price import Link
-from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes

@@ -10,7 +10,7 @@ import pytest
 from helpers.kernels.numbers import Rng, one_of
 from test_table import CASES, COMPILED, Draw, Seeds, arrays_of, bits
 
-from nnmpi.native.table import KERNELS
+from nnmpi.arrays.native.table import KERNELS
 
 Array = np.ndarray
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from helpers.kernels.numbers import Rng, one_of
 
-from nnmpi import native
-from nnmpi.dtypes import HALVES, named
-from nnmpi.kernels import attention as kernels
-from nnmpi.kernels.attention import Scores
-from nnmpi.kernels.precision import round_loop
-from nnmpi.native.table import Kernel
+from nnmpi.arrays import native
+from nnmpi.arrays.dtypes import HALVES, named
+from nnmpi.arrays.kernels import attention as kernels
+from nnmpi.arrays.kernels.attention import Scores
+from nnmpi.arrays.kernels.precision import round_loop
+from nnmpi.arrays.native.table import Kernel
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of one rounding."""

@@ -9,10 +9,10 @@ from helpers.kernels import halves
 from helpers.kernels.numbers import one_of
 from test_table import CASES, Seeds, arrays_of, bits, copies
 
-from nnmpi import backend
-from nnmpi.cuda.kernels import KERNELS
-from nnmpi.dtypes import HALVES, is_half
-from nnmpi.native.table import KERNELS as TABLE
+from nnmpi.arrays import backend
+from nnmpi.arrays.cuda.kernels import KERNELS
+from nnmpi.arrays.dtypes import HALVES, is_half
+from nnmpi.arrays.native.table import KERNELS as TABLE
 
 pytestmark = needs_device
 

@@ -5,11 +5,11 @@ import pytest
 from helpers.device import DEVICE, needs_device
 from helpers.kernels.numbers import Rng, one_of
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.cuda.products import products_loop
+from nnmpi.arrays.dtypes import named
+from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.autograd.ops import linear
-from nnmpi.cuda.products import products_loop
-from nnmpi.dtypes import named
-from nnmpi.kernels.linear import matmul
 
 pytestmark = needs_device
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

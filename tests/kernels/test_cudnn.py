@@ -9,11 +9,12 @@ from helpers.device import DEVICE, needs_device
 from helpers.kernels import fakecudnn
 
 import nnmpi
-from nnmpi import backend, nn, optim
+from nnmpi import nn, optim
+from nnmpi.arrays import backend
+from nnmpi.arrays.cuda import cudnn
+from nnmpi.arrays.kernels import conv
+from nnmpi.arrays.kernels.conv import Cudnn
 from nnmpi.autograd.ops.conv import conv2d
-from nnmpi.cuda import cudnn
-from nnmpi.kernels import conv
-from nnmpi.kernels.conv import Cudnn
 
 pytestmark = needs_device
 CASES: dict[str, dict[str, Any]] = {

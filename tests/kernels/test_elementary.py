@@ -7,8 +7,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from nnmpi import native
-from nnmpi.kernels.activations import erfc
+from nnmpi.arrays import native
+from nnmpi.arrays.kernels.activations import erfc
 
 MODULES = dict(native.modules())
 SAMPLE = np.arange(0, 2**32, 4099, dtype=np.uint64).astype(np.uint32).view(np.float32)

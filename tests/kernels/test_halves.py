@@ -8,8 +8,8 @@ import pytest
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.dtypes import HALVES, is_float, is_half, types_of
-from nnmpi.kernels import column_sum
+from nnmpi.arrays.dtypes import HALVES, is_float, is_half, types_of
+from nnmpi.arrays.kernels import column_sum
 from nnmpi.nn.models import mlp
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from helpers.ops.oracle import needs_torch, pytorch
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.kernels import conv
+from nnmpi.arrays.kernels.window import windows
+from nnmpi.arrays.kernels.winograd import Winograd
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops import conv as ops
 from nnmpi.autograd.ops import elementwise
 from nnmpi.autograd.ops.pool import max_pool
-from nnmpi.kernels import conv
-from nnmpi.kernels.window import windows
-from nnmpi.kernels.winograd import Winograd
 
 ALGORITHMS = ("winograd2", "winograd4", "im2col")
 N, C, O = 7, 9, 5  # images, channels in, channels out

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.window import Window, windows
 from nnmpi.autograd.ops import conv
-from nnmpi.kernels import Result
-from nnmpi.kernels.window import Window, windows
 
 N = 5
 

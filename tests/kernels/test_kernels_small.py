@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnmpi.kernels import column_sum, epilogue, steps
-from nnmpi.kernels.pool import max_pool2d
-from nnmpi.kernels.window import Window
+from nnmpi.arrays.kernels import column_sum, epilogue, steps
+from nnmpi.arrays.kernels.pool import max_pool2d
+from nnmpi.arrays.kernels.window import Window
 
 # ---- pooling: where the gradient goes
 

@@ -7,7 +7,7 @@ import pytest
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.native.table import KERNELS
+from nnmpi.arrays.native.table import KERNELS
 
 BECOME_0: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "BatchNorm2d": (lambda: nn.BatchNorm2d(4), (8, 4, 5, 5)),

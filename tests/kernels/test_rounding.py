@@ -4,8 +4,8 @@ import ml_dtypes  # noqa: F401 - adds bfloat16 to NumPy
 import numpy as np
 import pytest
 
-from nnmpi import native
-from nnmpi.dtypes import HALVES
+from nnmpi.arrays import native
+from nnmpi.arrays.dtypes import HALVES
 
 MODULES = dict(native.modules())
 

@@ -9,9 +9,10 @@ from helpers.device import DEVICE, needs_device
 from helpers.kernels import fakecudnn
 
 import nnmpi
-from nnmpi import backend, nn, optim
+from nnmpi import nn, optim
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import named
 from nnmpi.autograd.ops import attention
-from nnmpi.dtypes import named
 
 pytestmark = needs_device
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -9,11 +9,11 @@ import pytest
 from helpers.kernels import attention, cases, halves, products
 from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
-from nnmpi import native
+from nnmpi.arrays import native
+from nnmpi.arrays.dtypes import HALVES, is_half
+from nnmpi.arrays.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
+from nnmpi.arrays.native.table import KERNELS
 from nnmpi.comm.transport import gate  # noqa: F401 - fills the table
-from nnmpi.dtypes import HALVES, is_half
-from nnmpi.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
-from nnmpi.native.table import KERNELS
 
 MODULES = dict(native.modules())
 DRAWS = 30
@@ -199,9 +199,9 @@ OF_ARENAS = {
     *("address", "arena", "blocks", "forget", "retag", "singly", "tag", "trim", "use"),
     *("start_write", "end_write", "start_read", "end_read"),
 }
-"""Functions of `nnmpi/native/arena.c`, which are no kernels."""
+"""Functions of `nnmpi/arrays/native/arena.c`, which are no kernels."""
 OF_SHARED_MEMORY = {"short_sum"}
-"""What `nnmpi/native/shared.c` makes calls of."""
+"""What `nnmpi/arrays/native/shared.c` makes calls of."""
 
 
 @pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from nnmpi.kernels import steps, undo
+from nnmpi.arrays.kernels import steps, undo
 
 ADAM = steps.AdamStep(1e-2, 0.9, 0.999, 1e-8, 0.1, True, 3)
 SGD = steps.SgdStep(1e-2, 0.9, 0.1, True)
@@ -154,7 +154,7 @@ SIZE = 100_000
 KILLED = """
 import sys
 from test_undo import adam, rows
-from nnmpi.kernels import undo
+from nnmpi.arrays.kernels import undo
 *arrays, memory, began = rows(sys.argv[1])
 print("begins", flush=True)
 while True:

@@ -26,7 +26,7 @@ class Two(nn.Module):
         return self.a(x), self.b(x)
 
 
-def ones(n: int, on: Any = nnmpi.backend.CPU) -> nnmpi.Tensor:
+def ones(n: int, on: Any = nnmpi.arrays.backend.CPU) -> nnmpi.Tensor:
     return nnmpi.tensor(np.ones((n, *SHAPE), "float32"), on=on)
 
 

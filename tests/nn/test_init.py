@@ -10,7 +10,8 @@ from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
 
 import nnmpi
-from nnmpi import keyed, nn
+from nnmpi import nn
+from nnmpi.arrays import keyed
 from nnmpi.nn.models import MODELS
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {

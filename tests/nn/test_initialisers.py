@@ -10,7 +10,8 @@ from helpers.device import DEVICE, needs_device
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
-from nnmpi import keyed, nn, optim
+from nnmpi import nn, optim
+from nnmpi.arrays import keyed
 from nnmpi.nn import init
 
 SHAPE = (60, 40, 3, 3)  # fan_in 360, fan_out 540

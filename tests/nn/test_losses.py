@@ -39,7 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def result(loss: Any, x: Any, target: Any, dtype: str = "float64", on: Any = nnmpi.backend.CPU):
+def result(
+    loss: Any, x: Any, target: Any, dtype: str = "float64", on: Any = nnmpi.arrays.backend.CPU
+):
     """The value, and the gradient of a weighted sum of it."""
     t = nnmpi.tensor(x, dtype, requires_grad=True, on=on)
     y = loss(t, target)

@@ -10,8 +10,8 @@ from helpers.device import ON_DEVICE
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.backend import CPU, Backend, to_host
-from nnmpi.dtypes import named
+from nnmpi.arrays.backend import CPU, Backend, to_host
+from nnmpi.arrays.dtypes import named
 
 
 def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:

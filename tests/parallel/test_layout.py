@@ -8,8 +8,8 @@ from helpers.datafiles import refused
 from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.mesh import AXES, Mesh
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.mesh import AXES, Mesh
 
 
 def groups(comm: Comm, config: Config) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from helpers.datafiles import refused
 from helpers.options import another
 
 from nnmpi import Config
-from nnmpi.config import options
+from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 

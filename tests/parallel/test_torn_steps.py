@@ -21,9 +21,9 @@ from helpers.training.torn_steps import (
     whole,
 )
 
+from nnmpi.arrays.kernels.steps import adam_loop
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.kernels.steps import adam_loop
 from nnmpi.optim import Adam
 from nnmpi.optim.groups import Group
 from nnmpi.optim.operands import Operands

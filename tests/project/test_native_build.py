@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.mpijob import ROOT
 
-from nnmpi import native
+from nnmpi.arrays import native
 
 GCC = shutil.which("gcc")
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"

@@ -3,8 +3,8 @@
 import pytest
 
 from nnmpi import Config, Trainer
+from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import comm_self
-from nnmpi.dtypes import HALVES
 from nnmpi.run.report import NullReport
 
 

@@ -3,7 +3,7 @@
 import pytest
 from helpers.commands import IRIS, Command
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 from nnmpi.run.setup import threads
 
 

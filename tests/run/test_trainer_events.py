@@ -11,10 +11,11 @@ from helpers.runs import rows, small
 from helpers.training.pipelined import Heard
 
 import nnmpi
-from nnmpi import Config, Trainer, blas, native, nn, optim
+from nnmpi import Config, Trainer, nn, optim
+from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.config import EPOCHS, LEAST_STEPS
+from nnmpi.options.config import EPOCHS, LEAST_STEPS
 from nnmpi.run.setup.setup import total_steps
 
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 14, "dtype": "float64", "lr": 0.05}

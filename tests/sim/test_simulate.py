@@ -16,11 +16,11 @@ from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER
-from nnmpi.drawing.rounds_text import LEGEND, MAX_RANKS, draw
-from nnmpi.drawing.tables import duration
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
+from nnmpi.sim.drawing.rounds_text import LEGEND, MAX_RANKS, draw
+from nnmpi.sim.drawing.tables import duration
 
 KIND = "collective"
 

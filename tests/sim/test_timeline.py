@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nnmpi.drawing.svg import svg
-from nnmpi.drawing.timeline import Span, Timeline, draw
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.sim.drawing.svg import svg
+from nnmpi.sim.drawing.timeline import Span, Timeline, draw
 from nnmpi.sim.pipeline import Costs, simulate
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -6,8 +6,9 @@ import numpy as np
 from helpers.device import DEVICE, needs_device
 
 import nnmpi
-from nnmpi import backend, nn, optim
-from nnmpi.backend import CPU, Backend
+from nnmpi import nn, optim
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU, Backend
 
 pytestmark = needs_device
 

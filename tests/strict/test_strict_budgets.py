@@ -11,7 +11,8 @@ from helpers.device import DEVICE, needs_emulator
 from helpers.kernels import fakecudnn
 
 import nnmpi
-from nnmpi import backend, nn
+from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import losses
 from nnmpi.comm import comm_self

@@ -8,10 +8,11 @@ from helpers.device import DEVICE, needs_device, waits
 from helpers.training.pipelined import digits
 
 import nnmpi
-from nnmpi import Config, Trainer, backend, nn
-from nnmpi.backend import CPU, Backend
+from nnmpi import Config, Trainer, nn
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU, Backend
+from nnmpi.arrays.dtypes import HALVES, named
 from nnmpi.comm import comm_self
-from nnmpi.dtypes import HALVES, named
 from nnmpi.parallel.step.executor import StepResult, StepState
 
 pytestmark = needs_device

@@ -10,7 +10,8 @@ from emulator import machine
 from helpers.device import DEVICE, needs_device
 
 import nnmpi
-from nnmpi import backend, nn
+from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.comm import comm_self
 from nnmpi.optim import loss_scale
 from nnmpi.run.report import NullReport

@@ -5,7 +5,7 @@ import pytest
 from helpers.device import DEVICE, needs_device
 
 from nnmpi import nn, tensor
-from nnmpi.dtypes import named
+from nnmpi.arrays.dtypes import named
 
 pytestmark = needs_device
 

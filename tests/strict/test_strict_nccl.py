@@ -12,7 +12,8 @@ from helpers.training import laws_halves
 from helpers.training.on_device import on_device
 from helpers.training.pipelined import CNN, MLP, digits, equals, reference, run
 
-from nnmpi import Config, Trainer, devices
+from nnmpi import Config, Trainer
+from nnmpi.arrays import devices
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import nccl

@@ -9,8 +9,9 @@ import pytest
 from helpers.device import DEVICE, needs_device, waits
 
 import nnmpi
-from nnmpi import backend, nn, optim
-from nnmpi.backend import CPU, Backend
+from nnmpi import nn, optim
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.comm import comm_self
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.parallel import refusals

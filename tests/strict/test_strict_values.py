@@ -8,9 +8,9 @@ import pytest
 from helpers.device import DEVICE, needs_device
 from helpers.ops.opcases_all import CASES, each, is_leaf
 
+from nnmpi.arrays.backend import CPU, Backend, to_host
+from nnmpi.arrays.dtypes import HALVES, is_half, named
 from nnmpi.autograd import Tensor
-from nnmpi.backend import CPU, Backend, to_host
-from nnmpi.dtypes import HALVES, is_half, named
 
 pytestmark = needs_device
 BOUND = {"float16": 4e-3, "bfloat16": 3.2e-2}

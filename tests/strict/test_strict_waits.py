@@ -5,8 +5,8 @@ import pytest
 from helpers.device import DEVICE, needs_emulator, waits
 from helpers.ops.opcases_all import CASES, each, is_leaf
 
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor
-from nnmpi.backend import Array
 
 pytestmark = needs_emulator
 

@@ -10,8 +10,9 @@ from helpers.device import DEVICE, device_count, emulated, needs_device, needs_e
 from helpers.training.on_device import on_device
 from helpers.training.pipelined import digits
 
-from nnmpi import Config, Trainer, devices, nn
-from nnmpi.backend import CPU
+from nnmpi import Config, Trainer, nn
+from nnmpi.arrays import devices
+from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import staging, wire

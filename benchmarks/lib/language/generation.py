@@ -41,10 +41,11 @@ def main(rounds: str) -> None:
 
 def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     """What generates by nnmpi, and its model."""
-    from nnmpi import backend, blas, nn
+    from nnmpi import nn
+    from nnmpi.arrays import backend, blas
     from nnmpi.comm import comm_self
-    from nnmpi.config import Config
     from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
+    from nnmpi.options.config import Config
     from nnmpi.run.setup.models import saved_sizes
     from nnmpi.run.text.decoder import loaded
     from nnmpi.run.text.generation import generated

@@ -17,7 +17,8 @@ import nnmpi
 from lib import ranks
 from lib.ranks import Sent, mean, no_shared_memory, peak_of_step, sent_by
 from lib.workloads import CLASSES, Steps
-from nnmpi import blas, nn, optim
+from nnmpi import nn, optim
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.parallel.tensor.ops import all_reduce
 from nnmpi.parallel.tensor.parallelize import parallelize

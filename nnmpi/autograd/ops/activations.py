@@ -3,12 +3,12 @@
 import operator
 from collections.abc import Callable
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels import activations as kernels
+from nnmpi.arrays.kernels.precision import elementwise, in_layout, multiplied, widened
+from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.precision import elementwise, in_layout, multiplied, widened
-from nnmpi.native.table import Kernel
 
 
 def _smooth(a: Array, loop: Kernel) -> Result:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result, picks
-from nnmpi.kernels import attention as kernels
-from nnmpi.kernels.attention import Keep, Scores
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import attention as kernels
+from nnmpi.arrays.kernels.attention import Keep, Scores
 
 
 def attention(

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import Result, conv
+from nnmpi.arrays.kernels.window import Size, Windows, pair, windows
 from nnmpi.autograd.ops.linear import check_dtype, like_weight
 from nnmpi.autograd.ops.resample import pad
-from nnmpi.backend import Array
-from nnmpi.kernels import Result, conv
-from nnmpi.kernels.window import Size, Windows, pair, windows
 
 
 def conv2d(

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result, Vjp
-from nnmpi.kernels import activations as kernels
-from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.precision import (
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result, Vjp
+from nnmpi.arrays.kernels import activations as kernels
+from nnmpi.arrays.kernels.epilogue import relu_gradient
+from nnmpi.arrays.kernels.precision import (
     added,
     beside_number,
     by_float32,

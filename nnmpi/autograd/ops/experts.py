@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 from typing import Any
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import widened
 from nnmpi.autograd.ops import activations, elementwise
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.precision import widened
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
     "gelu": activations.gelu,

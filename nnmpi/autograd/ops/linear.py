@@ -13,13 +13,13 @@ from math import prod
 from string import ascii_letters
 from typing import Any
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import linear as kernels
+from nnmpi.arrays.kernels.epilogue import relu_gradient
+from nnmpi.arrays.kernels.precision import cast, in_one_type, widened, widened_products
 from nnmpi.autograd.ops.elementwise import unbroadcast
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result, picks
-from nnmpi.kernels import linear as kernels
-from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.precision import cast, in_one_type, widened, widened_products
 
 
 @widened_products

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import in_layout, sortable
 from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.precision import in_layout, sortable
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:

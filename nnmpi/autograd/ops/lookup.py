@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.rows import embedding_gradient_loop
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class TableGradient:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, column_sum
+from nnmpi.arrays.kernels.precision import summed, widened
 from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
-from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result, column_sum
-from nnmpi.kernels.precision import summed, widened
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""

@@ -5,10 +5,10 @@ from functools import reduce
 from math import prod
 from typing import NamedTuple
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result
-from nnmpi.kernels import norm as kernels
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels import norm as kernels
 
 
 class Moments(NamedTuple):

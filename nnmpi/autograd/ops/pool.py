@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_float
-from nnmpi.kernels import Result, pool
-from nnmpi.kernels.window import Size, Window, Windows, windows
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Result, pool
+from nnmpi.arrays.kernels.window import Size, Window, Windows, windows
 
 
 def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:

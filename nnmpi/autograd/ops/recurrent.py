@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
+from nnmpi.arrays.kernels import recurrent as kernels
+from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, takes_large
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.autograd.ops.lookup import Distinct, TableGradient, distinct
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result, Vjp, column_sum, progress_hook
-from nnmpi.kernels import recurrent as kernels
-from nnmpi.kernels.linear import gradients, linear_outputs, outputs, takes_large
 
 
 class Cell(NamedTuple):
-    """A kind of recurrence, with the signatures of nnmpi/kernels/recurrent.py.
+    """A kind of recurrence, with the signatures of nnmpi/arrays/kernels/recurrent.py.
 
     gates   of a row, each as long as a state
     states  h, or h and c

@@ -5,10 +5,16 @@ from functools import partial
 from math import prod as product
 from typing import Any
 
-from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.precision import averaged, by_float32, multiplied, summed, widened_on_device
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import (
+    averaged,
+    by_float32,
+    multiplied,
+    summed,
+    widened_on_device,
+)
 
 Dims = int | tuple[int, ...] | None
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import is_float
-from nnmpi.kernels import Result
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Result
 
 
 class Tap(NamedTuple):

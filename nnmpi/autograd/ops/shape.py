@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Prepare, Result
+from nnmpi.arrays.kernels.precision import concatenated
+from nnmpi.arrays.kernels.rows import add_rows
 from nnmpi.autograd.ops.elementwise import unbroadcast
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Prepare, Result
-from nnmpi.kernels.precision import concatenated
-from nnmpi.kernels.rows import add_rows
 
 Shape = tuple[int, ...]
 

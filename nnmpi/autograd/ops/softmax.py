@@ -7,14 +7,14 @@ smoothing (`losses.py`) and the kernels in C and CUDA are other forms of `cross_
 reductions mean changes in all of them.
 """
 
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, float_type
+from nnmpi.arrays.kernels import softmax as kernels
+from nnmpi.arrays.kernels.activations import of_value
+from nnmpi.arrays.kernels.precision import cast
+from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.backend import Array, of, xp_of
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result, float_type
-from nnmpi.kernels import softmax as kernels
-from nnmpi.kernels.activations import of_value
-from nnmpi.kernels.precision import cast
-from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi import native
+from nnmpi.arrays import native
+from nnmpi.arrays.native.table import InOut, Out, kernel
 from nnmpi.comm.transport.base import ShortSum
-from nnmpi.native.table import InOut, Out, kernel
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[Any]

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.attention import KeepOf, Tile
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import attention
-from nnmpi.backend import Array
-from nnmpi.kernels.attention import KeepOf, Tile
 from nnmpi.nn.layers.basic import ALL, check_probability, check_sizes, dropout_key, dropout_mask
 from nnmpi.nn.layers.sequences import check_base, check_even, past
 from nnmpi.nn.module import Module

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, keyed
+from nnmpi.arrays import backend, keyed
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.rows import dropout_mask_loop
+from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, array_of, as_tensor
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.backend import Array
-from nnmpi.kernels.rows import dropout_mask_loop
-from nnmpi.kernels.window import Size
 from nnmpi.nn import init
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter

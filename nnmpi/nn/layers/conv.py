@@ -5,13 +5,13 @@ from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.conv import CONVOLUTIONS
+from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv
 from nnmpi.autograd.ops.resample import PAD_MODES
 from nnmpi.autograd.recording import recording
-from nnmpi.kernels import Result
-from nnmpi.kernels.conv import CONVOLUTIONS
-from nnmpi.kernels.window import Size
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_choice, check_sizes, each_axis
 from nnmpi.nn.module import Module

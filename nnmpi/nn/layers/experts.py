@@ -1,9 +1,9 @@
 """MixtureOfExperts: several networks of two layers, of which each token uses a few."""
 
+from nnmpi.arrays.backend import xp_of
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import experts
-from nnmpi.backend import xp_of
-from nnmpi.dtypes import types_of
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_choice, check_sizes
 from nnmpi.nn.module import Module

@@ -3,14 +3,14 @@
 import math
 from typing import Any
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels.attention import Keep, Tile
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.functional import where
 from nnmpi.autograd.method_functions import softmax, swapaxes
 from nnmpi.autograd.ops import attention, linear
-from nnmpi.backend import Array
-from nnmpi.dtypes import is_float
-from nnmpi.kernels.attention import Keep, Tile
 from nnmpi.nn import init
 from nnmpi.nn.layers.attention import everywhere, keep_of
 from nnmpi.nn.layers.basic import Linear, check_probability, check_sizes

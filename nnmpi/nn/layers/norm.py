@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import norm
-from nnmpi.dtypes import types_of
-from nnmpi.kernels.norm import track_loop
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module

@@ -5,11 +5,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.window import Size, pair
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import pool
 from nnmpi.autograd.ops.resample import upsample2d
-from nnmpi.kernels import Result
-from nnmpi.kernels.window import Size, pair
 from nnmpi.nn.layers.basic import each_axis
 from nnmpi.nn.module import Module
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, apply, as_tensor, on_host
 from nnmpi.autograd.functional import concatenate
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, recurrent
-from nnmpi.backend import Array
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import (
     check_choice,

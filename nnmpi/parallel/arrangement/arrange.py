@@ -21,9 +21,8 @@ from dataclasses import replace
 from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
-from nnmpi.config import Config
-from nnmpi.mesh import AXES, REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import (
     MEASURED,
     Arrangement,
@@ -39,6 +38,7 @@ from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.step import chunk_start
-from nnmpi.config import Config
-from nnmpi.dtypes import types_of
-from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residences
+from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 

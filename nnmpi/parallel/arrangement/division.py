@@ -5,8 +5,8 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-from nnmpi.config import Config
 from nnmpi.nn.graph import Graph, Node
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
 from nnmpi.schedules import proof
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nnmpi.drawing.svg import INK, PAPER, QUIET, between, box, page, text
-from nnmpi.mesh import REPLICAS
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.rank_names import alike_layers, numbers_of
+from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, between, box, page, text
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.kernels.undo import NOTE_BYTES
+from nnmpi.arrays.kernels.undo import NOTE_BYTES
 
 LOSS, REQUEST, USED = 0, 1, 2
 """Where the scalars are."""

@@ -21,8 +21,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from nnmpi.nn.fusion import fused
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import chains
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.tensor.branches import outermost
-from nnmpi.quoting import shown
 
 SplitPoints: TypeAlias = tuple[int, ...]
 """The index of the unit at which each stage but the first begins."""

@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit, part_of
-from nnmpi.mesh import BATCH
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residence
+from nnmpi.parallel.mesh import BATCH
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op, slice_by_slice, stage_by_stage

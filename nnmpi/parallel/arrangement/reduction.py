@@ -6,15 +6,15 @@ from functools import cache
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
-from nnmpi.config import Config
-from nnmpi.dtypes import types_of
-from nnmpi.mesh import REPLICAS, Mesh
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.state_bytes import noted, sums_of_optimizer
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.layout import server_count
+from nnmpi.parallel.mesh import REPLICAS, Mesh
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """All-reduces whose order of additions depends on which ranks share a node."""

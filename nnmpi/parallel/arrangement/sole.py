@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from typing import NamedTuple
 
-from nnmpi.mesh import REPLICAS
 from nnmpi.parallel.arrangement.arrangement import Arrangement, ranks_of_variables
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other, running_sums
+from nnmpi.parallel.mesh import REPLICAS
 
 
 class Sole(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.config import Config
-from nnmpi.dtypes import is_float
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import DECIDED, record_length, undo_length
 from nnmpi.parallel.arrangement.rank_model import HeldVariable

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from nnmpi.collectives.step import chunk_start
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 

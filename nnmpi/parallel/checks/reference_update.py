@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array, to_host
-from nnmpi.dtypes import types_of
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, to_host
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore, values_of

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import CPU, Array
 from nnmpi.autograd.ops.norm import Moments, joined
-from nnmpi.backend import CPU, Array
 from nnmpi.comm import Comm, comm_self
-from nnmpi.config import Config
 from nnmpi.data.loader import part_of
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import NamedTuple
 
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.backend import Array
-from nnmpi.config import Config
 from nnmpi.nn.passes import BatchStats
+from nnmpi.options.config import Config
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay
 

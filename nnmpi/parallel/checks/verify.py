@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import to_host
+from nnmpi.arrays.backend import to_host
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.data import Loader
-from nnmpi.dtypes import types_of
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place

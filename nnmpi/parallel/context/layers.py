@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import summed
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
-from nnmpi.kernels.precision import summed
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.context.ring import Ring, ring_attention

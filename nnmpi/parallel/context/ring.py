@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, progress_hook
+from nnmpi.arrays.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result, progress_hook
-from nnmpi.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
-from nnmpi.kernels.precision import cast
 from nnmpi.parallel.sequence_cut import Seen, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 

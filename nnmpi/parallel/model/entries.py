@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.comm import Comm
-from nnmpi.dtypes import is_float, types_of
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Place, Range

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.dtypes import is_float
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Place, Range, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement

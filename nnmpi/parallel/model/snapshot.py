@@ -14,9 +14,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import named, types_of
 from nnmpi.comm import Comm
-from nnmpi.dtypes import named, types_of
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.state import assign

@@ -8,7 +8,6 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
-from nnmpi.mesh import BATCH, REPLICAS
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
@@ -16,6 +15,7 @@ from nnmpi.parallel.arrangement.exchanges import PLANS
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.sole import sole_bytes
+from nnmpi.parallel.mesh import BATCH, REPLICAS
 from nnmpi.parallel.paper.activations import activations
 from nnmpi.parallel.paper.memory import memory
 from nnmpi.parallel.paper.rank import exchanges

@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi.backend import META
+from nnmpi.arrays.backend import META
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.meta import is_meta
 from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.step import chunk_start
 from nnmpi.comm import NoRoomError, Parts
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
-from nnmpi.dtypes import types_of
-from nnmpi.meta import is_meta
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.nccl import NCCL

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
 
-from nnmpi.backend import META, Backend
-from nnmpi.meta.array import LiveBytes, counting
+from nnmpi.arrays.backend import META, Backend
+from nnmpi.arrays.meta.array import LiveBytes, counting
 
 
 class Gauge(NamedTuple):

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from nnmpi.mesh import AXES, BATCH, MODEL, REPLICAS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS
 from nnmpi.parallel.paper.comm import PaperComm, Ranks
 from nnmpi.parallel.paper.log import StepLog
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import meta
-from nnmpi.backend import META
+from nnmpi.arrays import meta
+from nnmpi.arrays.backend import META
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore

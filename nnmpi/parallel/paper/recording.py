@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import meta
+from nnmpi.arrays import meta
+from nnmpi.arrays.backend import CPU, META, Backend
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.backend import CPU, META, Backend
-from nnmpi.dtypes import is_float
-from nnmpi.meta import NumbersReadError
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.module import Module

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from nnmpi import meta
+from nnmpi.arrays import meta
+from nnmpi.arrays.backend import META, Array, Backend
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.meta.array import made
+from nnmpi.arrays.meta.shapes import nesting
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.backend import META, Array, Backend
 from nnmpi.collectives.collective import Collective
-from nnmpi.dtypes import is_float
-from nnmpi.meta.array import made
-from nnmpi.meta.shapes import nesting
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend, devices
+from nnmpi.arrays import backend, devices
+from nnmpi.arrays.backend import Array, Backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
-from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.data import Inputs
 from nnmpi.data.inputs import arrays, each, parts

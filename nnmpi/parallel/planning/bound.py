@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.layer_messages import in_passes
 from nnmpi.parallel.planning.machine import UnitTimes

@@ -5,8 +5,8 @@ from itertools import product
 from shlex import quote
 from typing import Any, NamedTuple
 
-from nnmpi.config import Config
-from nnmpi.mesh import AXES
+from nnmpi.options.config import Config
+from nnmpi.parallel.mesh import AXES
 
 MOST_MICRO_BATCHES = 64
 SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"

@@ -4,13 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from nnmpi.drawing.tables import amount, plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.step_time import CostModel, RankTimes, StepModel, step_model
 from nnmpi.schedules.op import Kind
+from nnmpi.sim.drawing.tables import amount, plural
 
 
 class StepPart(NamedTuple):

@@ -9,8 +9,8 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple, Self
 
 from nnmpi.collectives.price import Link
-from nnmpi.quoting import shown
-from nnmpi.user_files import content, parsed
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import content, parsed
 
 FORMAT = 2
 LONGEST = 100_000_000  # bytes of a file

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nnmpi.backend import Backend
+from nnmpi.arrays.backend import Backend
 from nnmpi.collectives.price import Link
-from nnmpi.config import Config
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.division import Division, divide, stages_of

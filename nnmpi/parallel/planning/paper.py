@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Backend
+from nnmpi.arrays.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.data import Inputs
-from nnmpi.drawing.tables import amount, plural
 from nnmpi.nn import Module
+from nnmpi.options.terms import size
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -36,7 +36,7 @@ from nnmpi.parallel.paper.unit_bytes import divided, kept_by_units
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
-from nnmpi.terms import size
+from nnmpi.sim.drawing.tables import amount, plural
 
 PART = 4
 """Units are measured on one sample in so many, which takes less memory than a step."""

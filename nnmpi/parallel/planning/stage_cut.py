@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 
 from nnmpi.collectives.price import Link
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import Division, divide, stages_of
 from nnmpi.parallel.arrangement.partition import (
     CutCosts,

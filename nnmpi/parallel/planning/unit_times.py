@@ -7,8 +7,8 @@ from itertools import chain, pairwise
 from math import ceil
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.config import Config
 from nnmpi.nn.graph import Graph, Node
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.planning.candidate import Candidate

@@ -6,11 +6,11 @@ from typing import Any
 
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
-from nnmpi.mesh import REPLICAS
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.nccl import NCCL, wire_beside
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync

@@ -10,7 +10,7 @@ flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all pa
 bsp, ssp and asp differ in one number: the steps that a worker may be ahead of the slowest one.
 """
 
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.layout import Layout, server_count
 from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer

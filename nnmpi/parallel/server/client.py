@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore

@@ -19,7 +19,7 @@ from operator import add
 
 import numpy as np
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.data import Loader
 from nnmpi.nn.utils import clip_factor
 from nnmpi.parallel.arrangement.flat_buffer import STOPS

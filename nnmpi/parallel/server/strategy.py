@@ -8,10 +8,10 @@ from operator import sub
 from typing import Any
 
 from nnmpi.collectives.step import chunk_start
-from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.store import spans_of
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from nnmpi.arrays.backend import CPU, Array, Backend
+from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
-from nnmpi.backend import CPU, Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.data.inputs import parts
-from nnmpi.kernels import Vjp
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.model.parts import Boundary, ModelPart

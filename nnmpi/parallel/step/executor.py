@@ -24,12 +24,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.kernels import progress_hook
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
-from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder

@@ -1,6 +1,6 @@
 """KeptBuffers: the buffers of a model as they were when a step began, if it may be made again."""
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn import Module
 
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.devices import CopyStream, Fetched
+from nnmpi.arrays.kernels.steps import decide_loop
 from nnmpi.data import Load
-from nnmpi.devices import CopyStream, Fetched
-from nnmpi.kernels.steps import decide_loop
-from nnmpi.mesh import REPLICAS
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
+from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.control import StepControl

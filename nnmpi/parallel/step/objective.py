@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.metrics import ACCURACY, Metric, Share, Sums

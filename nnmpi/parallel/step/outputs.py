@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Batch

@@ -20,13 +20,13 @@ from zlib import crc32
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.kernels.epilogue import constant
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.recording import TapeNode, recording
-from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
-from nnmpi.kernels.epilogue import constant
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.optim.loss_scale import Scaler

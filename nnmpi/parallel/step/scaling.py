@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
-from nnmpi.backend import Array
-from nnmpi.dtypes import types_of
 from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective

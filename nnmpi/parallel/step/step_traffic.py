@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepResult

@@ -26,7 +26,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer

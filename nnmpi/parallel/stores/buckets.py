@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nnmpi.backend import CPU, Array, Backend
+from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of

@@ -8,7 +8,7 @@ the next one when it finds the time.
 
 from collections import deque
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.recorder import record_wait
 from nnmpi.parallel.stores.buckets import GATHER

@@ -14,9 +14,9 @@ the same layout gives the same bits.
 from collections import deque
 from typing import NamedTuple
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.dtypes import types_of
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.arrangement.program import SLOTS

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import Array
-from nnmpi.kernels import undo
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import undo
 from nnmpi.parallel.arrangement.flat_buffer import HEAD
 
 STEP, IS_DECIDED = 0, 1

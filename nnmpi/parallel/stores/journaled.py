@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.comm import NoRoomError
 from nnmpi.comm.shared_memory import NodeMemory
 from nnmpi.nn.store import UpdateArrays

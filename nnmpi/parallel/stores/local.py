@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array, Backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
+from nnmpi.arrays.meta import is_meta
 from nnmpi.comm import Comm
-from nnmpi.dtypes import types_of
-from nnmpi.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
-from nnmpi.meta import is_meta
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler

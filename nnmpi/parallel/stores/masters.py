@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.backend import Array
-from nnmpi.kernels.precision import merge_loop
-from nnmpi.kernels.steps import Mixed
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.precision import merge_loop
+from nnmpi.arrays.kernels.steps import Mixed
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore, Shard

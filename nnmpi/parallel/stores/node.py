@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from nnmpi.backend import CPU, Array
+from nnmpi.arrays.backend import CPU, Array
 from nnmpi.comm import NoRoomError
 from nnmpi.nn.store import FlatStore, Shard, shards_of
 from nnmpi.parallel.arrangement.flat_buffer import Stretch

@@ -3,7 +3,7 @@ another way (`swapping/model_pages.py`)."""
 
 from collections.abc import Iterator, Sequence
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 
 
 class InMemory:

@@ -1,6 +1,6 @@
 """ServedStore: the store of a parameter server and of its workers."""
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import FlatStore, Shard, shards_of
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 

@@ -5,7 +5,7 @@ buffers   [ sum of slices 0-3 ]   [ sum of slices 4-5 ]   [ slice 6 ]  ◄──
 
 import numpy as np
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 

@@ -5,7 +5,7 @@ an array that a vjp keeps is right whenever the bucket is there, and the tape se
 `refresh` before the vjps of a node.
 """
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
 from nnmpi.parallel.recorder import record_wait

@@ -21,7 +21,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, stores_of, within
 from nnmpi.parallel.arrangement.flat_buffer import Stretch

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi import native
-from nnmpi.drawing.tables import amount
+from nnmpi.arrays import native
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.residence import Disk
-from nnmpi.quoting import shown
+from nnmpi.sim.drawing.tables import amount
 
 MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""

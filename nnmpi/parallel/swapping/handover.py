@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
-from nnmpi.backend import Array
 from nnmpi.data import Load
-from nnmpi.kernels import Vjp
 from nnmpi.parallel.arrangement.residence import Residence, Residences
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends

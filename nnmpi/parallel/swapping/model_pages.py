@@ -11,7 +11,7 @@ what to write; what it was not told of comes when it is touched.
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.residence import MODEL, PIECE, SUMMED
 from nnmpi.parallel.stores.local import LocalStore

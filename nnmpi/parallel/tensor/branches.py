@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient
 from nnmpi.autograd.recording import TapeNode, recording
-from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.dtypes import types_of
-from nnmpi.kernels import Result
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
 from nnmpi.nn.parameter import inverse

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from nnmpi.arrays.kernels.window import Size
 from nnmpi.comm import Comm
-from nnmpi.kernels.window import Size
 from nnmpi.nn import Conv1d, Conv2d
 from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 

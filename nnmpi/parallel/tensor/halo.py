@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.window import Window, Windows, windows
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.kernels.window import Window, Windows, windows
 from nnmpi.parallel.tensor.ops import all_to_all
 
 Rows = tuple[int, int]

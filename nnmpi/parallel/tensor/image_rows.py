@@ -16,17 +16,17 @@ from functools import partial
 from typing import Any
 
 from nnmpi import nn
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.kernels import Result, conv
+from nnmpi.arrays.kernels.bands import Bands
+from nnmpi.arrays.kernels.pool import avg_pool2d, max_pool2d
+from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.conv import check_conv2d
 from nnmpi.autograd.ops.linear import like_weight
 from nnmpi.autograd.recording import recording
-from nnmpi.backend import Array, of, xp_of
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.kernels import Result, conv
-from nnmpi.kernels.bands import Bands
-from nnmpi.kernels.pool import avg_pool2d, max_pool2d
-from nnmpi.kernels.window import Window, Windows
 from nnmpi.nn.passes import UNTRACKED, BatchStats
 from nnmpi.parallel.tensor.halo import Halo, windows_of
 from nnmpi.parallel.tensor.ops import Bounds, gather, reduce, scatter

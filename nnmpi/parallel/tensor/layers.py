@@ -28,13 +28,13 @@ last in memory.
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result, column_sum
+from nnmpi.arrays.kernels.linear import gradients
+from nnmpi.arrays.kernels.rows import add_rows
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.linear import like_weight, linear
-from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels import Result, column_sum
-from nnmpi.kernels.linear import gradients
-from nnmpi.kernels.rows import add_rows
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result, column_sum
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
 from nnmpi.autograd.ops.softmax import like_rows, rows_of
-from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels import Result, column_sum
 from nnmpi.nn.losses import CrossEntropyLoss
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, own
 from nnmpi.parallel.wire import wire_for

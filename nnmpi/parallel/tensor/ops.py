@@ -16,11 +16,11 @@ from itertools import pairwise
 from math import prod
 from typing import TypeVar
 
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
-from nnmpi.backend import Array, xp_of
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm, NoRoomError, comm_self
-from nnmpi.kernels import Result
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.place import whole
 from nnmpi.nn.single_store import SingleStore

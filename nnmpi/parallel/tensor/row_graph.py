@@ -3,7 +3,7 @@
 A pooling that runs as one op with the layer before it belongs to that one.
 """
 
-from nnmpi.kernels.window import Window
+from nnmpi.arrays.kernels.window import Window
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Edge, Graph
 from nnmpi.nn.layers.pooling import has_2x2_windows

@@ -16,8 +16,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from nnmpi import nn
+from nnmpi.arrays.kernels.window import pair
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
-from nnmpi.kernels.window import pair
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor import layers

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.backend import Array
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.nn import Module

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nnmpi.drawing.tables import plural
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import (
@@ -34,6 +33,7 @@ from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
 from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
+from nnmpi.sim.drawing.tables import plural
 
 # ---- the search
 

@@ -14,7 +14,7 @@ between convolutions that are data-parallel and products that are not (Krizhevsk
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from nnmpi.backend import Array
+from nnmpi.arrays.backend import Array
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, reduce_scatter

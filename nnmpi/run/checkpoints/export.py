@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.comm import comm_self
-from nnmpi.dtypes import is_float, types_of
 from nnmpi.nn.place import Place, Range
 from nnmpi.optim.state import state_places
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.entries import Entries, Item
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor
 from nnmpi.parallel.model.nearest import Had
 from nnmpi.parallel.model.snapshot import SavedRange, holder_of
-from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.about import TensorFact
 from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.read import Found

@@ -19,8 +19,8 @@ from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
 from nnmpi.comm import Comm
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import read_manifest, read_metrics
 from nnmpi.run.files.atomic import lock, refusing, sync

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.config import Config
 from nnmpi.metrics import Share, Sums
 from nnmpi.optim.loss_scale import LossScale
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.user_files import check_regular, parsed
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.quoting import quoted, shown
 from nnmpi.run.checkpoints.about import RunAbout
 from nnmpi.run.checkpoints.forms import ManifestForm, RunForm
 from nnmpi.run.checkpoints.located import NAME, ArrayInFile, DamagedError, SavedFile
@@ -32,7 +33,6 @@ from nnmpi.run.checkpoints.schema import checked, refused
 from nnmpi.run.checkpoints.values import as_json, from_json
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.user_files import check_regular, parsed
 
 FORMAT = 1
 """The version of the format, of the headers of files too; another one is not read."""

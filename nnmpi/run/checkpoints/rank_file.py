@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.dtypes import named
+from nnmpi.arrays.dtypes import named
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
 from nnmpi.run.checkpoints.divide import divided

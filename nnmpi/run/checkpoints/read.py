@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
-from nnmpi.dtypes import named
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import NumberRow, NumbersInFile
-from nnmpi.quoting import shown
 from nnmpi.run.checkpoints.about import RunAbout
 from nnmpi.run.checkpoints.keep import folders
 from nnmpi.run.checkpoints.located import NAME, DamagedError, InFile

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from nnmpi.option import LARGEST
-from nnmpi.quoting import quoted, shown
+from nnmpi.options.option import LARGEST
+from nnmpi.options.quoting import quoted, shown
 from nnmpi.run.checkpoints.located import NAME, DamagedError
 
 NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from nnmpi.dtypes import named
+from nnmpi.arrays.dtypes import named
 from nnmpi.nn.tensor_files import TYPES
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 from nnmpi.run.checkpoints.located import TYPE_NAMES
 from nnmpi.run.checkpoints.schema import checked, refused
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 
 
 class NotSavedError(ValueError):

@@ -22,7 +22,7 @@ from nnmpi.nn.gpt2 import (
     weights_in,
 )
 from nnmpi.nn.stored import PLAIN, Form
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError, check_target, refusing, replaced
 
 TOKENIZER = "tokenizer"

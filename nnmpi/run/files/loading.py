@@ -21,8 +21,8 @@ from nnmpi.nn.tensor_files import (
     sources_in,
     stored_in,
 )
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.parts import everything, which_held
-from nnmpi.quoting import shown
 from nnmpi.run.files.folders import form_of, source_of
 from nnmpi.run.files.saving import BLANK, FILE, file_sha256, place_of
 

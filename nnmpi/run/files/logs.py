@@ -6,7 +6,7 @@ import mmap
 import os
 from typing import IO, NamedTuple
 
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import lock
 
 FIRST = b'{"event": '

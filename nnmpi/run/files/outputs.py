@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import combinations
 
-from nnmpi.config import Config
-from nnmpi.quoting import shown
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import check_not_read_only, check_target
 from nnmpi.run.files.folders import check_folder, is_folder, weights_of
 from nnmpi.run.files.logs import check_log

@@ -15,8 +15,8 @@ import numpy as np
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.nn.stored import PLAIN, Form
 from nnmpi.nn.tensor_files import TYPES
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.quoting import shown
 from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
 from nnmpi.run.files.atomic import check_target, refusing, replaced

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm.stderr import print_error
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.run.files.atomic import refusing, replaced
 from nnmpi.run.page import sources
 from nnmpi.run.page.sources import LoggedEvents, as_values

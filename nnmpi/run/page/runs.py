@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from nnmpi.config import options
-from nnmpi.drawing.tables import amount, duration, plural
+from nnmpi.options.config import options
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.rank_names import numbers_of
-from nnmpi.quoting import shown
 from nnmpi.run.report.layouts import HELD
 from nnmpi.run.report.messages import Event, as_text, ranks_used
 from nnmpi.run.report.plot import AXES, BESIDES, LARGEST
+from nnmpi.sim.drawing.tables import amount, duration, plural
 
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")

@@ -5,14 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.config import Config
-from nnmpi.quoting import shown
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import refusing_others
 from nnmpi.run.page import runs, timelines
 from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.run.report.messages import Event
 from nnmpi.run.report.plot import AXES
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.user_files import refusing_others
 
 HEAD = b'{"displayTimeUnit"'
 """What a file of --trace begins with, and none of --log."""

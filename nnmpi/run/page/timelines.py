@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nnmpi.drawing.timeline import Span, Timeline, kinds, style
 from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 
 MOST = 200_000  # spans: about 6 MB
 

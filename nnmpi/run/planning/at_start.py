@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
+from nnmpi.options.config import Config
+from nnmpi.options.terms import size
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.planning.machine import read_machine
@@ -13,7 +14,6 @@ from nnmpi.run.run_plan import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.setup import Setup, build_model
-from nnmpi.terms import size
 
 AUTO = "auto"
 """The --plan that measures."""

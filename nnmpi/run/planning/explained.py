@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from nnmpi import cli
-from nnmpi.config import Config
-from nnmpi.drawing.tables import columns
+from nnmpi.options import cli
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.planning.explain import (
     OTHER,
@@ -27,6 +26,7 @@ from nnmpi.parallel.planning.step_time import CostModel, StepTime
 from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.drawing.tables import columns
 
 
 class Explained(NamedTuple):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nnmpi.config import Config, options
-from nnmpi.drawing.tables import amount, plural
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
@@ -15,11 +15,11 @@ from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.quoting import shown
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
 from nnmpi.run.setup.cutting import Uncut, sharding_of
 from nnmpi.run.setup.on_paper import uncut_of
+from nnmpi.sim.drawing.tables import amount, plural
 
 SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
 """The options of sums that a plan is given, and does not choose: they change numbers."""

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
-from nnmpi import terms
-from nnmpi.cli import layout_file
-from nnmpi.config import TRAINED, Config, options
-from nnmpi.drawing.tables import amount, columns, plural
+from nnmpi.options import terms
+from nnmpi.options.cli import layout_file
+from nnmpi.options.config import TRAINED, Config, options
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.planning.step_time import StepTime
-from nnmpi.quoting import shown
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.run.report import Event
+from nnmpi.sim.drawing.tables import amount, columns, plural
 
 TERMS = StepTime._fields
 

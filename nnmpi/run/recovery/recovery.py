@@ -11,7 +11,8 @@ from contextlib import suppress
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, RankLost
-from nnmpi.config import Config
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.backup import HeldVersion
@@ -20,7 +21,6 @@ from nnmpi.parallel.refusals import why_not
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.torn import SeenStep
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.quoting import shown
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.checkpoints.read import newest_path
 from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of

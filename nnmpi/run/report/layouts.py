@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nnmpi.drawing.tables import columns, duration, plural
 from nnmpi.parallel.arrangement.rank_names import alike_layers, numbers_of
 from nnmpi.parallel.paper.alike_ranks import MANY
+from nnmpi.sim.drawing.tables import columns, duration, plural
 
 Event = dict[str, Any]
 

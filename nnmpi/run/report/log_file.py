@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from nnmpi.quoting import shown
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import content, parsed
 from nnmpi.run.report.messages import Event
-from nnmpi.user_files import content, parsed
 
 LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
 REMEDY = "name a file that --log has written"

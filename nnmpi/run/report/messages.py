@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nnmpi.drawing.tables import amount, columns, plural
-from nnmpi.mesh import CUTS
-from nnmpi.quoting import printable
+from nnmpi.options.quoting import printable
+from nnmpi.parallel.mesh import CUTS
 from nnmpi.run.report.layouts import Event as Event
 from nnmpi.run.report.layouts import arranged, beyond_memory, gpus
+from nnmpi.sim.drawing.tables import amount, columns, plural
 
 
 def _start(e: Event) -> str:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import cli
-from nnmpi.quoting import shown
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import refusing_others
 from nnmpi.run.files.atomic import refusing
 from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.run.report.messages import Event
-from nnmpi.user_files import refusing_others
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ Exit status: 0 written, 1 the file could not be written, 2 unusable arguments, 1
 import argparse
 from collections.abc import Sequence
 
-from nnmpi import cli
+from nnmpi.options import cli
 from nnmpi.run.report.plot import AXES, plot
 
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from nnmpi.comm import Comm, has_launcher
 from nnmpi.comm.stderr import print_error
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run.files.logs import LogMark, opened_log
 from nnmpi.run.report.messages import Event, as_text

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi import terms
-from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss
+from nnmpi.options import terms
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring

@@ -3,11 +3,11 @@
 from typing import Any
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Dataset, Standardiser, blank, from_arrays, load
 from nnmpi.nn.losses import ClassLoss
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import quoted
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.quoting import quoted
 from nnmpi.run.files import loading
 from nnmpi.run.setup.vocabulary import tokenizer_of_text
 

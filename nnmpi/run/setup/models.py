@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from nnmpi import user_code
-from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.nn import GPT, Module
@@ -28,10 +26,12 @@ from nnmpi.nn.gpt2 import (
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.stored import PLAIN
 from nnmpi.nn.tensor_files import sources_in
-from nnmpi.quoting import quoted, shown
+from nnmpi.options import user_code
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.user_files import parsed, refusing_others
 from nnmpi.run.files import loading
 from nnmpi.run.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
-from nnmpi.user_files import parsed, refusing_others
 
 Build = Callable[[], Module]
 

@@ -10,7 +10,6 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Dataset, Inputs
 from nnmpi.data.inputs import arrays, each, is_index, parts, zeros
 from nnmpi.metrics import ACCURACY, Metric
@@ -19,11 +18,12 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss, Loss
 from nnmpi.nn.sequential import only_runs_layers
 from nnmpi.nn.tracing import trace
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.quoting import shown
 
 LOOKED_AT = 1000  # labels, of which a message says what they look like
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from nnmpi.config import Config
 from nnmpi.data import Dataset, blank
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
+from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement

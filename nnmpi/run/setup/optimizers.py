@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.optim import DECAYS, OPTIMIZERS, SGD, Optimizer, schedule
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.strategy import Named
 from nnmpi.run.settings import plain

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, as_tensor, no_grad
 from nnmpi.comm import RankLost
 from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
-from nnmpi.dtypes import types_of
-from nnmpi.mesh import BATCH
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
 from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
@@ -29,6 +28,7 @@ from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.mesh import BATCH
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import Task, forward

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, devices, native, terms
-from nnmpi.backend import Backend
+from nnmpi.arrays import backend, devices, native
+from nnmpi.arrays.backend import Backend
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
-from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.buckets import lengths_of
 from nnmpi.data.loader import X_AND_Y, Fields
-from nnmpi.dtypes import types_of
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
@@ -27,6 +26,9 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim import schedule
+from nnmpi.options import terms
+from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
@@ -39,7 +41,6 @@ from nnmpi.parallel.planning.measured_stages import measured_stages
 from nnmpi.parallel.planning.residences import within_memory
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.quoting import shown
 from nnmpi.run import consistency
 from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs

@@ -8,13 +8,13 @@ another order, and a run should have the same bits each time.
 
 import os
 
-from nnmpi import blas
+from nnmpi.arrays import blas
 from nnmpi.comm import Comm
-from nnmpi.mesh import REPLICAS
 from nnmpi.nn import Linear
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.mesh import REPLICAS
 
 LEAST = 1 << 23
 """Multiplications of a product for each thread: some 0.1 ms, ten times what a meeting takes."""
@@ -67,7 +67,7 @@ def advice(a: Arrangement, pay: int) -> str:
     if n > pay:
         return (
             f"BLAS has {n} threads, and the products of this model pay for {pay}: call "
-            f"nnmpi.blas.default_threads({pay}) before, or set OPENBLAS_NUM_THREADS={pay}"
+            f"nnmpi.arrays.blas.default_threads({pay}) before, or set OPENBLAS_NUM_THREADS={pay}"
         )
     if load > (os.cpu_count() or 1):
         return (

@@ -2,7 +2,6 @@
 
 import os
 
-from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.tokenizer import (
     BPETokenizer,
@@ -13,7 +12,8 @@ from nnmpi.data.tokenizer import (
     tokenizer_of,
     vocabulary_of,
 )
-from nnmpi.quoting import shown
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.run.files import loading
 from nnmpi.run.files.folders import TOKENIZER, is_folder
 

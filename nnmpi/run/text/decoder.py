@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Backend
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
-from nnmpi.backend import Backend
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Dataset, Split
-from nnmpi.drawing.tables import plural
 from nnmpi.nn import GPT
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.nn.layers.sequences import Past, decoding
+from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
@@ -35,6 +34,7 @@ from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.setup import build_model, initialise
+from nnmpi.sim.drawing.tables import plural
 
 AXES = 8  # of a tensor that goes to the next stage, at most
 TOKEN = 1  # the tag of messages between stages

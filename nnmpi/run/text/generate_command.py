@@ -7,11 +7,13 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nnmpi import backend, blas, cli, native
+from nnmpi.arrays import backend, blas, native
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
 from nnmpi.nn.gpt2 import Sizes
+from nnmpi.options import cli
+from nnmpi.options.config import Config
+from nnmpi.options.terms import FROM_1, Allowed, check_text
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.discovery import chosen
 from nnmpi.run import consistency
@@ -21,7 +23,6 @@ from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import generated, texts, tokenizer_for, tokens_of_prompt
 from nnmpi.run.text.sampling import OPTIONS, Sampling
-from nnmpi.terms import FROM_1, Allowed, check_text
 
 PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")

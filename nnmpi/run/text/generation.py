@@ -6,13 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import BEGIN, END, Sizes, sizes_of, special_tokens
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.quoting import shown
 from nnmpi.run.setup.vocabulary import own_tokenizer
 from nnmpi.run.text.decoder import NO_LIMIT, Decoder
 from nnmpi.run.text.sampling import Sampling

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
 from nnmpi.nn import GPT
 from nnmpi.nn.gpt2 import sizes_of
 from nnmpi.nn.store import reading
+from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run import consistency

@@ -4,8 +4,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from nnmpi import keyed
-from nnmpi.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
+from nnmpi.arrays import keyed
+from nnmpi.options.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 
 UP_TO_1 = Allowed("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
 OPTIONS: dict[str, tuple[Allowed, str]] = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.mesh import Mesh
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
 from nnmpi.run.trace.background import RankWorks, counters, nanoseconds, slices
 from nnmpi.run.trace.recording import KINDS, WAITS

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.config import Config
-from nnmpi.drawing.timeline import Span
-from nnmpi.mesh import Mesh
+from nnmpi.options.config import Config
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.trace.recording import COMPUTE, EVALUATION, KINDS, PASSES, WAITS, which
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
+from nnmpi.sim.drawing.timeline import Span
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))

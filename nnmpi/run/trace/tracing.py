@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.config import Config
-from nnmpi.mesh import Mesh
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.trace.background import RankWorks

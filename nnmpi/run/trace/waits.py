@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nnmpi.mesh import MODEL, REPLICAS, Mesh
+from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
 from nnmpi.run.trace.recording import EVENT, WAITS, which
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nnmpi import cli, user_code
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.step import Algorithm, PlanError
-from nnmpi.drawing.rounds_svg import as_svg
-from nnmpi.drawing.rounds_text import LEGEND, draw
-from nnmpi.drawing.tables import amount, columns, duration, plural
+from nnmpi.options import cli, user_code
 from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
+from nnmpi.sim.drawing.rounds_svg import as_svg
+from nnmpi.sim.drawing.rounds_text import LEGEND, draw
+from nnmpi.sim.drawing.tables import amount, columns, duration, plural
 from nnmpi.sim.network import Record
 
 HELP = "all-reduce and its relatives"

@@ -5,9 +5,9 @@ import re
 from operator import itemgetter
 from typing import Any
 
-from nnmpi.drawing.tables import amount, columns, duration, plural
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
+from nnmpi.sim.drawing.tables import amount, columns, duration, plural
 from nnmpi.sim.gemm import FAMILIES, Gemm, PlanFamily
 from nnmpi.sim.network import Record
 

@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi.drawing.svg import svg
-from nnmpi.drawing.tables import columns, plural
-from nnmpi.drawing.timeline import WIDTH, Span, Timeline, draw
 from nnmpi.schedules.delay import Delay
+from nnmpi.sim.drawing.svg import svg
+from nnmpi.sim.drawing.tables import columns, plural
+from nnmpi.sim.drawing.timeline import WIDTH, Span, Timeline, draw
 from nnmpi.sim.network import Record
 
 HELP = "bsp, ssp and asp with slow workers"

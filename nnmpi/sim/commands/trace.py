@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi.drawing.svg import svg
-from nnmpi.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, draw
-from nnmpi.quoting import shown
-from nnmpi.user_files import content, parsed, refusing_others
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import content, parsed, refusing_others
+from nnmpi.sim.drawing.svg import svg
+from nnmpi.sim.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, draw
 
 HELP = "steps of a real run"
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, one_of
 
-from nnmpi.native.table import KERNELS
+from nnmpi.arrays.native.table import KERNELS
 
 CLOSE = 4e-6  # relative to the largest number: products of another order, e^(s - lse)
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, numbers, one_of, windows
 
-from nnmpi.dtypes import types_of
-from nnmpi.kernels.softmax import like_scores
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.softmax import like_scores
 
 CLOSE = 2e-6  # relative to the largest number: other orders of sums, other polynomials
 

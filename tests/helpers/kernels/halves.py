@@ -7,7 +7,7 @@ import ml_dtypes  # noqa: F401 - adds bfloat16 to NumPy
 import numpy as np
 from helpers.kernels.numbers import Rng, numbers, one_of
 
-from nnmpi.dtypes import HALVES, is_half
+from nnmpi.arrays.dtypes import HALVES, is_half
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of one rounding."""

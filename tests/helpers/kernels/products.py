@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, numbers, one_of
 
-from nnmpi.kernels import winograd
+from nnmpi.arrays.kernels import winograd
 
 CLOSE = 1e-6  # relative to the largest number, of what NumPy computes by products
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops import activations, elementwise, shape
-from nnmpi.kernels import Result
 
 Op = Callable[..., Result]
 Oracle = Callable[..., Any]

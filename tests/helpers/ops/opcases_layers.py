@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case, Draw, Op, label
 
+from nnmpi.arrays.kernels.window import Window
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv, lookup, norm, pool, softmax
-from nnmpi.kernels.window import Window
 
 EPS = 1e-5
 

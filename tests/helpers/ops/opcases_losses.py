@@ -7,7 +7,7 @@ import numpy as np
 from helpers.ops.opcases import Case, Draw, Op
 from helpers.ops.opcases_layers import channels_last
 
-from nnmpi import backend
+from nnmpi.arrays import backend
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops import losses, softmax
 

@@ -39,8 +39,8 @@ from helpers.training.pipelined import (
 from helpers.training.unusual_models import UNUSUAL_MODELS
 
 from nnmpi.comm import Comm
-from nnmpi.config import ALLREDUCES, ORDERS
-from nnmpi.mesh import AXES
+from nnmpi.options.config import ALLREDUCES, ORDERS
+from nnmpi.parallel.mesh import AXES
 
 OPTIMIZERS: dict[str, Options] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 0.02},

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from helpers.training.pipelined import digits
 
-from nnmpi import Config, Tensor, Trainer, meta, nn
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.arrays import meta
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport

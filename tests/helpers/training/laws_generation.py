@@ -10,7 +10,7 @@ from helpers.training.pipelined import Options, tell
 
 import nnmpi
 from nnmpi import Config, nn
-from nnmpi.backend import CPU
+from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.nn.gpt2 import save_gpt2, sizes_of
 from nnmpi.run.text.decoder import loaded

@@ -8,8 +8,8 @@ from helpers.training.pipelined import Options, contents, digits, tell
 
 import nnmpi
 from nnmpi import Config, Trainer
+from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm
-from nnmpi.dtypes import HALVES
 from nnmpi.nn.store import values_of
 from nnmpi.run.report import Event, NullReport
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from helpers.device import DEVICE
 
-from nnmpi import Config, backend
-from nnmpi.backend import CPU, Backend
+from nnmpi import Config
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.comm import Comm
 from nnmpi.run import training
 from nnmpi.run.setup.setup import Setup, set_up

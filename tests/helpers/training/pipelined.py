@@ -8,7 +8,7 @@ import pytest
 from helpers.once import by_first, once
 
 from nnmpi import Config, Trainer, data, nn
-from nnmpi.backend import to_host
+from nnmpi.arrays.backend import to_host
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.parallel.checks.difference import difference, scale_of

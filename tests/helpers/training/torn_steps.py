@@ -13,12 +13,12 @@ import numpy as np
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi.arrays.kernels import undo
+from nnmpi.arrays.kernels.steps import adam_loop, scale_loop
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.data import Load
-from nnmpi.kernels import undo
-from nnmpi.kernels.steps import adam_loop, scale_loop
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement import flat_buffer
 from nnmpi.parallel.model.snapshot import SavedRange, saved

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 import nnmpi
-from nnmpi import backend, nn
+from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
 

@@ -8,8 +8,8 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config
-from nnmpi.config import options
 from nnmpi.data import blank
+from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.layout import mesh_of, server_count

@@ -14,7 +14,7 @@ from helpers.training.laws_language import MODELS, POSITIONS, VOCABULARY, many_t
 
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi import data as datasets
-from nnmpi.backend import CPU, META
+from nnmpi.arrays.backend import CPU, META
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays

@@ -11,7 +11,7 @@ from helpers.training.conformance import FAMILIES, rows
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, nn
-from nnmpi.backend import CPU
+from nnmpi.arrays.backend import CPU
 from nnmpi.comm import comm_self
 from nnmpi.nn import tracing
 from nnmpi.nn.graph import Graph

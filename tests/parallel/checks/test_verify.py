@@ -14,9 +14,9 @@ from helpers.runs import rows, small
 from helpers.training.laws_masters import LAYOUTS
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.dtypes import HALVES
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import (
     BOUNDS,

@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.attention import Keep, Tile
 from nnmpi.autograd.ops.attention import self_attention
-from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.kernels.attention import Keep, Tile
 from nnmpi.parallel.context.ring import Ring, ring_attention
 from nnmpi.parallel.sequence_cut import SequenceCut
 

@@ -10,7 +10,7 @@ from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.backend import CPU, Backend
+from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import construction, seeded

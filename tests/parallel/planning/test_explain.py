@@ -3,7 +3,7 @@
 import pytest
 from helpers.planning import SLOW_LINKS, planning
 
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.planning.explain import HIDDEN, as_traced, parts_of_step
 from nnmpi.parallel.planning.step_time import step_time
 from nnmpi.run.planning.explained import as_text

@@ -8,7 +8,7 @@ import pytest
 from helpers.planning import FREE_LINKS, Planning, measured, planning
 
 from nnmpi.collectives.price import Link
-from nnmpi.config import Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, UnitTimes
 from nnmpi.parallel.planning.step_time import StepTime, step_model, step_time

@@ -10,8 +10,8 @@ from helpers.device import DEVICE, needs_device
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays.backend import CPU, Backend, to_host
 from nnmpi.autograd.ops.norm import joined, moments
-from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import digits_cnn

@@ -9,15 +9,15 @@ from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.backend import CPU
+from nnmpi.arrays.backend import CPU
+from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.config import ALLREDUCES
 from nnmpi.data.loader import BatchSplit
-from nnmpi.kernels.steps import BLOCK_OF_SQUARES
 from nnmpi.nn.models import mlp
 from nnmpi.nn.store import spans_of
+from nnmpi.options.config import ALLREDUCES
 from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync

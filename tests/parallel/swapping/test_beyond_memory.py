@@ -14,7 +14,8 @@ from helpers.datafiles import refused
 from helpers.mpijob import environment, run
 from helpers.training.graph_models import GRAPH_MODELS
 
-from nnmpi import Config, Trainer, native
+from nnmpi import Config, Trainer
+from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi import Config, Trainer, native, nn
+from nnmpi import Config, Trainer, nn
+from nnmpi.arrays import native
 from nnmpi.parallel.swapping.arena import Arena
 
 pytestmark = pytest.mark.skipif(

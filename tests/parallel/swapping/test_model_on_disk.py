@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nnmpi import Config, Trainer, native
+from nnmpi import Config, Trainer
+from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError

@@ -8,9 +8,9 @@ import pytest
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays.kernels.window import Window
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
-from nnmpi.kernels.window import Window
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import cifar_cnn
 from nnmpi.nn.tracing import trace

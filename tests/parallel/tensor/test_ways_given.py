@@ -9,14 +9,15 @@ import pytest
 from helpers.datafiles import refused
 
 import nnmpi
-from nnmpi import Config, nn, terms
+from nnmpi import Config, nn
 from nnmpi.autograd import Tensor
-from nnmpi.cli import from_layout, layout_file
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import digits_cnn, mnist_cnn
 from nnmpi.nn.tracing import trace
+from nnmpi.options import terms
+from nnmpi.options.cli import from_layout, layout_file
 from nnmpi.parallel.refusals import pointless
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize

@@ -10,11 +10,11 @@ from helpers.planning import measured
 from helpers.training.laws_arrangement import communicators, only_sends_what_is_said
 
 from nnmpi import Trainer, data, plan, train
-from nnmpi.cli import from_layout, with_layout
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.config import Config
+from nnmpi.options.cli import from_layout, with_layout
+from nnmpi.options.config import Config
 from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
 from nnmpi.run.report import NullReport

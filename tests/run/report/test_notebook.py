@@ -14,8 +14,8 @@ from helpers import mpijob
 
 import nnmpi
 from nnmpi import notebook
-from nnmpi.mesh import Mesh
 from nnmpi.notebook.magic import RanksError, ranks
+from nnmpi.parallel.mesh import Mesh
 
 
 def words(value: Any) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from nnmpi import Config
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.mesh import Mesh
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.trace.background import RankWorks
 from nnmpi.run.trace.chrome import write
 from nnmpi.run.trace.recording import WORK, Recording

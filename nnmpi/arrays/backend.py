@@ -1,0 +1,173 @@
+"""Array libraries: finding the one that holds an array, and moving arrays between them.
+
+Other modules write `xp = xp_of(array)` and then plain array operations; only this file imports
+CuPy. The library is derived from the type of the array, so there is no state, and any module with
+NumPy's interface works.
+"""
+
+import sys
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays import meta
+
+Array = Any  # an ndarray of NumPy, CuPy or a module like them
+
+DEVICES = ("cpu", "cuda", "auto")
+
+
+class Backend(NamedTuple):
+    """An array library `xp`, and the number of bytes that a kernel should process at a time.
+
+    On a CPU that is what fits into the cache of a core; a GPU processes everything at once.
+    """
+
+    name: str
+    xp: Any
+    chunk_bytes: int = 1 << 30
+
+    @property
+    def is_host(self) -> bool:
+        """Whether arrays are in the memory of the host, or would be if they had numbers."""
+        return self.xp in (np, meta.xp)
+
+    @property
+    def type(self) -> str:
+        """The name, as PyTorch's devices have it."""
+        return self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def asarray(self, array: Array, dtype: Any = None) -> Array:
+        """`array` on this backend; the same object if it is there already."""
+        if not self.is_host or type(array) is np.ndarray:
+            return self.xp.asarray(array, dtype)
+        return meta.xp.asarray(to_host(array), dtype)
+
+
+CPU = Backend("cpu", np, chunk_bytes=5 << 19)
+META = CPU._replace(xp=meta.xp)
+"""What computes on the host would do, without numbers."""
+
+
+def is_device(value: object) -> bool:
+    """Whether this is the name of a device, or of a GPU by its number, which `get` refuses."""
+    return isinstance(value, str) and value.partition(":")[0] in DEVICES
+
+
+def get(device: str | Backend) -> Backend:
+    """The backend of a device: "cpu", "cuda", or "auto", which is CUDA where that works."""
+    if isinstance(device, Backend):
+        return device
+    if device not in DEVICES:
+        raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
+    if device == "cpu":
+        return CPU
+    missing = _why_no_cuda()
+    if not missing:
+        return Backend("cuda", _cupy())
+    if device == "auto":
+        return CPU
+    raise ValueError(f"no CUDA device: {missing}; use the device cpu")
+
+
+device = get
+"""`get` under PyTorch's name."""
+
+
+def allow_tf32(on: Backend, allowed: bool) -> None:
+    """Whether a GPU may round factors of float32 products to TF32, of 11 bits; a CPU never does.
+
+    CuPy keeps it for the whole process.
+    """
+    if not on.is_host:
+        kind = "COMPUTE_TYPE_TF32" if allowed else "COMPUTE_TYPE_DEFAULT"
+        core = on.xp._core
+        core.set_compute_type("float32", getattr(core._routines_linalg, kind))
+
+
+def allows_tf32(xp: Any) -> bool:
+    """Whether this library may use TF32."""
+    core = xp._core
+    return bool(core.get_compute_type("float32") == core._routines_linalg.COMPUTE_TYPE_TF32)
+
+
+@lru_cache(maxsize=1)
+def _why_no_cuda() -> str:
+    """The reason why CUDA cannot be used, or the empty string."""
+    try:
+        cupy = _cupy()
+    except ImportError:
+        return "CuPy is not installed (pip install 'nnmpi[cuda]')"
+    if not cupy.cuda.is_available():
+        return "CuPy is installed but finds no GPU or no driver"
+    return ""
+
+
+def _cupy() -> ModuleType:
+    import cupy  # type: ignore[import-not-found, unused-ignore]
+
+    module: ModuleType = cupy
+    return module
+
+
+@lru_cache(maxsize=64)
+def _xp_of_type(kind: Any) -> Any:
+    if issubclass(kind, meta.MetaArray):
+        return meta.xp
+    root = sys.modules[kind.__module__.partition(".")[0]]
+    if not hasattr(root, "ndarray"):
+        raise ValueError(f"{kind.__name__} is not an array of NumPy, CuPy or a module like them")
+    return root
+
+
+def xp_of(array: Array) -> Any:
+    """The module (numpy, cupy, ...) of an array."""
+    kind: Any = type(array)
+    return np if kind is np.ndarray else _xp_of_type(kind)
+
+
+def of(array: Array) -> Backend:
+    """The backend of an array."""
+    xp = xp_of(array)
+    if xp is np:
+        return CPU
+    return META if xp is meta.xp else Backend("cuda", xp)
+
+
+def is_array(value: object) -> bool:
+    """Whether `value` is an array of some backend (a NumPy scalar is not one)."""
+    kind: Any = type(value)
+    return kind is np.ndarray or _is_array_type(kind)
+
+
+@lru_cache(maxsize=64)
+def _is_array_type(kind: Any) -> bool:
+    array = getattr(sys.modules[kind.__module__.partition(".")[0]], "ndarray", meta.MetaArray)
+    return isinstance(array, type) and issubclass(kind, array)
+
+
+def numbers(row: Array) -> list[float]:
+    """The numbers of a row. One without numbers has ones: a step on paper uses every parameter,
+    and all that it computes is finite."""
+    if isinstance(row, meta.MetaArray):
+        return [1.0] * row.size
+    listed: list[float] = to_host(row).tolist()
+    return listed
+
+
+def number(x: Any) -> float:
+    """The number that an array has, or that x is; without numbers 1, as in a row."""
+    return 1.0 if isinstance(x, meta.MetaArray) else float(x)
+
+
+def to_host(array: Array) -> np.ndarray:
+    """A NumPy array with these values; the only function of the engine that waits for a device."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return array if isinstance(array, meta.MetaArray) else np.asarray(array)
+    host: np.ndarray = array.get()
+    return host

@@ -1,0 +1,168 @@
+"""NumPy's OpenBLAS: its kernels, its threads, and the allocation of memory.
+
+OpenBLAS chooses its kernels by the name of the processor, and chooses slow ones for some. `tune`
+makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measures such rates):
+
+    Zen 5 (AMD family 26)   Haswell kernels  128 GF/s   SkylakeX kernels  236 GF/s
+    Zen 4 (AMD family 25)   Haswell kernels  109 GF/s   SkylakeX kernels  102 GF/s
+
+The command `nnmpi.train` calls `tune` at its start. Programs that use nnmpi as a library may call
+it once, before they compute. NNMPI_TUNE=0 disables it; OPENBLAS_CORETYPE, if set, overrides its
+choice of kernels.
+"""
+
+import ctypes
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays.cgroup import ROOT, cpu_quota, cpuset_size
+
+_AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+
+
+def cpu(cpuinfo: str | None = None) -> dict[str, str]:
+    """What /proc/cpuinfo says of the first processor; nothing where there is no such file."""
+    if cpuinfo is None:
+        path = Path("/proc/cpuinfo")
+        cpuinfo = path.read_text(errors="replace") if path.exists() else ""
+    lines = (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
+
+
+def better_core(processor: Mapping[str, str]) -> str | None:
+    """The kernels to use on this processor, or None if OpenBLAS chooses well."""
+    flags = {*processor.get("flags", "").split()}
+    if processor.get("vendor_id") != "AuthenticAMD" or not flags >= _AVX512:
+        return None
+    # Zen 4 executes 512-bit instructions in two halves; the blocking of 256-bit kernels suits it.
+    return "Haswell" if processor.get("cpu family") == "25" else "SkylakeX"
+
+
+@lru_cache(maxsize=1)
+def _openblas() -> ctypes.CDLL | None:
+    """The OpenBLAS in NumPy's wheel, or None if NumPy uses another BLAS."""
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    for path in sorted(folder.glob("libscipy_openblas*")):
+        with suppress(OSError):
+            return ctypes.CDLL(str(path))
+    return None
+
+
+def _function(name: str) -> Any | None:
+    """A function of OpenBLAS by its name, to which NumPy's wheels add a prefix and a suffix.
+
+    They leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
+    """
+    for full in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}", name):
+        if hasattr(_openblas(), full):
+            return getattr(_openblas(), full)
+    return None
+
+
+def core() -> str:
+    """The name of the kernels in use, or "unknown"."""
+    name = _function("get_corename")
+    if name is None:
+        return "unknown"
+    name.restype = ctypes.c_char_p
+    value: bytes = name()
+    return value.decode()
+
+
+def cores(ranks: int, root: Path = ROOT) -> int:
+    """The cores of each of `ranks` ranks on this node, at least 1.
+
+    That is an equal share of the cores that control groups (a container, a job) and the affinity of
+    the launcher leave to all of them, or, if that is less, the cores that this rank is bound to. A
+    rank is bound if its affinity is not the launcher's: mpirun then gave it cores of its own.
+    """
+    machine = os.cpu_count() or 1
+    own, launcher = _affinity(0), _affinity(os.getppid())
+    limits = machine, cpuset_size(root), cpu_quota(root), len(launcher) or None
+    share = int(min(limit for limit in limits if limit is not None) / ranks)
+    return max(1, min(share, len(own) or machine))
+
+
+def _affinity(process: int) -> set[int]:
+    """The CPUs that a process may be scheduled on; empty where there is no telling."""
+    try:
+        return os.sched_getaffinity(process)
+    except (AttributeError, OSError):
+        return set()
+
+
+def set_by_user() -> str:
+    """The variable with which the user has set the number of threads, if so."""
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+    return next((name for name in names if os.environ.get(name)), "")
+
+
+def default_threads(n: int) -> None:
+    """Let BLAS use n threads, unless the user has set the number."""
+    if not set_by_user():
+        set_threads(n)
+
+
+def set_threads(n: int) -> None:
+    """Let BLAS use n threads, whatever the user has set."""
+    if function := _function("set_num_threads"):
+        function(ctypes.c_int(n))
+
+
+def threads() -> int:
+    """The number of threads that BLAS uses; 1 if unknown."""
+    function = _function("get_num_threads")
+    return int(function()) if function else 1
+
+
+def tune() -> None:
+    """Choose better kernels and keep freed memory, where that is possible and useful.
+
+    It changes the process: call it before computing, while no other thread uses BLAS. Kernels
+    differ in the order of additions, so results change in their last bits.
+    """
+    wish = os.environ.get("NNMPI_TUNE", "")
+    if wish not in ("", "0", "1"):
+        raise ValueError(f"NNMPI_TUNE is {wish!r}: set it to 0, 1 or not at all")
+    if wish == "0":
+        return
+    _keep_memory()
+    wanted = better_core(cpu())
+    if wanted is not None and "OPENBLAS_CORETYPE" not in os.environ and core() != wanted:
+        _switch_core(wanted)
+
+
+def _switch_core(name: str) -> None:
+    """Make OpenBLAS choose its kernels again, as if the user had set OPENBLAS_CORETYPE."""
+    quit_, init = _function("gotoblas_dynamic_quit"), _function("gotoblas_dynamic_init")
+    if quit_ is None or init is None or core() == "unknown":
+        return
+    os.environ["OPENBLAS_CORETYPE"] = name
+    quit_()
+    init()
+    del os.environ["OPENBLAS_CORETYPE"]
+
+
+def _keep_memory() -> None:
+    """Keep freed blocks in the process, so that large temporaries cause page faults only once."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    # Older C libraries accept at most 32 MiB. If both sizes are refused, the other setting is not
+    # made either: by itself it would fix the threshold at its small default.
+    if any(mallopt(_M_MMAP_THRESHOLD, size) for size in (1 << 30, 1 << 25)):
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system: what set-up has used and steps do not need again."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,271 @@
+"""cuDNN, through its Python front end, on arrays of CuPy.
+
+A graph has one operation. It is built once for what it describes, thread and device, and gets
+addresses. Only engines that give the same bits each time are used, since the same layout gives the
+same bits; and only those that compute in float32, unless TF32 is allowed.
+
+Operations of convolutions, channels last in memory:
+
+forward   y = conv(x, w)        x (N, H, W, C), w (O, kh, kw, C / groups), y (N, h, w, O)
+data      dx from dy, w
+weights   dw from x, dy
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from threading import get_ident
+from typing import Any, NamedTuple, Protocol
+
+from nnmpi.arrays.backend import Array, allows_tf32, xp_of
+
+TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
+"""The types of arrays, and cuDNN's names of them; sums are float32."""
+
+OLDEST = 1, 31
+"""The first version of the front end that takes addresses in the order of tensors."""
+
+ALIGNED = 16
+"""The alignment in bytes for which graphs are built: CuPy's addresses of whole arrays have it."""
+
+
+class Described(Protocol):
+    """A description of the operation of a graph, with all that the graph depends on."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def instead(self) -> str:
+        """The name of the operation, and of its substitute where cuDNN has no engine."""
+
+    @property
+    def dtype(self) -> str:
+        """The type of the operation's arrays."""
+
+    @property
+    def tf32(self) -> bool:
+        """Tell whether float32 may be rounded to TF32."""
+
+    def tensors(self, graph: Any) -> list[Any]:
+        """Add the operation to a graph; return its tensors in the order of arrays."""
+
+
+class CudnnGraph(NamedTuple):
+    """A built graph: the names of its tensors, in their order, and the bytes it needs besides."""
+
+    graph: Any
+    uids: tuple[int, ...]
+    workspace: int
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """The front end, or None where it or cuDNN itself is not installed, or it is too old.
+
+    It looks for CUDA's runtime by name alone, and pip installs that where no name finds it.
+    """
+    try:
+        path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudart").abs_path
+        os.environ.setdefault("CUDNN_FRONTEND_CUDART_LIB_NAME", path)
+    except (ImportError, OSError, RuntimeError):
+        pass  # a system's CUDA, which is found by its name
+    try:
+        found = import_module("cudnn")
+        found.backend_version()
+    except (ImportError, OSError, RuntimeError):
+        return None
+    if tuple(map(int, found.__version__.split(".")[:2])) >= OLDEST:
+        return found
+    warnings.warn(
+        f"cuDNN's front end {found.__version__} is too old, so it is not used: "
+        "pip install --no-deps 'nvidia-cudnn-frontend>=1.31'",
+        stacklevel=2,
+    )
+    return None
+
+
+def version() -> str:
+    """The version of cuDNN, or the name of its substitute."""
+    found = library()
+    if found is None:
+        return "none: convolutions by im2col, attention by products"
+    return str(found.backend_version())
+
+
+def can(what: Described, xp: Any) -> bool:
+    """Tell whether cuDNN has an engine for an operation."""
+    return _graph(what, *_here(xp)) is not None
+
+
+def run(what: Described, arrays: Sequence[Array]) -> None:
+    """Carry out an operation that `can` has accepted, on arrays in the order of its tensors."""
+    xp = xp_of(arrays[0])
+    here = _here(xp)
+    found, handle = _graph(what, *here), _handle(*here)
+    assert found is not None, "can() was not asked"
+    library().set_stream(handle=handle, stream=xp.cuda.get_current_stream().ptr)
+    workspace = xp.empty(max(found.workspace, 1), "uint8")
+    places = [a.data.ptr for a in arrays]
+    found.graph.execute(places, workspace.data.ptr, handle=handle, tensor_uids=found.uids)
+
+
+def _here(xp: Any) -> tuple[int, int]:
+    """The numbers of the device and of the thread; ranks that are threads must not share a
+    handle."""
+    return int(xp.cuda.runtime.getDevice()), get_ident()
+
+
+@lru_cache(maxsize=64)
+def _handle(device: int, thread: int) -> Any:
+    return library().create_handle()
+
+
+@lru_cache(maxsize=1024)
+def _graph(what: Described, device: int, thread: int) -> CudnnGraph | None:
+    """The graph of an operation, or None if cuDNN has no engine for it."""
+    try:
+        return built(what, handle=_handle(device, thread))
+    except library().cudnnGraphNotSupportedError:
+        return None
+    except (RuntimeError, ValueError) as error:  # so it declines what it cannot describe
+        warnings.warn(f"cuDNN refuses {what.instead}: {error}", stacklevel=2)
+        return None
+
+
+def built(what: Described, **device: Any) -> CudnnGraph:
+    """The graph with its engine, for the device of a handle or for a device on paper.
+
+    Raises cudnnGraphNotSupportedError if there is no engine.
+    """
+    lib = library()
+    note, heuristic, total = lib.numerical_note, lib.heur_mode, lib.data_type.FLOAT
+    graph = lib.pygraph(
+        io_data_type=type_of(what.dtype),
+        intermediate_data_type=total,
+        compute_data_type=total,
+        **device,
+    )
+    tensors = what.tensors(graph)
+    uids = tuple(range(1, len(tensors) + 1))
+    for tensor, uid in zip(tensors, uids, strict=True):
+        tensor.set_uid(uid)
+    unwanted = [note.NONDETERMINISTIC, note.REDUCED_PRECISION_REDUCTION]
+    if what.dtype == "float32" and not what.tf32:
+        unwanted += [note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS]
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([heuristic.A, heuristic.FALLBACK])
+    graph.deselect_numeric_notes(unwanted)
+    graph.check_support()
+    graph.build_plans()
+    return CudnnGraph(graph, uids, graph.get_workspace_size())
+
+
+def type_of(dtype: str) -> Any:
+    """cuDNN's name of a type."""
+    return getattr(library().data_type, TYPES[dtype])
+
+
+def as_output(tensor: Any, dim: Sequence[int], stride: Sequence[int], dtype: str) -> Any:
+    """A tensor that an operation writes, with these sizes and strides."""
+    named = tensor.set_output(True).set_data_type(type_of(dtype))
+    return named.set_dim([*dim]).set_stride([*stride])
+
+
+# ---- convolutions
+
+TensorSizes = tuple[int, int, int, int]  # of a tensor, channels last
+Ends = tuple[int, int]  # along the rows and along the columns
+
+
+class Operand(NamedTuple):
+    """An argument of a graph: its name in cuDNN, and the field of the Spec with its sizes."""
+
+    name: str
+    sizes: str
+
+
+class CudnnOp(NamedTuple):
+    """An operation of cuDNN."""
+
+    operation: str
+    inputs: tuple[Operand, Operand]
+    output: str
+
+
+FORWARD = CudnnOp("conv_fprop", (Operand("image", "x"), Operand("weight", "w")), "y")
+DATA = CudnnOp("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x")
+WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
+
+
+class Convolution(NamedTuple):
+    """An operation of a convolution, with the sizes and options on which its graph depends."""
+
+    op: CudnnOp
+    x: TensorSizes
+    w: TensorSizes
+    y: TensorSizes
+    before: Ends
+    after: Ends
+    stride: Ends
+    dilation: Ends
+    dtype: str
+    tf32: bool = False
+
+    @property
+    def instead(self) -> str:
+        return "a convolution, im2col takes it"
+
+    def doing(self, op: CudnnOp) -> "Convolution":
+        """Another operation of the same convolution."""
+        return self._replace(op=op)
+
+    def tensors(self, graph: Any) -> list[Any]:
+        """Add the operation to a graph; return its two inputs and its output."""
+        dtype = type_of(self.dtype)
+        inputs = {
+            name: graph.tensor(name=name, data_type=dtype, **dims(getattr(self, sizes)))
+            for name, sizes in self.op.inputs
+        }
+        operation: Callable[..., Any] = getattr(graph, self.op.operation)
+        output = operation(
+            **inputs,
+            pre_padding=list(self.before),
+            post_padding=list(self.after),
+            stride=list(self.stride),
+            dilation=list(self.dilation),
+        )
+        written = as_output(output, **dims(getattr(self, self.op.output)), dtype=self.dtype)
+        return [*inputs.values(), written]
+
+
+def dims(sizes: TensorSizes) -> dict[str, list[int]]:
+    """Sizes (n, h, w, c), channels last in memory, as cuDNN names them: (n, c, h, w)."""
+    n, h, w, c = sizes
+    return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}
+
+
+def convolution(
+    x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
+) -> Convolution | None:
+    """The convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to images of `sizes`, or None.
+
+    None: cuDNN does not do it, or is not there.
+    """
+    kh, kw, C, O = w.shape
+    fits = x.dtype.name in TYPES and x.size and O and C * groups == x.shape[3]
+    if library() is None or not fits or min(window.after for window in windows) < 0:
+        return None
+
+    def along(name: str) -> Ends:
+        rows, columns = (getattr(window, name) for window in windows)
+        return rows, columns
+
+    return Convolution(
+        FORWARD,
+        *(x.shape, (O, kh, kw, C), (x.shape[0], *sizes, O)),
+        *(along("before"), along("after"), along("stride"), along("dilation")),
+        *(x.dtype.name, allows_tf32(xp_of(x))),
+    )

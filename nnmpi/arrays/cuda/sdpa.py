@@ -1,0 +1,145 @@
+"""Attention by cuDNN (SDPA) on arrays of CuPy in 16 bits: no scores are in memory.
+
+    N  samples      T  queries      D  numbers of a query and a key
+    K  key heads    S  keys         E  numbers of a value
+    G  query heads of each key head
+
+    q (N, K, G, T, D)    k (N, K, S, D)    v (N, K, S, E)    y (N, K, G, T, E)
+
+    lse (N, K, G, T)     float32: the logarithm of the sum of e^score of each query
+
+Arrays are read and written where they lie, by their strides. The backward pass is the one that
+gives the same bits each time.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.cuda import cudnn
+from nnmpi.arrays.dtypes import is_half
+
+
+class HeadRows(NamedTuple):
+    """The sizes (samples, heads, positions, numbers) of an array for cuDNN, and its strides."""
+
+    dim: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class SdpaGraph(NamedTuple):
+    """A graph of attention; `q`, `k`, `v`, `y` and `lse` are read, but for the last two forwards.
+
+    gradients: those of y, q, k and v; none of the forward pass
+    """
+
+    q: HeadRows
+    k: HeadRows
+    v: HeadRows
+    y: HeadRows
+    lse: HeadRows
+    gradients: tuple[HeadRows, ...]
+    scale: float
+    causal: bool
+    dtype: str
+
+    @property
+    def tf32(self) -> bool:
+        return False
+
+    @property
+    def instead(self) -> str:
+        return "attention, products of matrices take it"
+
+    def tensors(self, graph: Any) -> list[Any]:
+        """Add attention to a graph; return q, k, v, y and lse, and dy, dq, dk and dv of a backward
+        pass."""
+
+        def read(name: str, rows: HeadRows, dtype: str) -> Any:
+            sizes: dict[str, list[int]] = {"dim": [*rows.dim], "stride": [*rows.stride]}
+            return graph.tensor(name=name, data_type=cudnn.type_of(dtype), **sizes)
+
+        inputs = {name: read(name, getattr(self, name), self.dtype) for name in "qkv"}
+        options = {"attn_scale": self.scale, "use_causal_mask": self.causal}
+        if not self.gradients:
+            y, lse = graph.sdpa(name="sdpa", generate_stats=True, **inputs, **options)
+            written = cudnn.as_output(y, *self.y, self.dtype)
+            return [*inputs.values(), written, cudnn.as_output(lse, *self.lse, "float32")]
+        y, lse = read("y", self.y, self.dtype), read("lse", self.lse, "float32")
+        dy, *others = self.gradients
+        g = read("dy", dy, self.dtype)
+        found = graph.sdpa_backward(
+            name="gradients",
+            **inputs,
+            o=y,
+            dO=g,
+            stats=lse,
+            use_deterministic_algorithm=True,
+            **options,
+        )
+        written = [
+            cudnn.as_output(d, *rows, self.dtype) for d, rows in zip(found, others, strict=True)
+        ]
+        return [*inputs.values(), y, lse, g, *written]
+
+
+def attention(
+    q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
+) -> bool:
+    """Write y and the contiguous lse; return whether cuDNN has an engine for these arrays."""
+    return _carried_out((q, k, v, y, lse), (), scale, causal)
+
+
+def gradients(
+    arrays: Sequence[Array], scale: float, causal: bool, derivatives: Sequence[Array]
+) -> bool:
+    """Write dq, dk and dv of derivatives (dy, dq, dk, dv) from arrays (q, k, v, y, lse); return
+    whether cuDNN has an engine for them."""
+    return _carried_out(arrays, derivatives, scale, causal)
+
+
+def _carried_out(
+    arrays: Sequence[Array], derivatives: Sequence[Array], scale: float, causal: bool
+) -> bool:
+    *rows, lse = arrays
+    if not _fits((*rows, *derivatives)) or cudnn.library() is None:
+        return False
+    lse = xp_of(lse).ascontiguousarray(lse)
+    q, k, v, y = map(_rows, rows)
+    N, H, T, _ = q.dim
+    stats = HeadRows((N, H, T, 1), (H * T, T, 1, 1))
+    found, dtype = tuple(map(_rows, derivatives)), rows[0].dtype.name
+    what = SdpaGraph(q, k, v, y, stats, found, scale, causal, dtype)
+    if not cudnn.can(what, xp_of(lse)):
+        return False
+    cudnn.run(what, (*rows, lse, *derivatives))
+    return True
+
+
+def _fits(arrays: Sequence[Array]) -> bool:
+    """Tell whether arrays have one type of 16 bits, and lie in memory as cuDNN reads them.
+
+    One query, as in decoding, is left to products: each number of keys would be another graph.
+    """
+    q = arrays[0]
+    return (
+        is_half(q.dtype)
+        and not of(q).is_host
+        and q.shape[3] > 1
+        and all(
+            a.dtype == q.dtype
+            and a.size > 0
+            and a.strides[-1] == a.itemsize
+            and a.data.ptr % cudnn.ALIGNED == 0
+            for a in arrays
+        )
+    )
+
+
+def _rows(a: Array) -> HeadRows:
+    """An array (N, K, G, T, D), whose heads of a position lie at one distance, or (N, K, S, D)."""
+    stride = [s // a.itemsize for s in a.strides]
+    if a.ndim == 4:
+        return HeadRows(a.shape, (*stride,))
+    N, K, G, T, D = a.shape
+    return HeadRows((N, K * G, T, D), (stride[0], stride[2 if G > 1 else 1], *stride[3:]))

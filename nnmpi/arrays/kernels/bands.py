@@ -1,0 +1,135 @@
+"""Bands: a convolution of large images, cut by rows so that the work on each band fits the cache.
+
+The kernel takes some images at a time, as many as fit. Of a large image not even one does: each
+stage of the kernel then reads what the last one wrote from memory, which all cores share. So the
+kernel is given overlapping bands of rows as if they were images; they are views, not copies.
+
+    samples one under another           bands                       kernel k, stride s
+    ┌──────────┐ pitch rows             ┌──────────┐ step rows
+    │ sample 0 │                        │ band 0   │               step = s * rows of output a band
+    ├──────────┤                        ├──────────┤
+    │ sample 1 │                        │ band 1   │               a band reads k - s rows more,
+    └──────────┘                        └──────────┘               which are the first of the next
+
+Outputs of windows that begin in one sample and end in the next are left out: their gradient is 0.
+"""
+
+from typing import NamedTuple, Self
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.window import Window
+
+LEAST = 4
+"""Bands are a multiple of so many rows of output: tiles of Winograd and windows of pools fit in."""
+
+WORTHWHILE = 8
+"""From so many bands a sample on, the rows that the last one has too many do not count."""
+
+
+class Bands(NamedTuple):
+    """How n samples are given to the kernel: as `number` images of `rows` rows of output each.
+
+    conv      the window of the convolution alone, without padding
+    outputs   rows of output of a sample before pooling
+    pitch     rows of output from one sample to the next
+    f         rows of output that one row of the result is pooled from: 2 or 1
+    """
+
+    conv: Window
+    n: int
+    outputs: int
+    pitch: int
+    number: int
+    rows: int
+    f: int
+
+    @classmethod
+    def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
+        """How n samples of so many rows are given, in bands of about `budget` bytes.
+
+        The kernel needs `row_bytes` for a row of output. Samples of few bands are given as they
+        are.
+        """
+        f, outputs = 2 if pool else 1, conv.outputs(rows)
+        overlap = -(-max(conv.span - conv.stride, 0) // conv.stride)
+        band = -(-max(budget // row_bytes, overlap, 1) // LEAST) * LEAST
+        if not n or outputs < WORTHWHILE * band:
+            return cls(conv, n, outputs, outputs, n, outputs, f)
+        pitch = outputs + overlap
+        pitch += pitch % f
+        number = -(-((n - 1) * pitch + outputs) // band)
+        return cls(conv, n, outputs, pitch, number, band, f)
+
+    @property
+    def are_samples(self) -> bool:
+        """Whether the images of the kernel are the samples."""
+        return self.number == self.n and self.rows == self.outputs
+
+    @property
+    def band(self) -> int:
+        """The rows of input of a band."""
+        return (self.rows - 1) * self.conv.stride + self.conv.span
+
+    @property
+    def step(self) -> int:
+        """The rows of input from one band to the next; of samples, all of them."""
+        return self.band if self.are_samples else self.rows * self.conv.stride
+
+    @property
+    def sample(self) -> int:
+        """The rows of input from one sample to the next."""
+        return self.band if self.are_samples else self.pitch * self.conv.stride
+
+    def buffer(self, like: Array, width: int, channels: int) -> Array:
+        """Zeros for the rows of all samples, one under another: (rows, W, C)."""
+        rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
+        return xp_of(like).zeros((rows, width, channels), like.dtype)
+
+    def samples(self, tall: Array, rows: int) -> Array:
+        """The first rows of each sample in rows of input (rows, W, C): a view (N, rows, W, C)."""
+        return _stacked(tall, self.n, self.sample, rows)
+
+    def images(self, tall: Array) -> Array:
+        """The images that the kernel is given: a view (number, rows, W, C)."""
+        return _stacked(tall, self.number, self.step, self.band)
+
+    def result(self, y: Array) -> Array:
+        """From the kernel's results (number, h, w, O) those of the samples: a view."""
+        if self.are_samples:
+            return y
+        tall = y.reshape(-1, *y.shape[2:])
+        return _stacked(tall, self.n, self.pitch // self.f, self.outputs // self.f)
+
+    def cotangent(self, g: Array) -> Array:
+        """The transpose of `result`: 0 for what it leaves out."""
+        rows = self.rows // self.f
+        if self.number * rows == self.n * g.shape[1]:
+            return g.reshape(self.number, rows, *g.shape[2:])
+        whole = xp_of(g).zeros((self.number, rows, *g.shape[2:]), g.dtype)
+        self.result(whole)[...] = g
+        return whole
+
+    def gradient(self, d: Array) -> Array:
+        """The transpose of `images` and `samples`, from the kernel's d (number, rows, W, C).
+
+        (N, rows of a sample, W, C).
+        """
+        if self.are_samples:
+            return d
+        tall = self.buffer(d, *d.shape[2:])
+        mine = min(self.step, self.band)
+        _stacked(tall, self.number, self.step, mine)[...] = d[:, :mine]
+        if mine < self.band:
+            rest = tall[self.step :]
+            _stacked(rest, self.number, self.step, self.band - mine)[...] += d[:, mine:]
+        return self.samples(tall, (self.outputs - 1) * self.conv.stride + self.conv.span)
+
+
+def _stacked(tall: Array, n: int, step: int, rows: int) -> Array:
+    """The parts of `rows` rows of tall (rows, W, C) that begin `step` apart: a view (n, rows, ...).
+
+    They may overlap.
+    """
+    row, *rest = tall.strides
+    as_strided = xp_of(tall).lib.stride_tricks.as_strided
+    return as_strided(tall, (n, rows, *tall.shape[1:]), (step * row, row, *rest))

@@ -1,0 +1,304 @@
+"""Convolution by Winograd, im2col or cuDNN, in chunks of images, with the epilogue in cache.
+
+    x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
+    dx, dw, db <--method.gradients-- g                        and backwards
+
+The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.cuda import cudnn
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hook
+from nnmpi.arrays.kernels.depthwise import Depthwise
+from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
+from nnmpi.arrays.kernels.im2col import Direct, Im2col
+from nnmpi.arrays.kernels.precision import cast, computed
+from nnmpi.arrays.kernels.window import Window, Windows
+from nnmpi.arrays.kernels.winograd import Winograd, grid
+
+
+class Cudnn:
+    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O), pooled or not."""
+
+    def __init__(
+        self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, spec: cudnn.Convolution
+    ) -> None:
+        self.xp, self.spec, self.f = xp_of(x), spec, 2 if pool else 1
+        self.w, self.windows, self.groups = w, windows, groups
+        self.x = self.xp.ascontiguousarray(x)
+        self.filter = self.xp.ascontiguousarray(w.transpose(3, 0, 1, 2))
+        _, h, v, _ = spec.y
+        self.covers = (h // self.f, v // self.f)
+        self.kept = dict[int, Array]()
+
+    @classmethod
+    def of(
+        cls, x: Array, w: Array, windows: Windows, groups: int, pool: bool, keep: bool
+    ) -> "Cudnn | None":
+        """The convolution, or None where cuDNN is not there or has no engine for it.
+
+        Whether it has one for the gradient of x is asked when somebody wants that: nobody wants
+        that of samples.
+        """
+        h, v = (f.outputs(size) for f, size in zip(windows, x.shape[1:3], strict=True))
+        spec, ops = cudnn.convolution(x, w, windows, (h, v), groups), (cudnn.FORWARD, cudnn.WEIGHTS)
+        if spec is None or not all(cudnn.can(spec.doing(op), xp_of(x)) for op in ops[: 1 + keep]):
+            return None
+        return cls(x, w, windows, groups, pool, spec)
+
+    def _run(self, op: cudnn.CudnnOp, *arrays: Array) -> None:
+        """Write the last of these arrays, which are contiguous and in the order of `op`."""
+        *inputs, output = arrays
+        aligned = [a if a.data.ptr % cudnn.ALIGNED == 0 else a.copy() for a in inputs]
+        cudnn.run(self.spec.doing(op), [*aligned, output])
+
+    def _windows(self, z: Array) -> Array:
+        """Raw outputs z (N, h, v, O) as pooling windows (2, 2, N, h / 2, v / 2, O), a view."""
+        (h, v), f = self.covers, self.f
+        whole = z[:, : f * h, : f * v]
+        return whole.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
+
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
+        """The outputs y (N, h, v, O) of all images."""
+        z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
+        self._run(cudnn.FORWARD, self.x, self.filter, z)
+        if self.f == 1:
+            epilogue.bias_relu(y, rows)
+        else:
+            epilogue.outputs(self._windows(z), y, largest, rows, self.covers)
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
+    ) -> None:
+        """From the gradient g of y: write dx, dw and db, those that are not None."""
+        dz = epilogue.masked(g, y, None)
+        if shared.db is not None:
+            column_sum(dz.reshape(-1, dz.shape[3]), shared.db)
+        if self.f > 1:
+            is_covered = tuple(self.f * size for size in self.covers) == self.spec.y[1:3]
+            make = self.xp.empty if is_covered else self.xp.zeros
+            whole = make(self.spec.y, g.dtype)
+            epilogue.spread(dz, largest, self._windows(whole), self.covers)
+            dz = whole
+        progress_hook.get()()
+        if shared.dx is not None:
+            self._data_gradient(dz, shared.dx)
+        if shared.dw is not None:
+            self._run(cudnn.WEIGHTS, self.x, dz, shared.dw)
+
+    def _data_gradient(self, dz: Array, dx: Array) -> None:
+        if cudnn.can(self.spec.doing(cudnn.DATA), self.xp):
+            self._run(cudnn.DATA, dz, self.filter, dx)
+        else:
+            method = Im2col(self.x, self.w, self.windows, self.groups, False, len(dx))
+            method.backward(slice(0, len(dx)), dz.reshape(-1, dz.shape[3]), dx, None)
+
+    def new_dw(self) -> Array:
+        """Room for the gradient of w, in the order of cuDNN's filters."""
+        return self.xp.empty_like(self.filter)
+
+    def finish_dw(self, dw: Array) -> Array:
+        """The gradient of w (kh, kw, C / groups, O), a view."""
+        return dw.transpose(1, 2, 3, 0)
+
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Before the first `gradients`."""
+
+    def release(self) -> None:
+        """After a pass."""
+
+
+CONVOLUTIONS = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,), "im2col": ()}
+"""The algorithms by name, and the sides m of Winograd's output tiles that they choose from.
+
+Where Winograd does not apply or is slower, im2col is used instead, and on a GPU cuDNN for all but
+"im2col", where it is there. "auto" takes float64 to ask for exact results: then im2col too.
+"""
+
+MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
+
+
+ConvMethod = Winograd | Im2col | Cudnn
+
+
+class ConvShape(NamedTuple):
+    """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional.
+
+    `keep`: keep what the backward pass needs.
+    """
+
+    windows: Windows
+    groups: int = 1
+    relu: bool = False
+    pool: bool = False
+    algorithm: str = "auto"
+    keep: bool = True
+
+    def outputs(self, height: int, width: int) -> tuple[int, int]:
+        """The height and the width of the result, of images of this size."""
+        (rows, columns), f = self.windows, 2 if self.pool else 1
+        return rows.outputs(height) // f, columns.outputs(width) // f
+
+
+def sides_of(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
+    """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
+    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype != "float64" else ()
+    p = f.windows[0].before
+    fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
+    return sides if fits and channels >= MIN_CHANNELS else ()
+
+
+def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
+    """The algorithm for x (N, H, W, C) and w (kh, kw, C / groups, O), and its images per chunk."""
+    N, H, W, C = x.shape
+    O = w.shape[3]
+    outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]
+    sides = sides_of(f, C, outputs, x.dtype) if of(x).is_host else ()
+    if sides:
+        p = f.windows[0].before
+        q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
+        budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
+        budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk
+        tiles = C * x.itemsize + O * types_of(x.dtype).sums.itemsize
+        chunk = _chunk(N, q.products * tiles, budget)
+        return Winograd(x, w, q, chunk), chunk
+    if f.algorithm != "im2col" and not of(x).is_host:
+        found = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)
+        if found is not None:
+            return found, N
+    return im2col(x, w, f)
+
+
+def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
+    """The algorithm and its images per chunk, without Winograd."""
+    N, H, W, C = x.shape
+    kh, kw, _, O = w.shape
+    h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
+    budget = of(x).chunk_bytes
+    if f.groups == C > 1:
+        chunk = _chunk(N, (H * W * C + 2 * h * v * O) * x.itemsize, budget)
+        return Depthwise(x, w, f.windows, f.pool, chunk), chunk
+    chunk = _chunk(N, h * v * (kh * kw * C + O) * x.itemsize, budget)
+    kind = Direct if Direct.suits(x, w, f.windows, f.groups) else Im2col
+    return kind(x, w, f.windows, f.groups, f.pool, chunk), chunk
+
+
+def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
+    """Images per chunk within the budget, with chunks of about equal size."""
+    most = max(1, min(N, budget // max(bytes_per_image, 1)))
+    return -(-N // -(-N // most)) if N else 1
+
+
+def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
+    """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
+    xl = x.transpose(0, 2, 3, 1)
+    wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
+    method, chunk = method_of(xl, wl, f)
+    N, O, shape = len(x), len(w), xl.shape
+    h, v = f.outputs(*x.shape[2:])
+    y = xp_of(x).empty((N, h, v, O), x.dtype)
+    chunks = _chunks_of(N, chunk)
+    rows = epilogue.rows(b, f.relu, v, y)
+    largest = [epilogue.places_of(y[s]) if f.pool else None for s in chunks]
+    progress = progress_hook.get()
+    for s, places in zip(chunks, largest, strict=True):
+        progress()
+        method.outputs(s, y[s], places, rows)
+        if not f.keep:
+            method.kept.clear()
+    method.release()
+    passed = y if f.relu else None  # y itself is kept for ReLU only
+
+    def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
+        gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, shape, O, needs)
+        method.begin_backward(needs[0])
+        progress = progress_hook.get()
+        for s, places in zip(chunks, largest, strict=True):
+            progress()
+            method.gradients(s, gl[s], None if passed is None else passed[s], places, shared)
+        method.release()
+        return shared
+
+    return Result(y.transpose(0, 3, 1, 2), _vjps(method.finish_dw, x.dtype), prepare)
+
+
+def conv_transpose2d(
+    x: Array, w: Array, b: Array | None, f: ConvShape, size: tuple[int, int]
+) -> Result:
+    """x (N, C, h, w) and w (C, O / groups, kh, kw) to y (N, O, *size), channels last in memory.
+
+    What a convolution does on its way back, done forwards. f is that convolution, from images of
+    `size` to those of x, by im2col.
+
+        y <--method.backward-- x        + bias              the gradient of a convolution's input
+        dx <--method.forward-- g        dw <--method.backward-- x, g
+    """
+    xp, xl = xp_of(x), x.transpose(0, 2, 3, 1)
+    wl = xp.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    N, O = len(x), w.shape[1] * f.groups
+    y = xp.empty((N, *size, O), x.dtype)
+    method, chunk = im2col(y, wl, f)
+    chunks = _chunks_of(N, chunk)
+    rows = epilogue.rows(b, False, size[1], y)
+    progress = progress_hook.get()
+    for s in chunks:
+        progress()
+        method.backward(s, xp.ascontiguousarray(xl[s]).reshape(-1, xl.shape[3]), y, None)
+        epilogue.bias_relu(y[s], rows)
+
+    def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
+        gl = g.transpose(0, 2, 3, 1)
+        inner, _ = im2col(gl, wl, f)
+        dx, dw, db = shared = _gradients(inner, xl.shape, O, needs)
+        progress = progress_hook.get()
+        for s in chunks:
+            progress()
+            if dx is not None:
+                inner.forward(s, dx[s].reshape(-1, xl.shape[3]))
+            if dw is not None:
+                inner.backward(s, xp.ascontiguousarray(xl[s]).reshape(-1, xl.shape[3]), None, dw)
+            if db is not None:
+                db += column_sum(computed(xp.ascontiguousarray(gl[s]).reshape(-1, O)))
+        return shared
+
+    return Result(y.transpose(0, 3, 1, 2), _vjps(lambda dw: dw, x.dtype), prepare)
+
+
+def _gradients(
+    method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
+) -> epilogue.Gradients:
+    """Room for the gradients of x of this shape (N, H, W, C), w and b."""
+    xp, dtype = xp_of(method.x), method.x.dtype
+    sums = xp.empty if isinstance(method, Cudnn) else xp.zeros  # which it writes, and adds nothing
+    return epilogue.Gradients(
+        xp.empty(shape, dtype) if needs[0] else None,
+        method.new_dw() if needs[1] else None,
+        sums(O, types_of(dtype).sums) if needs[2] else None,
+    )
+
+
+def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vjp]:
+    """The vjps of x, w and b, of this type, from `Gradients`."""
+
+    def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
+        dw = finish_dw(shared.dw)
+        found = cast(dw, dtype)
+        if out is None:
+            return xp_of(dw).ascontiguousarray(found).transpose(3, 2, 0, 1)
+        out.transpose(2, 3, 1, 0)[...] = found
+        return out
+
+    return (
+        lambda shared, out: shared.dx.transpose(0, 3, 1, 2),
+        vjp_w,
+        lambda shared, out: cast(shared.db, dtype),
+    )
+
+
+def _chunks_of(N: int, chunk: int) -> list[slice]:
+    """N images in chunks."""
+    return [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]

@@ -1,0 +1,161 @@
+"""Bias, ReLU and 2x2 max-pooling of one chunk of a convolution, while it is still in cache.
+
+Pooling comes first: max, + b and max(., 0) are monotone, so they commute, and
+after pooling there is a quarter of the work. Of the pooled windows
+
+    z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1])      largest:  0 1
+    z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1])                    2 3
+
+only the place of the largest element is kept, a byte each. Of equal elements the first wins, as in
+PyTorch.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.kernels import column_sum
+from nnmpi.arrays.kernels.precision import cast_loop, computed
+from nnmpi.arrays.native.table import InOut, Out, kernel
+
+
+def places_of(y: Array) -> Array:
+    """Uninitialised places of the largest elements of windows, which are y."""
+    return xp_of(y).empty(y.shape, "uint8")
+
+
+@kernel
+def pool_loop(z: Array, y: Out, largest: Out) -> None:
+    """y (S) = the maximum of z (2, 2, S), and its place, which `unpool_loop` needs."""
+    xp = xp_of(z)
+    r = xp.maximum(z[:, 0], z[:, 1])
+    first, last = xp.logical_not(z[:, 0] >= z[:, 1]).view("uint8")
+    largest[...] = xp.where(r[0] >= r[1], first, last + 2)
+    xp.maximum(r[0], r[1], out=y)
+
+
+@kernel
+def unpool_loop(g: Array, largest: Array, dz: Out) -> None:
+    """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
+    for place in range(4):
+        dz[divmod(place, 2)] = xp_of(g).where(largest == place, g, 0)
+
+
+class Gradients(NamedTuple):
+    """The gradients of a convolution; those that are not needed are None."""
+
+    dx: Array
+    dw: Array
+    db: Array
+
+
+class RowConstants(NamedTuple):
+    """A bias and the zeros of ReLU, each repeated over a row of the image (w * O), or None."""
+
+    bias: Array | None
+    zero: Array | None
+
+
+def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
+    """The arrays for `bias_relu`: on the host whole rows, since operations on single pixels are
+    slow there."""
+    xp, w = xp_of(like), w if of(like).is_host else 1
+    zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
+    return RowConstants(b if b is None or w == 1 else xp.tile(b, w), zero)
+
+
+def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
+    """An array of one number that nobody writes to; it stays on a device, as a long one on the host
+    would keep the arena that it is made in."""
+    if not hasattr(xp, "cuda"):
+        return xp.full(shape, value, dtype)
+    return _that_stays(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
+
+
+@lru_cache(maxsize=64)
+def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
+    """An array of one GPU, of which a process may have several."""
+    return xp.full(shape, value, dtype)
+
+
+def bias_relu(y: Array, r: RowConstants) -> None:
+    """y (n, H, W, O) += b, then max(y, 0): in place."""
+    width = next((len(a) for a in r if a is not None), y.shape[-1])
+    bias_relu_loop(y.reshape(y.size // max(width, 1), width), *r)
+
+
+@kernel
+def bias_relu_loop(lines: InOut, bias: Array | None, zero: Array | None) -> None:
+    if bias is not None:
+        lines += bias
+    if zero is not None:
+        xp_of(lines).maximum(lines, zero, out=lines)
+
+
+def relu_gradient(g: Array, y: Array) -> Array:
+    """g where the output y is positive, 0 elsewhere; in y's order of memory."""
+    out = xp_of(y).empty_like(y)
+    relu_gradient_loop(g, y, out)
+    return out
+
+
+@kernel
+def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
+    xp = xp_of(y)
+    xp.multiply(g, xp.greater(y, 0), out=out)
+
+
+def outputs(
+    z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
+) -> None:
+    """From raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU.
+
+    z is (2, 2, ...), windows first, where it is pooled, and in the order of images elsewhere.
+    `covers` is the height and width of what it holds, after pooling.
+    """
+    xp, (n, h, w, O) = xp_of(y), y.shape
+    is_whole = (h, w) == covers
+    whole = y if is_whole and y.dtype == z.dtype else xp.empty((n, *covers, O), z.dtype)
+    if largest is None:
+        whole.reshape(z.shape)[...] = z
+    else:
+        places = largest if is_whole else places_of(whole)
+        S = z.shape[2:]
+        pool_loop(z, whole.reshape(S), places.reshape(S))
+        if not is_whole:
+            largest[...] = places[:, :h, :w]
+    found = whole if is_whole else xp.ascontiguousarray(whole[:, :h, :w])
+    bias_relu(found, rows)
+    if found is not y:
+        cast_loop(found, y)
+
+
+def masked(g: Array, y: Array | None, db: Array | None) -> Array:
+    """And back: the gradient before ReLU, contiguous, and its sums added to db.
+
+    y is the output, None without ReLU.
+    """
+    g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
+    if db is not None:
+        db += column_sum(computed(g.reshape(-1, g.shape[-1])))
+    return g
+
+
+def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
+    """From that, (n, h, w, O), to dz, in the shape of z."""
+    n, h, w, O = g.shape
+    if (h, w) != covers:
+        g = _grown(g, (n, *covers, O))
+        largest = None if largest is None else _grown(largest, g.shape)
+    if largest is None:
+        dz[...] = g.reshape(dz.shape)
+    else:
+        S = dz.shape[2:]
+        unpool_loop(g.reshape(S), largest.reshape(S), dz)
+
+
+def _grown(a: Array, shape: tuple[int, ...]) -> Array:
+    """a (..., h, w, O) with zeros behind its last rows and columns."""
+    whole = xp_of(a).zeros(shape, a.dtype)
+    whole[..., : a.shape[-3], : a.shape[-2], :] = a
+    return whole

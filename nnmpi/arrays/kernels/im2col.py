@@ -1,0 +1,289 @@
+"""Convolution as one GEMM over gathered columns, channels last: any kernel, stride and padding.
+
+    wide (C > 4):    columns (T, kh*kw*C), gathered in runs of kw*C numbers
+    narrow (C <= 4): columns (kh*kw*C, T), gathered in runs of a row of outputs
+
+with T = f * f * n * h * w outputs, f = 2 where pooling follows and 1 elsewhere:
+output (f*i + a, f*j + b) comes at [a, b, image, i, j], so that a pooling window
+is the same place in four planes. Narrow columns are kept for the backward pass,
+wide ones gathered again: that is faster than reading them back from memory.
+
+Groups are a leading axis of columns, weights and outputs (with C the channels of
+one), and the GEMM one GEMM for each. Its outputs go to their place among those
+of the other groups: memory is (T, O) in any case.
+
+Columns have the type of images; products are added up in the type of sums.
+"""
+
+from functools import partial
+from math import prod
+from typing import Any
+
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import epilogue, progress_hook
+from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
+from nnmpi.arrays.kernels.linear import products_loop
+from nnmpi.arrays.kernels.window import Window, Windows
+from nnmpi.arrays.native.table import InOut, Out, kernel
+
+NARROW = 4
+
+
+@partial(kernel, composed=True)
+def gather_loop(places: Array, columns: Out) -> None:
+    """columns = places (..., kh, kw, C), windows of images, rounded to the type of columns."""
+    columns[...] = places
+
+
+@kernel
+def overlap_loop(places: InOut, columns: Array) -> None:
+    """And back: adds to the images what is in the windows of columns."""
+    for i in range(places.shape[-3]):
+        for j in range(places.shape[-2]):
+            place = places[..., i, j, :]
+            place += columns[..., i, j, :]
+
+
+class Im2col:
+    """Convolution by im2col, in chunks of images; the interface is that of `Winograd`."""
+
+    narrow_up_to = NARROW
+
+    def __init__(
+        self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int
+    ) -> None:
+        """x (N, H, W, C) in any strides, w (kh, kw, C / groups, O) contiguous."""
+        self.x, self.w, self.xp = x, w, xp_of(x)
+        self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
+        self.sums = types_of(x.dtype).sums
+        _, H, W, C = x.shape
+        rows, columns = windows
+        self.covers = (rows.outputs(H) // self.f, columns.outputs(W) // self.f)
+        # whether columns are gathered in runs of a row of outputs, and are kept
+        self.narrow, self.keeps = w.shape[2] <= self.narrow_up_to, C <= NARROW
+        # whether windows are taken of x itself, and whether its pixels are the columns
+        is_whole = (rows.padded(H), columns.padded(W)) == (H, W)
+        self.unpadded = is_whole and not self.narrow and x.strides[3] == x.itemsize
+        self.pointwise = (
+            self.unpadded
+            and self.covers == (H, W)
+            and groups == 1
+            and all((window.kernel, window.stride) == (1, 1) for window in windows)
+        )
+        self.kept = dict[int, Array]()
+        self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
+
+    def _zeros(self, n: int, dtype: Any) -> Array:
+        """n images of zeros with padding, (n, Hp, Wp, C): narrow ones as planes in memory."""
+        (_, H, W, C), (rows, columns) = self.x.shape, self.windows
+        size = (rows.padded(H), columns.padded(W))
+        if not self.narrow:
+            return self.xp.zeros((n, *size, C), dtype)
+        return self.xp.zeros((n, C, *size), dtype).transpose(0, 2, 3, 1)
+
+    def _grouped(self, a: Array) -> Array:
+        """a (K, O) as (groups, K, O / groups), a view."""
+        return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
+
+    def _places(self, padded: Array) -> Array:
+        """padded (n, Hp, Wp, C) as (groups, f, f, n, h, w, kh, kw, C / groups), a view."""
+        n, _, _, C = padded.shape
+        sn, sh, sw, sc = padded.strides
+        f, (rows, columns) = self.f, self.windows
+        some = C // self.groups
+        down, right = rows.stride * sh, columns.stride * sw
+        kernel = (rows.dilation * sh, columns.dilation * sw, sc)
+        shape = (self.groups, f, f, n, *self.covers, rows.kernel, columns.kernel, some)
+        strides = (some * sc, down, right, sn, f * down, f * right, *kernel)
+        return self.xp.lib.stride_tricks.as_strided(padded, shape, strides)
+
+    def _padded(self, s: slice) -> Array:
+        """Images x[s] with their padding."""
+        x = self.x[s]
+        n, H, W, _ = x.shape
+        rows, columns = self.windows
+        if self.unpadded:
+            return x
+        top, left = rows.before, columns.before
+        self.padded[:n, top : top + H, left : left + W] = x
+        return self.padded[:n]
+
+    def _columns(self, s: slice) -> Array:
+        """(groups, T, kh*kw*C) for images x[s]; narrow ones lie in memory transposed."""
+        if s.start in self.kept:
+            return self.kept[s.start]
+        places = self._places(self._padded(s))
+        groups, T, K = self.groups, prod(places.shape[1:6]), prod(places.shape[6:])
+        if not self.narrow:
+            columns = places
+            if not places.flags.c_contiguous:
+                columns = self.xp.empty(places.shape, places.dtype)
+                gather_loop(places, columns)
+            return columns.reshape(groups, T, K)
+        planes = places.transpose(0, 6, 7, 8, *range(1, 6)).copy()  # never a view of `padded`
+        columns = planes.reshape(groups, K, T).swapaxes(1, 2)
+        if self.keeps:
+            self.kept[s.start] = columns
+        return columns
+
+    def _outputs(self, z: Array, n: int) -> Array:
+        """z (T, O) as pooling windows (2, 2, n, h, w, O), or as images (n, h, w, O)."""
+        z = z.reshape(self.f, self.f, n, *self.covers, -1)
+        return z if self.f > 1 else z[0, 0]
+
+    def forward(self, s: slice, z: Array) -> None:
+        """The outputs z (T, O) of images x[s], without bias."""
+        w = self.w.reshape(-1, self.w.shape[3])
+        products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
+
+    def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
+        """A buffer (T, O) for the outputs of n images, and its view by pooling windows."""
+        T = self.f**2 * n * self.covers[0] * self.covers[1]
+        dz = self.xp.empty((T, self.w.shape[3]), dtype)
+        return dz, self._outputs(dz, n)
+
+    def new_dw(self) -> Array:
+        """Zeros for `backward` to add to."""
+        return self.xp.zeros_like(self.w, self.sums)
+
+    def finish_dw(self, dw: Array) -> Array:
+        """The gradient of w: the sum itself."""
+        return dw
+
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Before the first `backward`."""
+
+    def release(self) -> None:
+        """After the last chunk of a pass: frees images whose columns are kept."""
+        if self.kept:
+            self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
+            self.padded = self._zeros(0, self.x.dtype)
+
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
+        """The outputs y of images x[s]."""
+        if self._is_whole(y) and y.dtype == self.sums:
+            self.forward(s, y.reshape(-1, y.shape[3]))
+            epilogue.bias_relu(y, rows)
+        else:
+            z, view = self.room(len(y), self.sums)
+            self.forward(s, z)
+            epilogue.outputs(view, y, largest, rows, self.covers)
+
+    def _is_whole(self, y: Array) -> bool:
+        """Whether y (n, h, w, O) has the raw outputs, in their order: all, and not pooled."""
+        return self.f == 1 and y.shape[1:3] == self.covers
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
+    ) -> None:
+        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        g = epilogue.masked(g, y, shared.db)
+        dz = g.reshape(-1, g.shape[3])
+        if not self._is_whole(g):
+            dz, view = self.room(len(g), g.dtype)
+            epilogue.spread(g, largest, view, self.covers)
+        progress_hook.get()()
+        self.backward(s, dz, shared.dx, shared.dw)
+
+    def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
+        """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
+        w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
+        if dw is not None:
+            total = self._grouped(dw.reshape(-1, dw.shape[3]))
+            products_loop(self._columns(s).swapaxes(1, 2), dz, total, True)
+        if dx is not None and self.pointwise:
+            pixels = dx[s].reshape(dz.shape[0], -1, dx.shape[3])
+            products_loop(dz, w.swapaxes(1, 2), pixels, False)
+        elif dx is not None:
+            gather_loop(self._overlap_add(w, dz, len(dx[s])), dx[s])
+
+    def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
+        """Add the gradient of every column, dz @ w.T, to the pixels it was gathered from."""
+        padded = self._zeros(n, self.sums)
+        places = self._places(padded)
+        outputs, kernel = places.shape[1:6], places.shape[6:]
+        if self.narrow:
+            dcols = self.xp.empty((self.groups, *kernel, *outputs), self.sums)
+            products_loop(w, dz.swapaxes(1, 2), dcols.reshape(*w.shape[:2], -1), False)
+            dcols = dcols.transpose(0, *range(4, 9), 1, 2, 3)
+        else:
+            dcols = self.xp.empty(places.shape, self.sums)
+            products_loop(dz, w.swapaxes(1, 2), dcols.reshape(*dz.shape[:2], -1), False)
+        overlap_loop(places, dcols)
+        return self._cropped(padded)
+
+    def _cropped(self, padded: Array) -> Array:
+        """padded (n, Hp, Wp, C) without the padding."""
+        (_, H, W, _), (rows, columns) = self.x.shape, self.windows
+        return padded[:, rows.before : rows.before + H, columns.before : columns.before + W]
+
+
+# ---- images with few channels, such as those of a network's first layer, without columns
+
+
+@kernel
+def direct_outputs(
+    x: Array,
+    w: Array,
+    y: Out,
+    largest: Out | None,
+    bias: Array | None,
+    zero: Array | None,
+    stride: int,
+) -> None:
+    """y (n, h, w, O) of padded images x (n, H, W, C) and w (kh, kw, C, O), after the epilogue."""
+    method = _im2col(x, w, stride, largest is not None)
+    method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
+
+
+@kernel
+def direct_gradients(
+    x: Array,
+    g: Array,
+    y: Array | None,
+    largest: Array | None,
+    db: InOut | None,
+    dw: InOut,
+    stride: int,
+) -> None:
+    """What is added to dw and db, from the gradient g of y."""
+    method = _im2col(x, dw, stride, largest is not None)
+    method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
+
+
+def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
+    rows, columns = (Window(k, stride) for k in w.shape[:2])
+    return Im2col(x, w, (rows, columns), 1, pool, len(x))
+
+
+class Direct(Im2col):
+    """Products of rows of pixels as they lie in memory; padded images are kept, not columns."""
+
+    narrow_up_to = 0  # channels are last
+
+    @staticmethod
+    def suits(x: Array, w: Array, windows: Windows, groups: int) -> bool:
+        """Whether it is compiled for images x (N, H, W, C) and w (kh, kw, C, O)."""
+        (rows, columns), (_, _, C, O) = windows, w.shape
+        plain = groups == 1 and rows.stride == columns.stride
+        few = C <= NARROW and O % 16 == 0 and types_of(x.dtype).sums == "float32"
+        undilated = rows.dilation == columns.dilation == 1
+        compiled = direct_outputs.compiled is not None and of(x).is_host
+        return compiled and plain and few and undilated
+
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
+        """The outputs y of images x[s]."""
+        x = self.kept[s.start] = self._padded(s).copy()
+        direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
+    ) -> None:
+        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        if shared.dw is not None or shared.db is not None:
+            dw = self.new_dw() if shared.dw is None else shared.dw
+            x = self.kept[s.start]
+            direct_gradients(x, g, y, largest, shared.db, dw, self.windows[0].stride)
+        if shared.dx is not None:
+            super().gradients(s, g, y, largest, Gradients(shared.dx, None, None))

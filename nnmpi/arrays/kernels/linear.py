@@ -1,0 +1,144 @@
+"""Products of matrices, several at a time; linear layers: x (n, K), w (O, K), b (O) or None, y
+(n, O)."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from nnmpi.arrays import blas, native
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import column_sum
+from nnmpi.arrays.kernels.epilogue import bias_relu_loop, constant, relu_gradient
+from nnmpi.arrays.kernels.precision import on_device_in_16_bits
+from nnmpi.arrays.native.table import InOut, Out, kernel
+
+
+@kernel
+def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
+    """C[g] = A[g] @ B[g] for each g, or += if it adds; C may be in the type of sums."""
+    if adds:
+        C += xp_of(A).matmul(A, B)
+    else:
+        xp_of(A).matmul(A, B, out=C)
+
+
+def dot(a: Array, b: Array, out: Array) -> None:
+    """out = a @ b of two matrices, by the policy of types."""
+    if on_device_in_16_bits(a):  # CuPy multiplies and sums one row by one column in 16 bits
+        products_loop(a, b, out, False)
+    else:
+        xp_of(a).dot(a, b, out=out)
+
+
+def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
+    """a @ b of matrices, or several of them, in `dtype`, by default that of a; on a device
+    factors are read as they are, and added up in the type of sums."""
+    xp = xp_of(a)
+    if min(a.ndim, b.ndim) < 2 or not on_device_in_16_bits(a):
+        found: Array = xp.matmul(a, b)
+        return found if dtype is None else found.astype(dtype, copy=False)
+    lead = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    c = xp.empty((*lead, a.shape[-2], b.shape[-1]), dtype or a.dtype)
+    products_loop(a, b, c, False)
+    return c
+
+
+LARGEST = 1 << 18
+"""Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
+
+OWN_PRODUCTS = {"avx2": 128, "avx512": 16, "avx512bf16": 16, "amx": 16}
+"""The sets of instructions with which larger ones are faster than OpenBLAS on one thread, too: for
+outputs, and for gradients of weights of at most so many rows (`benchmarks/gemm.py`)."""
+
+
+def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+    """y = x @ w.T + b, then ReLU if `relu`, by the fastest way for their sizes."""
+    linear_outputs(x, w, b, y, relu, takes_large(len(x), *w.shape))
+
+
+def gradients(
+    g: Array, w: Array, x: Array | None, dx: Array | None, dw: Array | None, db: Array | None
+) -> None:
+    """The gradients that are not None, from that of y before ReLU, g, by the fastest way.
+
+    Without dw, x may be None, since it is not read.
+    """
+    most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
+    if dw is not None and len(g) <= most and takes_large(len(g), *w.shape):
+        linear_gradients(g, w, x, None, dw, None, True)
+        dw = None
+    linear_gradients(g, w, x, dx, dw, db, False)
+
+
+def takes_large(n: int, K: int, O: int) -> bool:
+    """Whether the compiled loops compute these products, although they are large.
+
+    Those of a matrix and a vector are left to BLAS.
+    """
+    return (
+        n * K * O > LARGEST
+        and min(n, K, O) > 1
+        and native.INSTRUCTIONS in OWN_PRODUCTS
+        and blas.threads() == 1
+        and blas.core() != "unknown"
+    )
+
+
+@partial(kernel, narrow=True)
+def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
+    """`outputs`; large: whether compiled loops compute products of any size."""
+    dot(x, w.T, y)
+    bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
+
+
+@partial(kernel, narrow=True)
+def linear_gradients(
+    g: Array,
+    w: Array,
+    x: Array | None,
+    dx: Out | None,
+    dw: Out | None,
+    db: Out | None,
+    large: bool,
+) -> None:
+    """`gradients`; large: as of `linear_outputs`."""
+    if dx is not None:
+        dot(g, w, dx)
+    if dw is not None:
+        dot(g.T, x, dw)
+    if db is not None:
+        column_sum(g, db)
+
+
+@partial(kernel, composed=True)
+def mlp_outputs(
+    x: Array,
+    ws: Sequence[Array],
+    bs: Sequence[Array | None],
+    ys: Sequence[Out],
+    relus: Sequence[bool],
+) -> None:
+    """The outputs of each layer, which are the next one's inputs."""
+    for w, b, y, relu in zip(ws, bs, ys, relus, strict=True):
+        outputs(x, w, b, y, relu)
+        x = y
+
+
+@partial(kernel, composed=True)
+def mlp_gradients(
+    g: Array,
+    x: Array,
+    ws: Sequence[Array],
+    ys: Sequence[Array],
+    relus: Sequence[bool],
+    dx: Out | None,
+    dws: Sequence[Out | None],
+    dbs: Sequence[Out | None],
+) -> None:
+    """The gradients that are not None, from that of the last outputs, g."""
+    for i in reversed(range(len(ws))):
+        g = relu_gradient(g, ys[i]) if relus[i] else g
+        inputs = ys[i - 1] if i else x
+        before = xp_of(g).empty(inputs.shape, g.dtype) if i else dx
+        gradients(g, ws[i], inputs, before, dws[i], dbs[i])
+        g = before

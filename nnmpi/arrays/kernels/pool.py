@@ -1,0 +1,176 @@
+"""Pooling with any window, as the running maximum or sum of shifted views, channels last."""
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Result, epilogue
+from nnmpi.arrays.kernels.precision import by_float32, widened
+from nnmpi.arrays.kernels.window import Window, Windows
+
+_2X2 = (Window(2, 2), Window(2, 2))
+
+
+def _padded(
+    xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Windows
+) -> tuple[Array, list[Array]]:
+    """Images (N, H, W, C) of this value, and views (N, h, w, C) into them and their padding.
+
+    There is one for each element of the window: its number in all windows.
+    """
+    (n, H, W, C), (rows, columns) = shape, w
+    whole = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
+    down, right = rows.stride * rows.outputs(H), columns.stride * columns.outputs(W)
+    views = [
+        whole[:, i : i + down : rows.stride, j : j + right : columns.stride]
+        for i in range(0, rows.span, rows.dilation)
+        for j in range(0, columns.span, columns.dilation)
+    ]
+    inside = whole[:, rows.before : rows.before + H, columns.before : columns.before + W]
+    return inside, views
+
+
+def max_pool2d(x: Array, windows: Windows) -> Result:
+    """The maximum of each window of x (N, C, H, W); channels-last memory in and out."""
+    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    if windows == _2X2:
+        return _max_pool_2x2(xl)
+    lowest = -xp.inf if is_float(x.dtype) else xp.iinfo(x.dtype).min
+
+    def views_of(images: Array) -> list[Array]:
+        inside, views = _padded(xp, images.shape, lowest, images.dtype, windows)
+        inside[...] = images
+        return views
+
+    def largest(images: Array) -> Array:
+        first, *others = views_of(images)
+        return reduce(lambda y, view: xp.maximum(y, view, out=y), others, first.copy())
+
+    def spread(g: Array, images: Array, y: Array) -> Array:
+        rest = xp.ascontiguousarray(g)
+        dx, dviews = _padded(xp, images.shape, 0, g.dtype, windows)
+        for view, dview in zip(views_of(images), dviews, strict=True):
+            part = rest * (view == y)
+            dview += part
+            rest = rest - part
+        return dx
+
+    y = by_float32(largest, xl)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return by_float32(spread, g.transpose(0, 2, 3, 1), xl, y).transpose(0, 3, 1, 2)
+
+    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+def max_pool2d_indices(x: Array, windows: Windows) -> Array:
+    """Where the maximum of each window of x (N, C, H, W) is: row * W + column, the first one."""
+    y, xl = (a.transpose(0, 2, 3, 1) for a in (max_pool2d(x, windows).value, x))
+    xp, (H, W) = xp_of(x), x.shape[2:]
+    inside, views = _padded(xp, xl.shape, 0, x.dtype, windows)
+    inside[...] = xl
+    pixels, places = _padded(xp, (1, H, W, 1), -1, "int64", windows)
+    pixels[...] = xp.arange(H * W).reshape(1, H, W, 1)
+    found = xp.zeros(y.shape, "int64")
+    for view, place in zip(reversed(views), reversed(places), strict=True):
+        found = xp.where((view == y) & (place >= 0), place, found)
+    return found.transpose(0, 3, 1, 2)
+
+
+def _max_pool_2x2(x: Array) -> Result:
+    """2x2 windows with stride 2 of x (N, H, W, C): the same kernel as in a fused convolution."""
+    xp, shape, dtype = xp_of(x), x.shape, x.dtype
+    n, H, W, C = shape
+    h, w = H // 2, W // 2
+
+    def windows(a: Array) -> Array:
+        return a[:, : 2 * h, : 2 * w].reshape(n, h, 2, w, 2, C).transpose(2, 4, 0, 1, 3, 5)
+
+    y = xp.empty((n, h, w, C), dtype)
+    largest = epilogue.places_of(y)
+    epilogue.pool_loop(windows(x), y, largest)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = (xp.zeros if H % 2 or W % 2 else xp.empty)(shape, dtype)
+        epilogue.unpool_loop(g.transpose(0, 2, 3, 1), largest, windows(d))
+        return d.transpose(0, 3, 1, 2)
+
+    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+@widened
+def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
+    """The sum of each window of x (N, C, H, W), divided by how many numbers it counts."""
+    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    shape = xl.shape
+    shares = _shares(x, windows, count_include_pad)
+    inside, views = _padded(xp, shape, 0, x.dtype, windows)
+    inside[...] = xl
+    y = views[0].copy()
+    for view in views[1:]:
+        y += view
+    y *= shares
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        part = g.transpose(0, 2, 3, 1) * shares
+        dx, dviews = _padded(xp, shape, 0, g.dtype, windows)
+        for dview in dviews:
+            dview += part
+        return dx.transpose(0, 3, 1, 2)
+
+    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
+    """1 / the numbers that each window counts: (h, w, 1), or one number if all are equal."""
+    rows, columns = (
+        _counts(window, size, count_include_pad)
+        for window, size in zip(windows, x.shape[2:], strict=True)
+    )
+    counts = np.outer(rows, columns)
+    if (counts == counts[0, 0]).all():
+        return 1 / float(counts[0, 0])
+    return of(x).asarray((1 / counts)[..., None], x.dtype)
+
+
+def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
+    """How many numbers each output averages along an axis; never those behind the padding."""
+    padding = window.before
+    start = np.arange(window.outputs(size)) * window.stride - padding
+    stop = np.minimum(start + window.kernel, size + padding)
+    return stop - start if count_include_pad else np.minimum(stop, size) - np.maximum(start, 0)
+
+
+@widened
+def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
+    """The means of `size` parts of x (N, C, H, W), which overlap where they do not divide it.
+
+    Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), columns likewise: two
+    products with matrices of shares.
+    """
+    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    n, H, W, C = xl.shape
+    rows, columns = (
+        of(x).asarray(_parts(length, parts), x.dtype)
+        for length, parts in zip((H, W), size, strict=True)
+    )
+    means = xp.matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)
+    y = xp.matmul(columns, means).reshape(n, *size, C)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        gl = g.transpose(0, 2, 3, 1).reshape(n * size[0], size[1], C)
+        d = xp.matmul(columns.T, gl).reshape(n, size[0], W * C)
+        return xp.matmul(rows.T, d).reshape(n, H, W, C).transpose(0, 3, 1, 2)
+
+    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+def _parts(length: int, parts: int) -> np.ndarray:
+    """The shares (parts, length) of which each row sums to 1."""
+    i, k = np.arange(parts)[:, None], np.arange(length)
+    mine = (k >= i * length // parts) & (k < -(-(i + 1) * length // parts))
+    shares: np.ndarray = mine / mine.sum(axis=1, keepdims=True)
+    return shares

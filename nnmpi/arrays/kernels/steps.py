@@ -1,0 +1,330 @@
+"""Optimizer steps on flat buffers: in place, a cache-sized chunk at a time, without allocation.
+
+Adam keeps M = m / (1 - beta1) and V = v / (1 - beta2), which saves two passes in twelve:
+
+    M = beta1 M + g        V = beta2 V + g^2
+    p -= a M / (sqrt(V) + e)    with k = sqrt((1 - beta2) / (1 - beta2^t)),
+                                a = lr (1 - beta1) / (1 - beta1^t) / k,  e = eps / k
+
+Rules:
+
+- Each number of p depends on the numbers at its own place alone. So a rank that updates a part
+  (ZeRO, memory of a node) gets the bits of the whole; a norm over p belongs in Update.
+- The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
+  equal bits. A change here is one in all three (`tests/kernels/`).
+- Gradients are left as they are: users read them after the step, and `--verify` compares them.
+- `values` of a step are the rounding of p to 16 bits, or None: they are merged into p before it, as
+  `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`:
+  a number, or what the device has decided (`decide_loop`), by which it may also leave the step out.
+- `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing.
+- M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from nnmpi.arrays.backend import Array, is_array, of, xp_of
+from nnmpi.arrays.kernels.precision import merge_loop
+from nnmpi.arrays.kernels.undo import blocks
+from nnmpi.arrays.native.table import InOut, Out, kernel
+
+_CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
+
+
+class AdamStep(NamedTuple):
+    """What one Adam step depends on; `decoupled` is AdamW's weight decay."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool
+    t: int
+
+
+class SgdStep(NamedTuple):
+    """What one step of stochastic gradient descent depends on."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+
+class RmsPropStep(NamedTuple):
+    """What one step of RMSprop depends on."""
+
+    lr: float
+    alpha: float
+    eps: float
+    weight_decay: float
+    momentum: float
+
+
+BLOCK_OF_SQUARES = 8192
+"""Numbers whose squares one dot product adds; of over 10,000 OpenBLAS takes several threads."""
+
+
+class Mixed(NamedTuple):
+    """Values in 16 bits, of which p are masters, and what gradients are multiplied by (rules)."""
+
+    values: Array | None = None
+    factor: float | Array = 1.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a step has nothing besides."""
+        return self.values is None and not is_array(self.factor) and self.factor == 1
+
+    def part(self, part: slice) -> "Mixed":
+        """Of some of the numbers."""
+        return self if self.values is None else self._replace(values=self.values[part])
+
+
+PLAIN = Mixed()  # nothing besides
+
+
+def _chunks(
+    *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN, undo: tuple[Array, ...] = ()
+) -> Iterator[tuple[Array, ...]]:
+    """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed.
+    What is changed is kept in `undo`, if there is one, and put back if the device decides so."""
+    xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
+    factor: Any = mixed.factor
+    whole = p.size
+    size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
+    scratch = [xp.empty(min(size, whole), p.dtype) for _ in range(scratches)]
+    parts: Iterable[slice] = (slice(i, min(i + size, whole)) for i in range(0, whole, size))
+    beside = [] if values is None else [values]
+    changed = [*{id(a): a for a in (p, *arrays[2:], *beside)}.values()]
+    before = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
+    for memory in undo:
+        parts = blocks(changed, size, memory)
+    for part in parts:
+        P, *others = (a[part] for a in arrays)
+        if others and (is_decided or others[0].dtype != p.dtype or factor != 1):
+            others[0] = others[0].astype(p.dtype)
+            others[0] *= factor[0] if is_decided else factor
+        if values is not None:
+            merge_loop(P, values[part])
+        yield (P, *others, *[t[: part.stop - part.start] for t in scratch])
+        if values is not None:
+            values[part] = P
+    for a, kept in zip(changed, before, strict=False):
+        xp.copyto(a, kept, where=factor[1] == 0)
+
+
+@kernel
+def scale_loop(p: InOut, factor: float, *undo: InOut) -> None:
+    """p is multiplied by a factor."""
+    for (P,) in _chunks(p, scratches=0, undo=undo):
+        P *= factor
+
+
+def adam(
+    p: Array,
+    g: Array,
+    M: Array,
+    V: Array,
+    c: AdamStep,
+    largest: Array | None = None,
+    undo: tuple[Array, ...] = (),
+    mixed: Mixed = PLAIN,
+) -> None:
+    """One step of Adam or AdamW on p; M and V are the scaled sums above.
+
+    With `largest`, the largest V so far takes its place (AMSGrad).
+    """
+    k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
+    a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
+    decay = 0.0 if c.decoupled else c.weight_decay
+    shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
+    numbers = (c.beta1, c.beta2, a, e, decay, shrink, mixed.factor)
+    adam_loop(p, g, M, V, largest, mixed.values, *numbers, *undo)
+
+
+@kernel
+def adam_loop(
+    p: InOut,
+    g: Array,
+    M: InOut,
+    V: InOut,
+    largest: InOut | None,
+    values: InOut | None,
+    beta1: float,
+    beta2: float,
+    a: float,
+    e: float,
+    decay: float,
+    shrink: float,
+    factor: float,
+    *undo: InOut,
+) -> None:
+    """p is multiplied by `shrink`, then decay * p is added to g."""
+    xp, own = xp_of(p), (p, g, M, V, V if largest is None else largest)
+    for P, G, m, v, top, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
+        if shrink != 1:
+            P *= shrink
+        if decay:
+            G = _decayed(P, G, decay, t)
+        m *= beta1
+        m += G
+        xp.multiply(G, G, out=t)
+        v *= beta2
+        v += t
+        if largest is not None:
+            xp.maximum(top, v, out=top)
+        xp.sqrt(top, out=t)
+        t += e
+        xp.divide(m, t, out=t)
+        t *= a
+        P -= t
+
+
+def sgd(
+    p: Array,
+    g: Array,
+    velocity: Array | None,
+    c: SgdStep,
+    undo: tuple[Array, ...] = (),
+    mixed: Mixed = PLAIN,
+) -> None:
+    """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
+    moving = velocity if c.momentum else None
+    rate = c.lr * (c.momentum if c.nesterov else 1)
+    direct = c.nesterov or not c.momentum
+    numbers = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
+    sgd_loop(p, g, moving, mixed.values, *numbers, *undo)
+
+
+@kernel
+def sgd_loop(
+    p: InOut,
+    g: Array,
+    velocity: InOut | None,
+    values: InOut | None,
+    momentum: float,
+    decay: float,
+    lr: float,
+    rate: float,
+    direct: bool,
+    factor: float,
+    *undo: InOut,
+) -> None:
+    """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
+    xp, own = xp_of(p), (p, g, p if velocity is None else velocity)
+    for P, G, v, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
+        if decay:
+            G = _decayed(P, G, decay, t)
+        if velocity is not None:
+            v *= momentum
+            v += G
+        if direct:
+            xp.multiply(G, lr, out=t)
+            P -= t
+        if velocity is not None:
+            xp.multiply(v, rate, out=t)
+            P -= t
+
+
+def rmsprop(
+    p: Array,
+    g: Array,
+    squares: Array,
+    velocity: Array | None,
+    mean: Array | None,
+    c: RmsPropStep,
+    undo: tuple[Array, ...] = (),
+    mixed: Mixed = PLAIN,
+) -> None:
+    """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
+
+    squares = alpha squares + (1 - alpha) g^2; with `mean`, the same of g, its square is subtracted.
+    """
+    moving = velocity if c.momentum else None
+    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, mixed.factor)
+    rmsprop_loop(p, g, squares, moving, mean, mixed.values, *numbers, *undo)
+
+
+@kernel
+def rmsprop_loop(
+    p: InOut,
+    g: Array,
+    squares: InOut,
+    velocity: InOut | None,
+    mean: InOut | None,
+    values: InOut | None,
+    lr: float,
+    alpha: float,
+    rest: float,
+    eps: float,
+    decay: float,
+    momentum: float,
+    factor: float,
+    *undo: InOut,
+) -> None:
+    """`rest`: 1 - alpha."""
+    xp = xp_of(p)
+    own = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
+    mixed = Mixed(values, factor)
+    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, mixed=mixed, undo=undo):
+        if decay:
+            G = _decayed(P, G, decay, u)
+        xp.multiply(G, G, out=t)
+        t *= rest
+        s *= alpha
+        s += t
+        if mean is None:
+            xp.sqrt(s, out=t)
+        else:
+            xp.multiply(G, rest, out=t)
+            m *= alpha
+            m += t
+            xp.multiply(m, m, out=t)
+            xp.subtract(s, t, out=t)
+            xp.maximum(t, 0, out=t)  # rounding may leave less than 0
+            xp.sqrt(t, out=t)
+        t += eps
+        xp.divide(G, t, out=t)
+        if velocity is not None:
+            v *= momentum
+            v += t
+            xp.multiply(v, lr, out=t)
+        else:
+            t *= lr
+        P -= t
+
+
+@kernel
+def squares_loop(g: Array, factor: float, sums: Out) -> None:
+    """The sums of squares of factor * g, one for each BLOCK_OF_SQUARES numbers of the flat array g,
+    which may have 16 bits; sums have float32 then."""
+    if not of(g).is_host:
+        g = g.astype(sums.dtype, copy=False)
+        sums[...] = 0
+        sums[:1] = xp_of(g).dot(g, g) * factor**2
+        return
+    for k in range(len(sums)):
+        block = g[k * BLOCK_OF_SQUARES :][:BLOCK_OF_SQUARES].astype(sums.dtype, copy=False)
+        block = block if factor == 1 else block * sums.dtype.type(factor)
+        sums[k] = block @ block
+
+
+@kernel
+def decide_loop(
+    loss: Array, squares: Array, factor: float, most: float, by: Out, shown: Out
+) -> None:
+    """What a step takes instead of a factor of gradients: [factor, clipped to the norm `most`;
+    whether loss and squares are finite, and the step is made]. shown: both."""
+    xp = xp_of(loss)
+    shown[0], shown[1] = loss, squares
+    by[0] = xp.minimum(most / (xp.sqrt(squares) + 1e-6), 1.0) * factor
+    by[1] = xp.isfinite(shown).all()
+
+
+def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:
+    """G + weight_decay * P in the scratch array t, since gradients are not to be changed."""
+    xp_of(P).multiply(P, weight_decay, out=t)
+    t += G
+    return t

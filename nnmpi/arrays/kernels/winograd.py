@@ -1,0 +1,324 @@
+"""3x3 convolution with stride 1 by Winograd's F(2x2, 3x3) and F(4x4, 3x3), channels last.
+
+    n images in a chunk      t = m + 2   side of an input tile     C, O channels in and out
+    m x m outputs a tile     th, tw      tiles down and across     T = n * th * tw tiles
+
+    x ---- phases ---> P (m, m, n, th+1, tw+1, C)     pixel (m*i + a, m*j + b) of padded x
+    P ---- tiles ----> D (t, t, T, C)                 pixel (a, b) of every tile
+    V = kron(B', B') @ D  (t*t, n, th, tw, C)         t*t products instead of 9*m*m
+    M[k] = V[k] (T, C) @ U[k] (C, O)                  U = kron(G, G) @ w
+    Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
+
+and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
+F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
+transforms are GEMMs, and planes are padded by 16 elements: rows that are a power of two apart share
+a cache set. V, U and the gradient of M have the type of images, all else is in that of sums.
+"""
+
+from functools import lru_cache
+from math import isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import epilogue, progress_hook
+from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
+from nnmpi.arrays.kernels.linear import products_loop
+from nnmpi.arrays.kernels.precision import cast
+from nnmpi.arrays.native.table import InOut, Out, kernel
+
+_PLANE_PAD = 16
+
+
+class Transform(NamedTuple):
+    """The three Kronecker matrices of F(m x m, 3x3): B (t*t, t*t), G (t*t, 9), A (m*m, t*t)."""
+
+    B: np.ndarray
+    G: np.ndarray
+    A: np.ndarray
+
+
+POINTS = (5 / 8, 3 / 2)
+"""F(4x4) evaluates polynomials at 0, these, their negatives and infinity: a third of the error of
+1 and 2. All products of them below are exact in float32."""
+
+
+def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """B (6, 6), G (6, 3) and A (4, 6) of F(4, 3) for the points 0, a, -a, b, -b and infinity.
+
+    The row of B of a point p is the product of (x - q) over the other points q, lowest power first,
+    that of G is (1, p, p^2) over this product at p, and the column of A is (1, p, p^2, p^3).
+    """
+    points = [0.0, a, -a, b, -b]
+    others = [[q for q in points if q != p] for p in points]
+    B = np.array([[*np.poly(rest)[::-1], 0] for rest in others] + [np.poly(points)[::-1]])
+    at = [np.prod([p - q for q in rest]) for p, rest in zip(points, others, strict=True)]
+    powers = np.vander(points, 4, increasing=True)
+    G = np.vstack([powers[:, :3] / np.array(at)[:, None], [0, 0, 1]])
+    return B, G, np.column_stack([powers.T, [0, 0, 0, 1]])
+
+
+@lru_cache(maxsize=8)
+def transform(m: int, dtype: str) -> Transform:
+    """F(2x2) is as exact as a direct sum; F(4x4) does less work and loses half a digit."""
+    if m == 2:
+        B = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]
+        G = [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]
+        A = [[1, 1, 1, 0], [0, 1, -1, -1]]
+        scale = 2
+    else:
+        B, G, A = (X.tolist() for X in _toom_cook(*POINTS))
+        scale = 1
+    square = [np.array(X, np.float64) for X in (B, G, A)]
+    B2, G2, A2 = (np.kron(X, X).astype(dtype) for X in square)
+    return Transform(B2, (G2 / scale**2).astype(dtype), A2)
+
+
+class Tiling(NamedTuple):
+    """How m x m tiles cover the outputs of an image of H x W pixels padded by p."""
+
+    m: int
+    H: int
+    W: int
+    p: int
+    th: int
+    tw: int
+
+    @property
+    def products(self) -> int:
+        """The products for each pair of an input and an output channel of an image."""
+        return (self.m + 2) ** 2 * self.th * self.tw
+
+
+def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
+    """The grid of an image; with pooling, a last odd row or column of outputs is left out."""
+    h, w = H + 2 * p - 2, W + 2 * p - 2
+    if pool:
+        h, w = h // 2 * 2, w // 2 * 2
+    return Tiling(m, H, W, p, -(-h // m), -(-w // m))
+
+
+@lru_cache(maxsize=64)
+def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
+    """For each a, the pixels m*i + a along an axis of padded images: where in x and in P[a].
+
+    The axis has `size` pixels without the padding p, and so many tiles.
+    """
+    found = []
+    for a in range(m):
+        first = max(0, -(-(p - a) // m))
+        r = m * first + a - p
+        count = max(0, min(tiles + 1 - first, -(-(size - r) // m)))
+        pixels = slice(r, r + m * count, m) if count else slice(0, 0)
+        found.append((pixels, slice(first, first + count)))
+    return found
+
+
+def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
+    """x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
+    columns = phases(q.m, q.p, q.W, q.tw)
+    for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
+        for b, (right, j) in enumerate(columns):
+            P[a, b][:, i, j] = x[:, down, right]
+
+
+def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
+    """The inverse: a pixel of x is in exactly one place of P, or outside of all tiles: then 0."""
+    x[:, q.m * (q.th + 1) - q.p :] = 0
+    x[:, :, q.m * (q.tw + 1) - q.p :] = 0
+    columns = phases(q.m, q.p, q.W, q.tw)
+    for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
+        for b, (right, j) in enumerate(columns):
+            x[:, down, right] = P[a, b][:, i, j]
+
+
+def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
+    """D (t, t, n, th, tw, C) from P: pixel (a, b) of tile i is in phase a % m, at i + a // m."""
+    m, th, tw = q.m, q.th, q.tw
+    for a in range(m + 2):
+        for b in range(m + 2):
+            i, j = a // m, b // m
+            D[a, b] = P[a % m, b % m][:, i : i + th, j : j + tw]
+
+
+def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
+    """P = the sum of all tiles of D, each at the place `gather_tiles` reads it from."""
+    m, th, tw = q.m, q.th, q.tw
+    P[:, :, :, th:] = 0
+    P[:, :, :, :, tw:] = 0
+    P[:, :, :, :th, :tw] = D[:m, :m]
+    for a in range(m + 2):
+        for b in range(m + 2):
+            i, j = a // m, b // m
+            if i or j:
+                P[a % m, b % m][:, i : i + th, j : j + tw] += D[a, b]
+
+
+@kernel
+def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
+    """V (t*t, n, th, tw, C) = kron(B', B') D of x (n, H, W, C), padded by p."""
+    q, n = _tiling(x, V, p), len(x)
+    P = np.zeros((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), x.dtype)
+    split_phases(x, P, q)
+    D = tiles(q, n, V.shape[4], x.dtype)
+    gather_tiles(P, _by_tile(D), q)
+    np.matmul(transform(q.m, x.dtype.name).B, matrix(D), out=matrix(V))
+
+
+@kernel
+def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
+    """The transpose: x is the sum of kron(B', B').T V over tiles."""
+    q, n = _tiling(x, V, p), len(x)
+    D = tiles(q, n, V.shape[4], V.dtype)
+    np.matmul(transform(q.m, V.dtype.name).B.T, matrix(V), out=matrix(D))
+    P = np.empty((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), V.dtype)
+    scatter_tiles(_by_tile(D), P, q)
+    merge_phases(P, x, q)
+
+
+@kernel
+def winograd_outputs(
+    M: np.ndarray,
+    y: Out,
+    largest: Out | None,
+    bias: np.ndarray | None,
+    zero: np.ndarray | None,
+) -> None:
+    """y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
+    m = isqrt(len(M)) - 2
+    Y = np.empty((m * m, *M.shape[1:]), M.dtype)
+    np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
+    z, covers = _by_window(Y, largest is not None)
+    rows = epilogue.RowConstants(bias, zero)
+    epilogue.outputs(z, y, largest, rows, covers)
+
+
+@kernel
+def winograd_gradients(
+    g: np.ndarray,
+    y: np.ndarray | None,
+    largest: np.ndarray | None,
+    db: InOut | None,
+    M: Out,
+) -> None:
+    """The transpose: M, and what is added to db, from the gradient of y."""
+    m = isqrt(len(M)) - 2
+    Y = np.empty((m * m, *M.shape[1:]), M.dtype)
+    z, covers = _by_window(Y, largest is not None)
+    epilogue.spread(epilogue.masked(g, y, db), largest, z, covers)
+    np.matmul(transform(m, M.dtype.name).A.T, matrix(Y), out=matrix(M))
+
+
+def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
+    """How the tiles V cover the images x."""
+    (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
+    return Tiling(isqrt(T) - 2, H, W, p, th, tw)
+
+
+def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
+    """Output pixels Y (m*m, n, th, tw, O) as the epilogue takes them, a view, and what they cover:
+    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O)."""
+    Y = _by_tile(Y)
+    m, _, _, th, tw, _ = Y.shape
+    if not pool:
+        return Y.transpose(2, 3, 0, 4, 1, 5), (th * m, tw * m)
+    Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
+    return Y.transpose(1, 3, 4, 5, 0, 6, 2, 7), (th * m // 2, tw * m // 2)
+
+
+def tiles(q: Tiling, n: int, channels: int, dtype: Any, xp: Any = np) -> np.ndarray:
+    """Uninitialised tiles (t*t, n, th, tw, channels) of n images, with padding between planes."""
+    size = n * q.th * q.tw * channels
+    matrix: np.ndarray = xp.empty(((q.m + 2) ** 2, size + _PLANE_PAD), dtype)
+    return matrix[:, :size].reshape(-1, n, q.th, q.tw, channels)
+
+
+def matrix(X: np.ndarray) -> np.ndarray:
+    """Planes (k, n, th, tw, C) as a matrix (k, n * th * tw * C), a view."""
+    return X.reshape(len(X), -1)
+
+
+def _by_tile(X: np.ndarray) -> np.ndarray:
+    """Planes (k*k, n, th, tw, C) as (k, k, n, th, tw, C), a view."""
+    return X.reshape(isqrt(len(X)), -1, *X.shape[1:])
+
+
+class Winograd:
+    """Convolution by Winograd, in chunks of images."""
+
+    def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
+        """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
+        self.x, self.w, self.q = x, w, q
+        self.C, self.O = w.shape[2:]
+        self.sums = types_of(w.dtype).sums
+        self.U = self.transformed()
+        self.kept: dict[int, np.ndarray] = {}  # V of each chunk
+
+    @property
+    def f(self) -> Transform:
+        """The matrices of the transforms, which a process has once."""
+        return transform(self.q.m, self.sums.name)
+
+    def transformed(self) -> np.ndarray:
+        """U; not kept for the backward pass, since it is up to four times as large as w."""
+        w = self.w.reshape(9, -1).astype(self.sums, copy=False)
+        U: np.ndarray = cast((self.f.G @ w).reshape(-1, self.C, self.O), self.w.dtype)
+        return U
+
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Transforms w again, as it is now; U[k] is transposed, which BLAS is slow at."""
+        if needs_dx:
+            U = self.transformed().transpose(0, 2, 1)
+            self.U = xp_of(self.w).ascontiguousarray(U)
+
+    def release(self) -> None:
+        """After the last chunk of a pass: frees U, and the images, whose tiles are kept."""
+        images = xp_of(self.x).empty((0, *self.x.shape[1:]), self.x.dtype)
+        self.U, self.x = self.w[:0], images
+
+    def _tiles(self, n: int, channels: int, dtype: Any) -> np.ndarray:
+        """Uninitialised tiles of n images."""
+        return tiles(self.q, n, channels, dtype, xp_of(self.x))
+
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
+        """The outputs y of images x[s]."""
+        x = self.x[s]
+        V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
+        winograd_tiles(x, V, self.q.p)
+        M = self._tiles(len(x), self.O, self.sums)
+        products_loop(_rows(V), self.U, _rows(M), False)
+        winograd_outputs(M, y, largest, *rows)
+
+    def new_dw(self) -> np.ndarray:
+        """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
+        zeros: np.ndarray = xp_of(self.w).zeros((len(self.f.B), self.O, self.C), self.sums)
+        return zeros
+
+    def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
+        """The gradient of w (3, 3, C, O) from that sum, a view."""
+        flat: np.ndarray = self.f.G.T @ dUt.reshape(len(dUt), -1)
+        return flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
+    ) -> None:
+        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        progress = progress_hook.get()
+        tiles = self._tiles(len(g), self.O, g.dtype)
+        winograd_gradients(g, y, largest, shared.db, tiles)
+        dM = _rows(tiles)
+        if shared.dw is not None:
+            progress()
+            products_loop(dM.transpose(0, 2, 1), _rows(self.kept[s.start]), shared.dw, True)
+        if shared.dx is not None:
+            dV = self._tiles(len(g), self.C, self.sums)
+            progress()
+            products_loop(dM, self.U, _rows(dV), False)
+            winograd_images(dV, shared.dx[s], self.q.p)
+
+
+def _rows(X: np.ndarray) -> np.ndarray:
+    """Planes (k, n, th, tw, C) as matrices (k, T, C), a view."""
+    return X.reshape(len(X), -1, X.shape[-1])

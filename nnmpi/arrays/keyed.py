@@ -1,0 +1,82 @@
+"""Counter-based random numbers: a pure function of a key and an index.
+
+A key is hashed on the host from (seed, purpose, step, path, ...). Element `i` of row `r` is a hash
+of (key, r, i), in 32-bit integer arithmetic with the same results in NumPy and CuPy:
+
+    row(r)     = mix(mix(r + k0) ^ k1)
+    column(i)  = mix(mix(i + k2) ^ k3)
+    bits(r, i) = mix(column(i) ^ row(r))
+
+A rank that owns a slice of a tensor, or some samples of a batch, therefore draws exactly what one
+rank with the whole tensor or batch would draw there. Of integers from 2**32 on, the upper word
+enters the second `mix`.
+"""
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, xp_of
+
+
+class Key(NamedTuple):
+    """Four 32-bit words: the hash of (seed, purpose, ...)."""
+
+    k0: int
+    k1: int
+    k2: int
+    k3: int
+
+
+def key(*parts: int | str) -> Key:
+    """The key of these parts, as in `key(seed, "dropout", step, path)`."""
+    text = repr(tuple(p if isinstance(p, str) else int(p) for p in parts))
+    digest = blake2b(text.encode(), digest_size=16).digest()
+    return Key(*(int.from_bytes(digest[i : i + 4], "little") for i in (0, 4, 8, 12)))
+
+
+def bits(k: Key, index: Array, row: Array) -> Array:
+    """uint32 for element `index` of row `row` (integer arrays that broadcast)."""
+    return _mix(_hash(index, k.k2, k.k3) ^ _hash(row, k.k0, k.k1))
+
+
+def uniform(k: Key, index: Array, row: Array) -> Array:
+    """float64 in (0, 1): 32 random bits plus half a step, so never 0 and log() is finite."""
+    return (bits(k, index, row).astype("float64") + 0.5) * 2.0**-32
+
+
+def normal(k: Key, index: Array, row: Array) -> Array:
+    """Standard normal float64 by the Box-Muller transform of two independent draws."""
+    xp = xp_of(index)
+    radius = xp.sqrt(-2.0 * xp.log(uniform(k, index, row)))
+    other = Key(k.k1, k.k2, k.k3, k.k0 ^ 0x9E3779B9)
+    return radius * xp.cos(2.0 * np.pi * uniform(other, index, row))
+
+
+def permutation(k: Key, n: int) -> np.ndarray:
+    """A permutation of 0..n-1 (int64) that depends on the key only."""
+    return np.argsort(bits(k, np.arange(n), np.zeros(1, np.int64)), kind="stable")
+
+
+def _hash(index: Array, before: int, between: int) -> Array:
+    """Two rounds of mixing of the lower words; upper words and a word of the key enter between."""
+    x = xp_of(index).array(index, "uint32")
+    x += before
+    x = _mix(x)
+    x ^= between
+    if index.dtype.itemsize > 4:
+        x ^= (index >> 32).astype("uint32")
+    return _mix(x)
+
+
+def _mix(x: Array) -> Array:
+    """A bijection of 32-bit words, in place; every input bit affects every output bit.
+
+    This is C. Wellons' `lowbias32` (public domain).
+    """
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x ^= x >> shift
+        x *= factor
+    x ^= x >> 16
+    return x

@@ -1,0 +1,188 @@
+"""Functions of arrays without numbers, and the module that has them: `xp`, as NumPy is one."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.lib import stride_tricks
+
+from nnmpi.arrays.meta import shapes
+from nnmpi.arrays.meta.array import RULES, MetaArray, made, made_as
+from nnmpi.arrays.meta.shapes import nesting, owner, refuse, small
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def like(array: np.ndarray) -> MetaArray:
+    """An array in the shape, type and layout of this one."""
+    return made(array.shape, array.dtype, nesting(array))
+
+
+def is_meta(*values: Any) -> bool:
+    """Whether any of these is, or holds, an array without numbers."""
+    return any(
+        is_meta(*value) if isinstance(value, tuple | list) else isinstance(value, MetaArray)
+        for value in values
+    )
+
+
+# ---- rules
+
+
+def _rule(*functions: Any) -> Callable[[F], F]:
+    """Enters a rule into the table, for these functions of NumPy."""
+
+    def entered(rule: F) -> F:
+        RULES.update(dict.fromkeys(functions, rule))
+        return rule
+
+    return entered
+
+
+@_rule(np.dot)
+def _dot(a: Any, b: Any, out: Any = None) -> Any:
+    shape = shapes.dot(a, b)
+    return made_as(shape, np.dot(small(a), small(b))) if out is None else out
+
+
+@_rule(np.where)
+def _where(*arguments: Any) -> Any:
+    if len(arguments) == 1:
+        refuse("numpy.where of one argument")
+    return made_as(shapes.broadcast(np.where, arguments), np.where(*map(small, arguments)))
+
+
+@_rule(np.concatenate)
+def _concatenate(arrays: Sequence[Any], axis: int | None = 0, out: Any = None, **how: Any) -> Any:
+    parts = [np.reshape(a, -1) if axis is None else np.asanyarray(a) for a in arrays]
+    k = (axis or 0) % parts[0].ndim
+    few = np.concatenate([*map(small, parts)], k, **how)
+    return made_as(shapes.concatenated(parts, k), few)
+
+
+@_rule(np.empty_like, np.zeros_like, np.ones_like)
+def _like(
+    a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
+) -> Any:
+    if shape is not None:
+        return xp.empty(shape, dtype or a.dtype)
+    return made_as(a.shape, np.empty_like(small(a), dtype, order))
+
+
+@_rule(np.full_like)
+def _full_like(a: Any, value: Any, *args: Any, **options: Any) -> Any:
+    return _like(a, *args, **options)
+
+
+@_rule(np.einsum)
+def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
+    """Sums of products; a view, where it is one of a small array."""
+    terms, arrow, output = equation.partition("->")
+    if not arrow or "." in equation:
+        refuse(f"numpy.einsum of {equation}")
+    few, sizes = [*map(small, operands)], [*map(shapes.blank, map(shapes.shape_of, operands))]
+    path = np.einsum_path(equation, *sizes, optimize=optimize)[0] if optimize else False
+    found = np.einsum(equation, *few, optimize=path, **options)
+    if owner(found) is owner(few[0]):
+        return np.einsum(equation, operands[0].view(np.ndarray), **options).view(MetaArray)
+    lengths: dict[str, int] = {}
+    for letters, size in zip(terms.split(","), sizes, strict=True):
+        lengths |= {
+            c: n for c, n in zip(letters, size.shape, strict=True) if lengths.get(c, 1) == 1
+        }
+    return made_as([lengths[c] for c in output], found)
+
+
+@_rule(np.may_share_memory, np.shares_memory)
+def _share_memory(a: Any, b: Any, *args: Any) -> bool:
+    return owner(a) is owner(b)
+
+
+@_rule(np.broadcast_to)
+def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
+    options = {"subok": True}
+    return np.ndarray.__array_function__(a, np.broadcast_to, (MetaArray,), (a, shape), options)
+
+
+@_rule(np.copyto, np.put_along_axis)
+def _write(*args: Any, **options: Any) -> None:
+    """Nothing is written."""
+
+
+@_rule(np.result_type)
+def _result_type(*args: Any) -> Any:
+    return np.result_type(*map(small, args))
+
+
+@_rule(np.shape)
+def _shape(a: Any) -> Any:
+    return a.shape
+
+
+@_rule(np.ndim)
+def _ndim(a: Any) -> int:
+    return int(a.ndim)
+
+
+@_rule(np.size)
+def _size(a: Any, axis: int | None = None) -> int:
+    return prod(a.shape) if axis is None else int(a.shape[axis])
+
+
+# ---- the module
+
+
+class Strides:
+    """numpy.lib.stride_tricks."""
+
+    @staticmethod
+    def as_strided(a: Any, shape: Any = None, strides: Any = None) -> Any:
+        """A view with other strides."""
+        return stride_tricks.as_strided(a, shape, strides, subok=True)
+
+
+class Namespace:
+    """What xp_of gives for an array without numbers: NumPy, but that new arrays have none either.
+
+    Those of `arange` have: they are short, and places of rows.
+    """
+
+    stride_tricks = Strides
+
+    @property
+    def lib(self) -> "Namespace":
+        """numpy.lib."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def empty(self, shape: Any, dtype: Any = float) -> MetaArray:
+        """An array in C order."""
+        return made([int(n) for n in (shape if np.iterable(shape) else (shape,))], dtype)
+
+    zeros = ones = empty
+
+    def full(self, shape: Any, value: Any, dtype: Any = None) -> MetaArray:
+        """An array in C order."""
+        return self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
+
+    def asarray(self, a: Any, dtype: Any = None) -> Any:
+        """The array itself, or in this type; with its numbers, if it has any."""
+        if not isinstance(a, MetaArray):
+            return np.asarray(a, dtype)
+        return a if dtype is None else a.astype(dtype, copy=False)
+
+    def array(self, a: Any, dtype: Any = None) -> Any:
+        """A copy; with its numbers, if it has any."""
+        return a.astype(dtype or a.dtype) if isinstance(a, MetaArray) else np.array(a, dtype)
+
+    def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
+        """The array in C order."""
+        if not isinstance(a, MetaArray):
+            return np.ascontiguousarray(a, dtype)
+        return self.asarray(a if a.flags.c_contiguous else a.copy(), dtype)
+
+
+xp = Namespace()

@@ -1,0 +1,114 @@
+"""The table of kernels: each inner loop by its name, in NumPy, compiled, and in CUDA.
+
+    @kernel                      an entry of KERNELS: the function, which computes on any backend,
+    def add(a, b, y: Out)        nnmpi.arrays.native's of that name for NumPy's arrays, where it was built,
+                                 and nnmpi.arrays.cuda's for CuPy's, if there is one
+
+Callers do not know which of them computes. Of arrays in 16 bits each entry computes in float32, and
+rounds what it has written once: compiled kernels a part at a time in cache (`native/halves.c`),
+those in CUDA number by number, and where they do not take the arguments, the function on whole
+copies. Which arrays are copied back its annotations say, as types in C do. On a device a `narrow`
+entry gets 16 bits as they are.
+"""
+
+from collections.abc import Callable
+from itertools import chain, repeat
+from typing import Annotated, Any, get_args
+
+import numpy as np
+
+from nnmpi.arrays import cuda, native
+from nnmpi.arrays.backend import xp_of
+from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
+from nnmpi.arrays.meta import is_meta
+
+Out = Annotated[Any, "written"]
+"""An array of which a kernel writes each number, and reads none before."""
+
+InOut = Annotated[Any, "read and written"]
+"""An array that a kernel changes."""
+
+
+def _mark(annotation: Any) -> Any:
+    """Out or InOut, of an array, or of arrays in a tuple; None of what is read."""
+    inside = get_args(annotation)
+    if annotation in (Out, InOut):
+        return annotation
+    return next((found for found in map(_mark, inside) if found), None)
+
+
+class Kernel:
+    """A loop over arrays that writes into some of them."""
+
+    __slots__ = ("compiled", "composed", "cuda", "marks", "narrow", "reference")
+
+    def __init__(
+        self,
+        reference: Callable[..., None],
+        compiled: Callable[..., Any] | None,
+        cuda: Callable[..., Any] | None,
+        composed: bool = False,
+        narrow: bool = False,
+    ) -> None:
+        self.reference, self.compiled, self.cuda = reference, compiled, cuda
+        self.composed, self.narrow = composed, narrow
+        *arguments, _ = reference.__annotations__.values()
+        self.marks = [*map(_mark, arguments)]
+
+    def __call__(self, *args: Any) -> None:
+        # compiled first, whatever the arrays are: on the host a microsecond counts
+        if self.compiled is not None and self.compiled(*args) is not NotImplemented:
+            return
+        if self.cuda is not None and self.cuda(*args) is not NotImplemented:
+            return
+        if is_meta(*args):
+            return
+        widens = on_host_in_16_bits if self.narrow else in_16_bits
+        if not self.composed and widens(args[0]):
+            _in_float32(self, args)
+        else:
+            self.reference(*args)
+
+
+_cast = native.kernel("cast_loop")
+
+
+def _copy(x: Any, y: Any) -> None:
+    if _cast is None or _cast(x, y) is NotImplemented:
+        y[...] = x
+
+
+def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
+    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it writes."""
+    copies: list[tuple[Any, Any]] = []
+
+    def widened(value: Any, mark: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(widened(item, mark) for item in value)
+        if not in_16_bits(value):
+            return value
+        copy = xp_of(value).empty_like(value, np.float32)
+        if mark is not Out:
+            _copy(value, copy)
+        if mark is not None:
+            copies.append((value, copy))
+        return copy
+
+    loop(*map(widened, args, chain(loop.marks, repeat(loop.marks[-1]))))
+    for array, copy in copies:
+        _copy(copy, array)
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
+    """Enters a loop into the table.
+
+    composed    it, or kernels that it calls, take 16 bits
+    narrow      a device has it take 16 bits: its products, and its sums, are in float32 there
+    """
+    name = reference.__name__
+    compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
+    KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed, narrow)
+    return found

@@ -1,0 +1,238 @@
+"""Shared by the commands of nnmpi: options from flags and files, and errors of one line."""
+
+import argparse
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import Field
+from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from nnmpi.options import terms, user_code
+from nnmpi.options.config import GROUPS, Config, not_an_option, options
+from nnmpi.options.option import kind_of
+from nnmpi.options.quoting import nearest, quoted, shown
+from nnmpi.options.terms import check_text
+from nnmpi.options.user_files import content, parsed
+
+MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
+LONGEST_FILE = 1_000_000  # bytes of a file of options
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises ValueError instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        lacks = message.startswith("the following arguments are required")
+        raise ValueError(f"{message}; see {self.prog} --help" if lacks else message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """All arguments have to be known; a misspelt option gets the nearest one as a hint.
+
+        A parser of a subcommand is asked for this method too, and knows its own options.
+        """
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+            hints = [nearest(option, self._option_string_actions) for option in options]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
+        return found, unknown
+
+
+def called(program: str) -> str:
+    """How a command was called: `nnmpi train`, or `python -m nnmpi.train`, for its usage."""
+    by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
+    return program.replace(".", " ") if by_name else f"python -m {program}"
+
+
+def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
+    """Adds a flag for each option of these groups."""
+    for group in groups:
+        made = p.add_argument_group(group)
+        for option in options((group,)):
+            add_flag(made, option)
+
+
+def add_flag(p: Any, o: "Field[Any]") -> None:
+    """Adds the flag of one option."""
+    m = o.metadata
+    flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
+    is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
+    text = m["help"] + (f" (default {o.default})" if is_shown else "")
+    if m["custom"] and "package.module" not in text:
+        text += f": {', '.join(m['choices'])} or package.module:NAME"
+    text = text.replace("%", "%%")
+    if kind_of(o) is bool:
+        p.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
+        return
+    choices = None if m["custom"] else m["choices"] or None
+    listed = choices and not any("," in str(choice) for choice in choices)
+    metavar = None if listed else o.name.split("_")[-1].upper()
+    how: dict[str, Any] = {"choices": choices, "metavar": metavar, "help": text}
+    if m["bare"] is not None:
+        how |= {"nargs": "?", "const": m["bare"]}
+    p.add_argument(*flags, type=kind_of(o), **how)
+
+
+def from_toml(path: str) -> Config:
+    """The Config of a TOML file; its tables, if it has any, are the groups of options."""
+    return _of_file("config", path, lambda table: Config(**with_layout(_by_name(table))))
+
+
+LAYOUT_GROUPS = ("layout", "pipeline", "reduce")
+"""The groups of options that say how ranks share a step."""
+
+LAYOUT = tuple(o.name for o in options(LAYOUT_GROUPS))
+"""The options that a file of --layout may have."""
+
+
+def with_layout(given: dict[str, Any]) -> dict[str, Any]:
+    """Options by name; if --layout names a file, with what that has below them."""
+    path = given.get("layout")
+    if not isinstance(path, str) or not path.endswith(".toml"):
+        return given
+    rest = {name: value for name, value in given.items() if name != "layout"}
+    return {**from_layout(path), **rest}
+
+
+def from_layout(path: str) -> dict[str, Any]:
+    """The options of a file of --layout, by name, as Config takes them."""
+
+    def made(table: dict[str, Any]) -> dict[str, Any]:
+        ways = table.pop("ways", {})
+        found = _by_name(table)
+        for name in found:
+            if name not in LAYOUT or name == "layout":
+                raise ValueError(f"{name} is no option of a layout; give it as a flag")
+        if not isinstance(ways, dict):
+            raise ValueError("ways is a table: write [ways], and below it layers with their ways")
+        for layer, how in ways.items():
+            if not isinstance(how, str):
+                raise ValueError(
+                    f"ways of {shown(layer)}: {quoted(how)} is no text; put paths with dots in "
+                    'quotes, as "features.0" = "samples"'
+                )
+            if ":" in layer:
+                raise ValueError(f"ways: {shown(layer)} is no path of a layer; give it by --layout")
+        if ways:
+            found["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
+            terms.layout(found["layout"])
+        return found
+
+    return _of_file("layout", path, made)
+
+
+def layout_file(config: Config, ways: Mapping[str, str]) -> str:
+    """A file of --layout: what a config says of the layout, and ways of layers by their paths."""
+    plain, lines = Config(), list[str]()
+    for name in LAYOUT:
+        value = getattr(config, name)
+        if name != "layout" and value != getattr(plain, name):
+            lines.append(f"{name} = {json.dumps(value)}")
+    rows = [f"{json.dumps(path)} = {json.dumps(how)}" for path, how in ways.items()]
+    return "\n".join([*lines, *["[ways]"] * bool(rows), *rows, ""])
+
+
+T = TypeVar("T")
+
+
+def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
+    """What is made of a TOML file that an option names."""
+    check_text(option, path)
+    file = f"{option} {shown(path)}"
+    readable = "name a TOML file that can be read"
+    text = content(path, file, LONGEST_FILE, readable, "name a file of options")
+    try:
+        return made(parsed(tomllib.loads, text.decode()))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: it is not TOML: {shown(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
+    """Raises ValueError if a file of options names code, in an option that no flag has given."""
+    for option in options():
+        name, value = option.name, getattr(of_file, option.name)
+        if option.metadata["custom"] and name not in given and user_code.is_named(value):
+            raise ValueError(
+                f"config {shown(path)}: {name} {quoted(value)} would import and run the code of "
+                f"{shown(value.partition(':')[0])}; add --allow-code if you trust this file"
+            )
+
+
+def _by_name(table: dict[str, Any]) -> dict[str, Any]:
+    """The values of a TOML table by the names of the fields."""
+    names = {o.name: o.name for o in options()}
+    names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
+    found: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    tables = (  # one named after a group holds options, and another key is one
+        value.items() if key in GROUPS and isinstance(value, dict) else [(key, value)]
+        for key, value in table.items()
+    )
+    for key, value in chain.from_iterable(tables):
+        name = names.get(key.replace("-", "_"))
+        if name is None:
+            raise ValueError(not_an_option(key))
+        if name in found:
+            both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
+            raise ValueError(f"{name} is given twice{both}; keep one of them")
+        found[name], spelt[name] = value, key
+    return found
+
+
+def run(
+    program: str,
+    command: Callable[[], int],
+    memory: str = "take fewer ranks, or a smaller model or batch",
+) -> int:
+    """The exit status of a command; what ends it early becomes a line on stderr.
+
+    memory: what to do where it is too small
+    """
+    try:
+        return command()
+    except ValueError as error:
+        return fail(program, error, 2)
+    except BrokenPipeError:  # the reader has closed it early (`| head`)
+        return 1
+    except OSError as error:
+        return fail(program, f"cannot write {error.filename or 'output'}: {error.strerror}", 1)
+    except MemoryError as error:
+        return fail(program, f"out of memory: {error}; {memory}", 2)
+    except KeyboardInterrupt:
+        return fail(program, "interrupted", 130)
+    finally:
+        settle()
+
+
+def fail(program: str, message: object, status: int) -> int:
+    """Print the message as one line on stderr, with what users wrote cut; returns the status."""
+    line = " ".join(shown(word, MOST_OF_WORD) for word in str(message).split())
+    print(f"{program}:", shown(line, MOST), file=sys.stderr)
+    return status
+
+
+def settle() -> None:
+    """Discard output that a closed stdout refuses, else the interpreter reports it at exit."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def picture_problem(path: str | os.PathLike[str]) -> str:
+    """The reason why matplotlib cannot write a picture to this file; empty if it can."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "matplotlib is not installed: pip install 'nnmpi[plot]'"
+    kinds = Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() in kinds:
+        return ""
+    return f"matplotlib cannot write {shown(path)}: use .png, .svg or .pdf"

@@ -1,0 +1,224 @@
+"""What options may be: ranges of numbers, texts, and texts of several terms as values."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from nnmpi.options.quoting import quoted
+
+LONGEST = 4096  # characters of a text, as of a path
+NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
+"""How many numbers a schedule may have behind its name."""
+
+
+class Allowed(NamedTuple):
+    """Numbers that an option may have, in words and as a function."""
+
+    words: str
+    has: Callable[[float], bool]
+
+
+FROM_0 = Allowed("at least 0", lambda x: 0 <= x < math.inf)
+FROM_1 = Allowed("at least 1", lambda x: 1 <= x < math.inf)
+NUMBER_FROM_0 = FROM_0._replace(words="a number of at least 0")
+ABOVE_0 = Allowed("a number above 0", lambda x: 0 < x < math.inf)
+FROM_0_BELOW_1 = Allowed("a number of at least 0 and less than 1", lambda x: 0 <= x < 1)
+
+
+class Rate(NamedTuple):
+    """A schedule of the learning rate, after so many steps of warm-up.
+
+    every, factor: those of "step"
+    """
+
+    name: str
+    warmup: int = 0
+    every: int = 1
+    factor: float = 0.1
+
+
+def rate(spec: str) -> Rate:
+    """The value of `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after
+    `warmup:STEPS+`; `warmup:STEPS` alone is followed by a constant rate."""
+    head, plus, tail = spec.partition("+")
+    name, _, steps = head.partition(":")
+    try:
+        if name == "warmup" and int(steps) > 0:
+            return _term(tail if plus else "constant")._replace(warmup=int(steps))
+        return _term(spec)
+    except ValueError:
+        raise ValueError(
+            f"{quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
+            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
+        ) from None
+
+
+def _term(spec: str) -> Rate:
+    """One term; raises ValueError for what is none."""
+    name, *numbers = spec.split(":")
+    if len(numbers) not in NUMBERS.get(name, ()):
+        raise ValueError(spec)
+    found = Rate(name)
+    if numbers:
+        found = found._replace(every=int(numbers[0]))
+    if numbers[1:]:
+        found = found._replace(factor=float(numbers[1]))
+    if found.every < 1 or not 0 < found.factor < math.inf:
+        raise ValueError(spec)
+    return found
+
+
+CUTS = {
+    "batch": ("dp", "tp"),
+    "length": ("cp", "tp"),
+    **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
+    "rows": ("tp",),
+    "columns": (),
+}
+"""Along which axes of the mesh each axis of activations may be cut."""
+
+
+class LayoutTerms(NamedTuple):
+    """What --layout says.
+
+    cuts  (axis of activations, axis of the mesh) for each `channels:tp`
+    ways  the name of a way by the path of a layer, or by a pattern of paths, for each `0=column`
+    """
+
+    cuts: tuple[tuple[str, str], ...] = ()
+    ways: Mapping[str, str] = {}
+
+    def along(self, mesh_axis: str) -> frozenset[str]:
+        """The axes of activations that are cut along an axis of the mesh."""
+        return frozenset(name for name, along in self.cuts if along == mesh_axis)
+
+
+def layout(spec: str) -> LayoutTerms:
+    """The value of terms such as `batch:dp, channels:tp` and `0=samples, *.fc=column`."""
+    cuts, ways = list[tuple[str, str]](), dict[str, str]()
+    for term in spec.split(","):
+        path, equals, how = (word.strip() for word in term.partition("="))
+        name, colon, along = (word.strip() for word in term.partition(":"))
+        if path and equals and how.replace("-", "_").isidentifier() and path not in ways:
+            ways[path] = how
+        elif colon and along in CUTS.get(name, ()):
+            cuts.append((name, along))
+        else:
+            raise ValueError(f"{quoted(spec)}: {_why_no_term(term.strip(), name, along)}")
+    return LayoutTerms(tuple(cuts), ways)
+
+
+def _why_no_term(term: str, name: str, along: str) -> str:
+    if term.endswith(".toml"):
+        return "a Config has what is in the file: Config(**nnmpi.options.cli.from_layout(FILE))"
+    if along and name in CUTS:
+        can = f", but along {' or '.join(CUTS[name])}" * bool(CUTS[name])
+        return f"no way of a layer cuts {name} along {quoted(along)}{can}"
+    known = ", ".join(name for name, can in CUTS.items() if can)
+    return (
+        f"{quoted(term)} is neither AXIS:dp, AXIS:cp or AXIS:tp, of the axes {known}, nor "
+        "LAYER=WAY, with each layer once, such as *.fc=column; or name a FILE.toml"
+    )
+
+
+class Interval(NamedTuple):
+    """How often something is done: every `number` steps, seconds or epochs."""
+
+    number: float
+    unit: str
+
+
+def interval(spec: str) -> Interval:
+    """The value of `N` or `N steps`, `Ns`, or `N epochs`."""
+    found = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
+    if found is None or not int(found[1]):
+        raise ValueError(
+            f"{quoted(spec)} is none of N (steps), Ns (seconds) and 'N epochs', with N "
+            "of at least 1"
+        )
+    unit = (found[2] or "steps").strip()
+    return Interval(int(found[1]), "seconds" if unit == "s" else unit.rstrip("s") + "s")
+
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(spec: str) -> float:
+    """The seconds of `90`, `90s`, `30m`, `1.5h` or `2d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", spec)
+    seconds = float(found[1]) * SECONDS[found[2] or "s"] if found else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{quoted(spec)} is no duration above 0: give seconds, or a number with s, m, h or d, "
+            "such as 90s or 1.5h"
+        )
+    return seconds
+
+
+BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size(spec: str) -> float:
+    """The bytes of `8GB`, `512 MB` or `1.5GB`, in decimal units."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(k?B|[MGT]B)", spec)
+    nbytes = float(found[1]) * BYTES[found[2]] if found else 0.0
+    if not 0 < nbytes < math.inf:
+        raise ValueError(
+            f"{quoted(spec)} is no size above 0: give a number with B, kB, MB, GB or TB, such as "
+            "8GB"
+        )
+    return nbytes
+
+
+LOGGERS = ("tensorboard", "mlflow", "wandb", "trackio")
+
+
+def logger(spec: str) -> tuple[str, str]:
+    """The name and the place of `tensorboard:FOLDER`, or of another of LOGGERS."""
+    name, _, where = spec.partition(":")
+    if name not in LOGGERS or not where:
+        raise ValueError(
+            f"{quoted(spec)} is no logger: give tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
+            "trackio:PROJECT"
+        )
+    return name, where
+
+
+class Augment(NamedTuple):
+    """How images are varied: moved by up to so many pixels, and mirrored left to right."""
+
+    crop: int = 0
+    flip: bool = False
+
+
+def augment(spec: str) -> Augment:
+    """The value of `crop:PIXELS`, `flip` or both, as `crop:4+flip`."""
+    found = Augment()
+    for term in spec.split("+"):
+        name, _, pixels = term.partition(":")
+        if term == "flip" and not found.flip:
+            found = found._replace(flip=True)
+        elif name == "crop" and pixels.isdecimal() and not found.crop and 0 < int(pixels) < 1000:
+            found = found._replace(crop=int(pixels))
+        else:
+            raise ValueError(
+                f"{quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
+                "PIXELS are 1 to 999"
+            )
+    return found
+
+
+def check_text(name: str, value: str) -> None:
+    """Raises ValueError for text that is no name of anything, of a file neither."""
+    if not value:
+        raise ValueError(f"{name} is empty; give it a value or leave it out")
+    if "\0" in value:
+        raise ValueError(f"{name} {quoted(value)} contains a NUL character; leave it out")
+    if len(value) > LONGEST:
+        raise ValueError(f"{name} {quoted(value)} must have at most {LONGEST:,} characters")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} {quoted(value)} is not text: {error}") from None

@@ -1,0 +1,43 @@
+"""What users name as package.module:NAME: models, algorithms and schedules of their own."""
+
+import importlib
+import traceback
+from typing import Any
+
+from nnmpi.options.quoting import quoted, shown
+
+
+def is_named(spec: str) -> bool:
+    """Whether a text has the form package.module:NAME."""
+    module, _, name = spec.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), name))
+
+
+def imported(spec: str, what: str) -> Any:
+    """What `package.module:NAME` names; raises ValueError if there is no such thing."""
+    module_name, _, name = spec.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{what} {quoted(spec)}: no module named {quoted(error.name)}; "
+            "run in its directory or set PYTHONPATH"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"{what} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
+        ) from error
+    if not hasattr(module, name):
+        raise ValueError(
+            f"{what} {quoted(spec)}: module {shown(module_name)} has no {quoted(name)}"
+        )
+    return getattr(module, name)
+
+
+def reason_of(error: BaseException) -> str:
+    """The error in one line, and the line of code below that of the caller which raised it."""
+    reason = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    if isinstance(error, SyntaxError) or not frames:  # the text of a SyntaxError has the place
+        return reason
+    return f"{reason} ({frames[-1].filename}, line {frames[-1].lineno})"

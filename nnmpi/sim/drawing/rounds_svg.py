@@ -1,0 +1,111 @@
+r"""A collective as a picture: a row for each round, a box for each rank, an arrow for each message.
+
+             rank 0    rank 1
+    start    [▒▒▒▒]    [▒▒▒▒]      a cell for each chunk, the darker the more contributions it has
+                  \
+                   \▶ 0            the chunks that an arrow carries stand beside its end
+    round 0  [▒▒▒▒]    [▓▒▒▒]
+
+What arrives is added (a blue arrow) or replaces a chunk (an orange one).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import hypot
+
+from nnmpi.collectives.step import Algorithm, Step
+from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
+from nnmpi.sim.drawing.rounds_text import check_ranks, span
+from nnmpi.sim.drawing.svg import IDLE, INK, QUIET, between, box, page, text
+
+COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 80.0, 84.0  # in pixels
+OFF, HEAD = 16.0, 9.0  # from the middle of a box to where arrows begin and end; of an arrow
+ADDED, REPLACED = "#2f6fd0", "#d5700a"
+LIGHT, DARK = "#dce8fb", "#1f4e9c"  # of a chunk of one rank, and of all
+
+
+def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) -> str:
+    """The plans for p ranks as an SVG, one below the other under their titles.
+
+    Raises PlanError if one does not satisfy the claim.
+    """
+    check_ranks(p)
+    y, parts = 0.0, list[str]()
+    for title, algorithm in plans.items():
+        chunks, sums = algorithm.chunks(p), Expressions(p)
+        (_, start), *plan = rounds(algorithm, p, claim, sums)
+        parts += [text(16, y + 22, title, 18, weight="bold"), *_legend(p, y)]
+        y += TOP
+        parts += [text(_centre(r), y - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
+        parts += _held("start", start, sums, y)
+        for t, (steps, have) in enumerate(plan):
+            parts += _messages(steps, chunks, y + HEIGHT)
+            y += HEIGHT + FLIGHT
+            parts += _held(f"round {t}", have, sums, y)
+        y += HEIGHT + 16
+    return page(MARGIN + p * COLUMN + 8, y, parts)
+
+
+def _centre(rank: int) -> float:
+    return MARGIN + (rank + 0.5) * COLUMN
+
+
+def _legend(p: int, y: float) -> Iterator[str]:
+    """The meaning of colours."""
+    x = 16.0
+    for colour, words in (
+        (ADDED, "is added"),
+        (REPLACED, "replaces a chunk"),
+        (_shade(1, p), "a chunk of one rank"),
+        (_shade(p, p), "of all"),
+        (IDLE, "nothing"),
+    ):
+        yield box(x, y + 40, 16, 14, colour)
+        yield text(x + 22, y + 47, words, 12)
+        x += 44 + 6.6 * len(words)
+
+
+def _shade(ranks: int, p: int) -> str:
+    return between(LIGHT, DARK, (ranks - 1) / max(p - 1, 1))
+
+
+def _held(
+    name: str, have: Sequence[Sequence[int | None]], sums: Expressions, y: float
+) -> Iterator[str]:
+    """The chunks of all ranks, with the number of contributions where there is room."""
+    p = len(have)
+    yield text(MARGIN - 12, y + HEIGHT / 2, name, 13, QUIET, "end")
+    for r, row in enumerate(have):
+        width = CELLS / len(row)
+        left = _centre(r) - CELLS / 2
+        for c, x in enumerate(row):
+            n = 0 if x is None else sums.contributors[x].bit_count()
+            edge = ' stroke="#ffffff" stroke-width="1"'
+            yield box(left + c * width, y, width, HEIGHT, _shade(n, p) if n else IDLE, edge)
+            if n and width >= 9:
+                ink = "#ffffff" if 2 * n > p + 1 else INK
+                yield text(left + (c + 0.5) * width, y + HEIGHT / 2, f"{n}", 11, ink, "middle")
+
+
+def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
+    """An arrow from each sender's box down to the receiver's, with the chunks at its end.
+
+    A rank sends from the right half of its box, and receives at the left one.
+    """
+    for r, s in enumerate(steps):
+        if s.to < 0:
+            continue
+        colour = ADDED if s.reduce else REPLACED
+        x, y0, end, bottom = _centre(r) + OFF, y + 2, _centre(s.to) - OFF, y + FLIGHT - 3
+        dx, dy = end - x, bottom - y0
+        back = HEAD / hypot(dx, dy)  # of the way: where the head begins
+        bx, by = end - back * dx, bottom - back * dy
+        wx, wy = -back * dy / 2, back * dx / 2
+        line = f"M{x:.1f} {y0:.1f}L{bx:.1f} {by:.1f}"
+        yield f'<path d="{line}" stroke="{colour}" stroke-width="1.6"/>'
+        yield (
+            f'<path d="M{end:.1f} {bottom:.1f}L{bx + wx:.1f} {by + wy:.1f}'
+            f'L{bx - wx:.1f} {by - wy:.1f}z" fill="{colour}"/>'
+        )
+        side = 1 if dx > 0 else -1  # the arrow comes from the other one
+        at = "start" if side > 0 else "end"
+        yield text(end + 6 * side, bottom - 9, span(s.send, chunks), 12, colour, at, "bold")

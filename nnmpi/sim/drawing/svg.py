@@ -1,0 +1,183 @@
+"""Timelines as a picture: one row a rank, a box for each span, all on one scale of time."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+from nnmpi.sim.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, kinds, shortest, style
+
+ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
+PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
+LEAST = 800  # the width of a picture: a page would stretch a narrower one, and its letters
+LINE = 3  # the width of what takes no time
+SMALLEST = 9.0  # of a label
+HIGH = 0.72  # the height of a digit, over its size
+NARROWEST = HIGH * SMALLEST + 1  # box that has room for a number, turned by 90 degrees
+MOST_BANDS = 6  # of a timeline that is too long for one row a rank
+BOLD = 0.57  # the mean width of a bold letter, over its size
+INK, QUIET, PAPER, IDLE = "#1f2430", "#667085", "#ffffff", "#eef0f3"
+FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
+
+
+class Band(NamedTuple):
+    """A stretch of time from start to end, which is as wide as the plot."""
+
+    start: float
+    end: float
+
+    @property
+    def scale(self) -> float:
+        """Pixels for a unit of time."""
+        return PLOT / (self.end - self.start)
+
+    def x(self, time: float) -> float:
+        """The pixel of a time; times outside are at the border."""
+        return MARGIN + (min(max(time, self.start), self.end) - self.start) * self.scale
+
+
+def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = None) -> str:
+    """An SVG document of timelines one below the other, with a time axis and a legend.
+
+    Later stages of a rank are darker. Time without a span is idle and has the colour of the row.
+    What comes after `until` is cut off, so that one slow timeline does not squeeze the others.
+    """
+    end = until or max(timeline.end for timeline in timelines) or 1
+    y, parts = 16.0, list[str]()
+    if title:
+        parts.append(text(16, y + 16, title, 20, weight="bold"))
+        y += 36
+    for band in _bands(timelines, end):
+        for timeline in timelines:
+            if band.start and timeline.end <= band.start:
+                continue
+            parts += _timeline(timeline, y, band, end)
+            y += (HEADING if timeline.title else 0) + timeline.ranks * (ROW + GAP) + 12
+        parts += _axis(y, band, timelines[0].unit)
+        y += 52
+    legend, y = _legend(y, timelines)
+    return page(MARGIN + PLOT + 24, y + 24, [*parts, *legend])
+
+
+def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
+    """As many as give the shortest computation room for its number; one if these are too many."""
+    least = shortest(timelines)
+    count = ceil(end / least / floor(PLOT / NARROWEST) - 1e-9)
+    if not 1 < count <= MOST_BANDS:
+        return [Band(0, end)]
+    each = ceil(end / least / count - 1e-9) * least
+    return [Band(i * each, (i + 1) * each) for i in range(count)]
+
+
+def page(width: float, height: float, parts: Iterable[str]) -> str:
+    """An SVG document of this size, which is as wide as the page that shows it."""
+    width = max(width, LEAST)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        f'width="100%" {FONT}>'
+    )
+    return "\n".join([head, box(0, 0, width, height, PAPER), *parts, "</svg>\n"])
+
+
+def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
+    """The heading and rows of one timeline."""
+    if timeline.title:
+        size = min(16, (MARGIN + PLOT) / (BOLD * len(timeline.title)))
+        yield text(16, y + 24, timeline.title, size, weight="bold")
+    last = timeline.end
+    if last > end:
+        more = f"goes on until {last:g} \u2192"
+        yield text(MARGIN + PLOT, y + 24, more, 14, QUIET, "end")
+    y += HEADING if timeline.title else 0
+    for r in range(timeline.ranks):
+        top = y + r * (ROW + GAP)
+        yield text(MARGIN - 10, top + ROW / 2, f"rank {r}", 14, anchor="end")
+        yield box(MARGIN, top, band.x(last) - MARGIN, ROW, IDLE)
+    for span in sorted(timeline.spans, key=lambda span: span.start == span.end):
+        takes_none = band.start <= span.start == span.end <= band.end
+        if takes_none or (band.start < span.end and span.start < band.end):
+            top = y + span.rank * (ROW + GAP)
+            yield from _span(span, span.stage // timeline.ranks, top, band)
+
+
+def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
+    """A box with the number of the micro-batch, if it can be read; a line if it takes no time."""
+    x, width = band.x(span.start), band.x(span.end) - band.x(span.start)
+    if span.start == span.end:
+        yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
+        return
+    name, number = style(span.kind).name, str(span.micro) if span.micro >= 0 else ""
+    details = f"{name} {number}, stage {span.stage}, {span.start:g} to {span.end:g}"
+    border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
+    shade = between("#000000", style(span.kind).colour, 0.82**chunk)
+    at = (x, top + ROW, width, GAP - 2) if span.kind == BACKGROUND else (x, top, width, ROW)
+    yield f"<g><title>{escape(details)}</title>{box(*at, shade, border)}"
+    if number and width >= NARROWEST and span.kind not in BETWEEN:
+        yield _number(number, x + width / 2, top + ROW / 2, width, INK if chunk < 2 else PAPER)
+    yield "</g>"
+
+
+def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
+    """The number of a box, from bottom to top where the box is too narrow for it."""
+    size = min(14.0, (width - 3) / (0.6 * len(number)))
+    if size >= SMALLEST:
+        return text(x, y, number, size, colour, "middle")
+    turned = f' transform="rotate(-90 {x:.2f} {y:g})"'
+    return text(x, y, number, min(11.0, (width - 1) / HIGH), colour, "middle", more=turned)
+
+
+def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
+    """A line with ticks at round numbers."""
+    yield f'<path d="M{MARGIN} {y:g}h{PLOT}" stroke="{QUIET}"/>'
+    step = _round_step(90 / band.scale)
+    for k in range(ceil(band.start / step - 1e-9), floor(band.end / step + 1e-9) + 1):
+        x = band.x(k * step)
+        yield f'<path d="M{x:.2f} {y:g}v6" stroke="{QUIET}"/>'
+        yield text(x, y + 15, f"{k * step:g}", 12, QUIET, "middle")
+    yield text(MARGIN - 10, y + 15, f"time [{unit}]" if unit else "time", 12, QUIET, "end")
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, ... that is not less."""
+    power = 10.0 ** floor(log10(least))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= least * (1 - 1e-9))
+
+
+def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
+    """A box and a name for each kind that occurs, in lines, and the height of the last line."""
+    x, parts = float(MARGIN), list[str]()
+    entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
+    entries.append(("idle", IDLE))
+    if any(span.stage >= t.ranks for t in timelines for span in t.spans):
+        entries.append(("darker: a later stage of the rank", "#9096a1"))
+    for name, colour in entries:
+        width = 25 + 7.2 * len(name) + 26
+        if x + width > MARGIN + PLOT + 24 and x > MARGIN:
+            x, y = float(MARGIN), y + 26
+        parts += [box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')]
+        parts += [text(x + 25, y, name, 14)]
+        x += width
+    return parts, y
+
+
+def between(a: str, b: str, part: float) -> str:
+    """The colour at a part of the way from one colour to another."""
+    pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(x + (y - x) * part):02x}" for x, y in pairs)
+
+
+def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
+    """A rectangle; `more` are other attributes."""
+    size = f'width="{width:.2f}" height="{height:g}"'
+    return f'<rect x="{x:.2f}" y="{y:g}" {size} fill="{colour}"{more}/>'
+
+
+def text(
+    x: float, y: float, words: str, size: float, colour: str = INK, anchor: str = "start",
+    weight: str = "normal", more: str = "",
+) -> str:  # fmt: skip
+    """Text whose middle is at the height y; `more` are other attributes."""
+    return (
+        f'<text x="{x:.2f}" y="{y + size * 0.36:.2f}" font-size="{size:.3g}" fill="{colour}" '
+        f'text-anchor="{anchor}" font-weight="{weight}"{more}>{escape(words)}</text>'
+    )
