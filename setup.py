@@ -18,6 +18,7 @@ from itertools import chain
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+NATIVE = "nnmpi/arrays/native"
 EXACT = ["-std=c11", "-O3", "-ffp-contract=off", "-g0", "-fno-math-errno", "-fno-trapping-math"]
 """Numbers as NumPy computes them: no product and sum is rounded once instead of twice."""
 
@@ -56,8 +57,8 @@ def chosen() -> list[str]:
     if wanted != "native":
         names = ", ".join(SETS)
         raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native or one of {names}")
-    best = runpy.run_path("nnmpi/arrays/native/instructions.py")["available"]()[0]
-    return [name for name in SETS if name == best or glob(f"nnmpi/arrays/native/_{name}.*")]
+    best = runpy.run_path(f"{NATIVE}/instructions.py")["available"]()[0]
+    return [name for name in SETS if name == best or glob(f"{NATIVE}/_{name}.*")]
 
 
 def extensions() -> list[Extension]:
@@ -65,9 +66,7 @@ def extensions() -> list[Extension]:
         import numpy
     except ImportError:
         return []
-    sources = sorted(
-        glob("nnmpi/arrays/native/*.c"), reverse=True
-    )  # the one that takes longest is first
+    sources = sorted(glob(f"{NATIVE}/*.c"), reverse=True)  # the one that takes longest is first
     return [
         Extension(
             f"nnmpi.arrays.native._{name}",
@@ -75,7 +74,7 @@ def extensions() -> list[Extension]:
             include_dirs=[numpy.get_include()],
             define_macros=[("MODULE", f"_{name}")],
             extra_compile_args=[*EXACT, *ONE_PATH, *SETS[name]],
-            depends=sorted(glob("nnmpi/arrays/native/*.h")),
+            depends=sorted(glob(f"{NATIVE}/*.h")),
             optional=True,
         )
         for name in chosen()

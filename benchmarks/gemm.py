@@ -1,6 +1,6 @@
 """The matrix products of W2 in NumPy, nnmpi and PyTorch: python benchmarks/gemm.py [--json FILE]
 
-Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi.arrays.native,
+Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi,
 which linear layers take for outputs and weights' gradients where kernels.linear says so.
 OPENBLAS_CORETYPE=Haswell or SkylakeX selects other kernels for NumPy.
 """

@@ -40,7 +40,7 @@ from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.paper.activations import needed
+from nnmpi.parallel.paper.activations import needed, python_objects
 from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import Machine
@@ -106,7 +106,7 @@ class Setting(NamedTuple):
 
 def measured(comm: Comm, config: Config) -> Machine:
     """The machine and the model's units, as measured now."""
-    return gather_objects(comm, measure(set_up(config, None, None, comm), comm))[0]
+    return gather_objects(comm, measure(set_up(config, comm), comm))[0]
 
 
 def setting_of(comm: Comm, case: str, folder: Path) -> Setting:
@@ -188,7 +188,7 @@ def resources(comm: Comm, s: Setting, name: str) -> Row:
             counted = ranks.sent_by(lambda n: [*islice(steps, n)])
             steps.close()
             a, batch = trainer.arrangement, s.config.batch_size
-            held = needed(a, comm.rank, batch)
+            held = needed(a, comm.rank, batch) + python_objects(a)
             said = sum(one.bytes for one in traffic(a, comm.rank, batch).values())
             options = {n: getattr(trainer.config, n) for n in ("dp", "pp", "tp", "zero")}
     most = max(gather_objects(comm, (peak, held)))

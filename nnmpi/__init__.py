@@ -4,7 +4,7 @@
 >>> from nnmpi import nn, optim
 
 The import changes nothing in the process, but where the command `nnmpi.train` makes it
-(`held_signals`). `nnmpi.arrays.blas.tune()` makes training faster on some machines; the command calls it
+(`held_signals`). `nnmpi.blas.tune()` makes training faster on some machines; the command calls it
 at its start.
 """
 
@@ -20,6 +20,7 @@ from nnmpi import nn as nn
 from nnmpi import optim as optim
 from nnmpi import utils as utils
 from nnmpi.arrays import blas as blas
+from nnmpi.arrays import cuda as cuda
 from nnmpi.arrays.backend import device as device
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
@@ -31,6 +32,7 @@ from nnmpi.nn.random_numbers import *  # noqa: F403
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.notebook import load_ipython_extension as load_ipython_extension
+from nnmpi.options import cli as cli
 from nnmpi.options.config import Config as Config
 from nnmpi.run import loggers as loggers
 from nnmpi.run.files.loading import load as load
@@ -40,7 +42,7 @@ from nnmpi.run.text.generation import generate as generate
 from nnmpi.run.trainer import Trainer as Trainer
 from nnmpi.version import __version__ as __version__
 
-_MODULES = ("blas", "collectives", "loggers", "nn", "optim", "utils")
+_MODULES = ("blas", "collectives", "cuda", "loggers", "nn", "optim", "utils")
 __all__ = [
     name
     for name, value in globals().items()

@@ -15,9 +15,9 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.mesh import CUTS
 from nnmpi.run.checkpoints.export import export
 from nnmpi.run.checkpoints.keep import folder_of, folders
-from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
+from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]
@@ -34,17 +34,14 @@ class Printed(NamedTuple):
     status: int = 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The command line: a subcommand for each question; its `run` returns the output."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.checkpoint"),
-        description="Look at checkpoints, check them, and export one as a model; without MPI.",
-        allow_abbrev=False,
-    )
+    about = "Look at checkpoints, check them, and export one as a model; without MPI."
+    p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, run: Callable[[argparse.Namespace], Printed]) -> Any:
-        sub = kinds.add_parser(name, help=text, allow_abbrev=False)
+        sub = kinds.add_parser(name, help=text)
         sub.add_argument("directory", metavar="DIR", help="the directory of --checkpoint-dir")
         sub.add_argument("--json", action="store_true", help="print JSON, not text")
         sub.set_defaults(run=run)
@@ -62,16 +59,16 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def command(options: argparse.Namespace) -> int:
+    """Prints the output of a subcommand."""
+    output = options.run(options)
+    print(json.dumps(output.values) if options.json else output.text, flush=True)
+    return int(output.status)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-
-    def command() -> int:
-        options = parser().parse_args(arguments)
-        output = options.run(options)
-        print(json.dumps(output.values) if options.json else output.text, flush=True)
-        return int(output.status)
-
-    return cli.run("nnmpi.checkpoint", command, "take a machine with more of it")
+    return cli.main(parser(), command, arguments, "take a machine with more of it")
 
 
 def listed(options: argparse.Namespace) -> Printed:
@@ -90,7 +87,10 @@ def verified(options: argparse.Namespace) -> Printed:
         there = {options.step: _chosen(options)}
     if not there:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
-    values = [_facts(step, folder, _check_blocks) for step, folder in there.items()]
+    values = [
+        _facts(step, folder, lambda *whole: BlockReader(*whole).check())
+        for step, folder in there.items()
+    ]
     lines = [
         f"step {one['step']}: {one['problem'] or 'whole, ' + amount(one['bytes'])}"
         for one in values
@@ -167,10 +167,6 @@ def _facts(
         "versions": dict(manifest.versions),
         "problem": "",
     }
-
-
-def _check_blocks(folder: Path, manifest: Manifest) -> None:
-    BlockReader(folder, manifest).check()
 
 
 def _cells(one: Checkpoint) -> list[str]:

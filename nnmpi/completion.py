@@ -35,11 +35,9 @@ complete -o default -F _nnmpi nnmpi
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.completion"), description="Print the completion of a shell."
-    )
+    p = cli.Parser("nnmpi.completion", description="Print the completion of a shell.")
     p.add_argument("shell", choices=("bash", "zsh"))
     return p
 
@@ -76,14 +74,15 @@ def _case(line: str, words: Iterable[str]) -> str:
     return f'        {line}) words="{" ".join(words)}" ;;'
 
 
+def command(given: argparse.Namespace) -> int:
+    """Prints the completion."""
+    print(script(given.shell), end="", flush=True)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-
-    def command() -> int:
-        print(script(parser().parse_args(arguments).shell), end="", flush=True)
-        return 0
-
-    return cli.run("nnmpi.completion", command)
+    return cli.main(parser(), command, arguments)
 
 
 if __name__ == "__main__":

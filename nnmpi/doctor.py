@@ -11,12 +11,13 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi.arrays import blas, native
 from nnmpi.options import cli
+from nnmpi.sim.drawing.tables import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
@@ -148,28 +149,27 @@ def _try(command: list[str]) -> tuple[int, str]:
     return done.returncode, (named or lines)[0]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    description = (__doc__ or "").partition("\n")[0]
-    return cli.Parser(prog=cli.called("nnmpi.doctor"), description=description)
+    return cli.Parser("nnmpi.doctor", description=(__doc__ or "").partition("\n")[0])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs all checks and prints each as soon as it is known; returns the exit status."""
+def command(_: argparse.Namespace) -> int:
+    """Runs all checks and prints each as soon as it is known."""
+    width, problems = max(map(len, CHECKS)), 0
+    for name, check in CHECKS.items():
+        text, problem = check()
+        print(f"{name.ljust(width)}  {text}", flush=True)
+        if problem:
+            problems += 1
+            print(f"{'':{width}}  -> {problem}", flush=True)
+    print(f"{plural(problems, 'problem')} found" if problems else "all is well")
+    return int(problems > 0)
 
-    def command() -> int:
-        parser().parse_args(arguments)
-        width, problems = max(map(len, CHECKS)), 0
-        for name, check in CHECKS.items():
-            text, problem = check()
-            print(f"{name.ljust(width)}  {text}", flush=True)
-            if problem:
-                problems += 1
-                print(f"{'':{width}}  -> {problem}", flush=True)
-        print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "all is well")
-        return int(problems > 0)
 
-    return cli.run("nnmpi.doctor", command)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return cli.main(parser(), command, arguments)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,10 @@ from nnmpi.run.planning.report import as_event, as_text, as_toml
 CLUSTER = ("ranks", "nodes", "memory", "machine")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command: those of nnmpi.train that say what is trained."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.plan"),
-        description="Find the layout of ranks that trains a model fastest, without MPI.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
+    about = "Find the layout of ranks that trains a model fastest, without MPI."
+    p = cli.Parser("nnmpi.plan", description=about, argument_default=argparse.SUPPRESS)
     cluster = p.add_argument_group("cluster")
     cluster.add_argument("--ranks", type=int, required=True, metavar="N")
     cluster.add_argument(
@@ -61,38 +57,37 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def command(options: argparse.Namespace) -> int:
+    """Prints the plan, or what takes the time of one layout."""
+    given = vars(options)
+    ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
+    asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
+    svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
+    trace, file = given.pop("trace"), given.pop("layout_out")
+    if layout is None and trace is not None:
+        raise ValueError("--trace is beside --explain: say which layout was traced")
+    if layout is not None and (svg or file or memory):
+        raise ValueError("--explain is of one layout: leave --svg, --layout-out and --memory out")
+    if file and file.suffix != ".toml":
+        raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
+    by = on_paper(Config(**given), asked)
+    if layout is not None:
+        event = explained(by, layout, trace).event()
+        print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)
+        return 0
+    plan = search(asked, by)
+    if svg:
+        svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
+    if file:
+        file.write_text(as_toml(plan, plan.search.best[0]), encoding="utf-8")
+    event = as_event(plan, str(file) if file else None)
+    print(json.dumps(event, indent=2) if is_json else as_text(event), flush=True)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-
-    def command() -> int:
-        given = vars(parser().parse_args(arguments))
-        ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
-        asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
-        svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
-        trace, file = given.pop("trace"), given.pop("layout_out")
-        if layout is None and trace is not None:
-            raise ValueError("--trace is beside --explain: say which layout was traced")
-        if layout is not None and (svg or file or memory):
-            raise ValueError(
-                "--explain is of one layout: leave --svg, --layout-out and --memory out"
-            )
-        if file and file.suffix != ".toml":
-            raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
-        by = on_paper(Config(**given), asked)
-        if layout is not None:
-            event = explained(by, layout, trace).event()
-            print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)
-            return 0
-        plan = search(asked, by)
-        if svg:
-            svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
-        if file:
-            file.write_text(as_toml(plan, plan.search.best[0]), encoding="utf-8")
-        event = as_event(plan, str(file) if file else None)
-        print(json.dumps(event, indent=2) if is_json else as_text(event), flush=True)
-        return 0
-
-    return cli.run("nnmpi.plan", command, "take fewer ranks, or a smaller model")
+    return cli.main(parser(), command, arguments, "take fewer ranks, or a smaller model")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ It is run, not imported: an import would put this module in the place of the fun
 (`nnmpi/run/report/plot.py`).
 """
 
-from nnmpi.run.report.plot_command import main
+from nnmpi.run.report.plot import main
 
 if __name__ != "__main__":
     raise ImportError("nnmpi.plot is a function, by `from nnmpi import plot`")

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnmpi.options import cli
-from nnmpi.run.page.page import write
-from nnmpi.run.page.sources import logs_of, read
+from nnmpi.run.page.page import logs_of, read, write
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.report"),
-        description="Write a page of one or several runs, which browsers show without a network.",
-        allow_abbrev=False,
-    )
+    about = "Write a page of one or several runs, which browsers show without a network."
+    p = cli.Parser("nnmpi.report", description=about)
     add_files(p)
     p.add_argument("--out", default="run.html", metavar="FILE", help="(default run.html)")
     return p
@@ -30,15 +26,15 @@ def add_files(p: argparse.ArgumentParser) -> None:
     p.add_argument("files", nargs="+", metavar="FILE", help=text)
 
 
+def command(given: argparse.Namespace) -> int:
+    """Writes the page."""
+    write(Path(given.out), logs_of({file: read(file) for file in given.files}))
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-
-    def command() -> int:
-        given = parser().parse_args(arguments)
-        write(Path(given.out), logs_of({file: read(file) for file in given.files}))
-        return 0
-
-    return cli.run("nnmpi.report", command)
+    return cli.main(parser(), command, arguments)
 
 
 if __name__ == "__main__":

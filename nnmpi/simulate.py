@@ -24,31 +24,27 @@ COMMANDS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The command line: one subcommand per kind of plan; its `run` returns text, or JSON values."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.simulate"),
-        description="Price and draw plans, without MPI.",
-        allow_abbrev=False,
-    )
+    p = cli.Parser("nnmpi.simulate", description="Price and draw plans, without MPI.")
     kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
     for name, command in COMMANDS.items():
-        sub = kinds.add_parser(name, help=command.HELP, allow_abbrev=False)
+        sub = kinds.add_parser(name, help=command.HELP)
         command.add_options(sub)
         sub.set_defaults(run=command.run)
     return p
 
 
+def command(options: argparse.Namespace) -> int:
+    """Prints the output of a subcommand."""
+    output = options.run(options)
+    print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-
-    def command() -> int:
-        options = parser().parse_args(arguments)
-        output = options.run(options)
-        print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
-        return 0
-
-    return cli.run("nnmpi.simulate", command, SMALLER)
+    return cli.main(parser(), command, arguments, SMALLER)
 
 
 if __name__ == "__main__":

@@ -48,14 +48,9 @@ MORE_TO_DO = 75
 """The exit status of a run that was suspended; EX_TEMPFAIL of sysexits.h."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """A flag for each option of Config, by groups, and --config."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.train"),
-        description="Train a model.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
+    p = cli.Parser("nnmpi.train", description="Train a model.", argument_default=argparse.SUPPRESS)
     p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
     code = "import the package.module:NAME that the file of --config names"
     p.add_argument("--allow-code", action="store_true", default=False, help=code)
@@ -172,7 +167,7 @@ def show(c: Config, comm: Comm) -> int:
         if work is None:
             return 0
         c, comm = fewer.config, work
-    event = dry_run(set_up(c, None, None, comm), comm)
+    event = dry_run(set_up(c, comm), comm)
     with open_report(c, comm) as one:
         one.event(event)
     return 0

@@ -17,19 +17,15 @@ from typing import Any
 from nnmpi.options import cli
 from nnmpi.options.quoting import shown
 from nnmpi.report import add_files
-from nnmpi.run.page.page import as_json, html
-from nnmpi.run.page.sources import as_values, logs_of, read
+from nnmpi.run.page.page import as_json, as_values, html, logs_of, read
 
 HOST, PORT = "127.0.0.1", 8321
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.watch"),
-        description=f"Serve the page of runs on {HOST}, and follow their logs while they grow.",
-        allow_abbrev=False,
-    )
+    about = f"Serve the page of runs on {HOST}, and follow their logs while they grow."
+    p = cli.Parser("nnmpi.watch", description=about)
     add_files(p)
     text = f"(default {PORT}; 0: any that is free)"
     p.add_argument("--port", type=int, default=PORT, metavar="N", help=text)
@@ -99,23 +95,23 @@ class Answer(BaseHTTPRequestHandler):
         """Requests are not told."""
 
 
+def command(given: argparse.Namespace) -> int:
+    """Serves the page until Ctrl-C."""
+    try:
+        server = Watched(given.port, given.files)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"port {given.port}: {error} (give another --port)") from None
+    with server, suppress(KeyboardInterrupt):
+        port = server.server_port
+        elsewhere = f"(from elsewhere: ssh -L {port}:{HOST}:{port} to here)"
+        print(f"http://{HOST}:{port}/  {elsewhere}", flush=True)
+        server.serve_forever()
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-
-    def command() -> int:
-        given = parser().parse_args(arguments)
-        try:
-            server = Watched(given.port, given.files)
-        except (OSError, OverflowError) as error:
-            raise ValueError(f"port {given.port}: {error} (give another --port)") from None
-        with server, suppress(KeyboardInterrupt):
-            port = server.server_port
-            elsewhere = f"(from elsewhere: ssh -L {port}:{HOST}:{port} to here)"
-            print(f"http://{HOST}:{port}/  {elsewhere}", flush=True)
-            server.serve_forever()
-        return 0
-
-    return cli.run("nnmpi.watch", command)
+    return cli.main(parser(), command, arguments)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ def is_array(value: object) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_array_type(kind: Any) -> bool:
-    array = getattr(sys.modules[kind.__module__.partition(".")[0]], "ndarray", meta.MetaArray)
+    module = sys.modules[kind.__module__.partition(".")[0]]
+    array = vars(module).get("ndarray", meta.MetaArray)  # getattr would look for advice on a name
     return isinstance(array, type) and issubclass(kind, array)
 
 

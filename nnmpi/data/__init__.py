@@ -1,4 +1,9 @@
-"""Data sets by name, and the loader that makes batches of them."""
+"""Data sets by name, and the loader that makes batches of them.
+
+Here: reading and downloading data, synthetic samples, tokenizers, windows of text, augmentation,
+and the loader, which gives each rank its samples of a global batch.
+Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
+"""
 
 import os
 from pathlib import Path
@@ -22,7 +27,7 @@ from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.data.text import text
 from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.data.tokens import tokens
+from nnmpi.data.windows import tokens
 from nnmpi.options.quoting import quoted
 
 

@@ -1,19 +1,29 @@
-"""Windows: rows of T tokens behind one another, and the tokens behind each.
+"""Windows: rows of T tokens behind one another, and the tokens behind each; files of tokens.
 
 tokens    I n   t h e   b e g i n n i n g ...
 x         I n   t | h e   b |  e g i n | ...
 y         n   t h | e   b e |  g i n n | ...        T = 4
 
-Tokens stay as they are stored: one or two bytes each, in memory or in a file.
+Tokens stay as they are stored: one or two bytes each, in memory or in a file, which stays on disk
+while they are trained. python -m nnmpi.tokenize writes such a file:
+
+header, tokens   a NumPy array in one dimension, as numpy.save writes it
+a line of JSON   behind it, where NumPy does not look: what the tokens are
 """
 
 import json
+import os
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.lib import format as npy
 
-from nnmpi.data.dataset import Dataset, Language, Split
+from nnmpi.data.dataset import Dataset, DatasetRequest, Language, Split
+from nnmpi.data.files import RefusedError, reading
 from nnmpi.data.tokenizer import Tokenizer
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import check_regular
 
 HELD_OUT = 10
 
@@ -107,3 +117,32 @@ def in_windows(name: str, tokens: Any, T: int, about: About) -> Dataset:
 def held_out(n: int) -> slice:
     """Those of n tokens that are for testing: a tenth, the last one."""
     return slice(n - n // HELD_OUT, n)
+
+
+# ---- files of tokens
+
+
+REMEDY = "write it again with python -m nnmpi.tokenize TEXT --out FILE.npy"
+LONGEST = 64 << 20  # bytes of the line: a vocabulary of characters may be in it
+
+
+def tokens(request: DatasetRequest) -> Dataset:
+    """The tokens of a file in windows one behind the other; the last tenth is held out."""
+    path = Path(os.path.expanduser(request.argument))
+    with reading(path, REMEDY):
+        check_regular(path)
+        found, about = stored(path)
+    return in_windows(shown(f"tokens:{path.name}"), found, request.context, about)
+
+
+def stored(path: Path) -> tuple[np.ndarray, About]:
+    """The tokens of a file, which is mapped into memory, and what they are."""
+    found = npy.open_memmap(path, "r")
+    if found.dtype.kind != "u" or found.ndim != 1:
+        raise RefusedError(
+            f"{shown(path)} holds {found.dtype} of shape {found.shape}, and tokens are unsigned "
+            f"integers in one dimension; {REMEDY}"
+        )
+    with path.open("rb") as file:
+        file.seek(found.offset + found.nbytes)
+        return found, About.read(file.read(LONGEST))

@@ -1,4 +1,9 @@
-"""Layers, losses and models, under the names and shapes of PyTorch."""
+"""Layers, losses and models, under the names and shapes of PyTorch.
+
+Here: `Module` and `Parameter`, layers and models, the place and the store of a parameter, keyed
+initial values, and the graph of a model, which is recorded on arrays without numbers.
+Not here: optimizers (`optim`), and what ranks do with a graph (`parallel`).
+"""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import NoReturn as _NoReturn

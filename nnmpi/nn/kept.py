@@ -55,11 +55,10 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
             yield thing.operand
         elif isinstance(thing, FunctionType):  # not its globals
             yield from _arrays([thing.__closure__, thing.__defaults__, thing.__kwdefaults__], seen)
-        elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith(
-            "nnmpi.arrays.kernels"
-        ):
+        elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith(KERNELS):
             yield from _arrays(gc.get_referents(thing), seen)
 
 
+KERNELS = "nnmpi.arrays.kernels"
 HOLDERS = (CellType, MethodType, partial, tuple, list, set, dict)
 """What holds all that Python's garbage collector finds in it."""

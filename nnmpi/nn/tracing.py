@@ -1,6 +1,6 @@
 """trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
 
-The passes run on arrays without numbers (`nnmpi.arrays.meta`), and draw no weights. One has 2 samples and
+The passes run on arrays without numbers (`arrays.meta`), and draw no weights. One has 2 samples and
 runs in evaluation mode, the other has 3 and runs in training mode. Lengths that differ are of
 samples. Where more differs, or a `forward` reads numbers of a tensor, on which its control flow may
 depend, the module with that `forward` is taken whole, and a note says why.

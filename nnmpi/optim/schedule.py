@@ -45,7 +45,7 @@ def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
 
 
 def parse(spec: str, total: int) -> LRSchedule:
-    """The schedule of `--lr-schedule SPEC` (see nnmpi.options.terms); cosine ends at step `total`."""
+    """The schedule of `--lr-schedule SPEC` (see `options.terms`); cosine ends at step `total`."""
     rate = terms.rate(spec)
     then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
     return warm_up(rate.warmup, then) if rate.warmup else then

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import Field
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,16 @@ LONGEST_FILE = 1_000_000  # bytes of a file of options
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises ValueError instead of exiting."""
+    """An ArgumentParser that raises ValueError instead of exiting.
+
+    program: the name of a command, as nnmpi.train; parsers of subcommands have a `prog` instead
+    """
+
+    def __init__(self, program: str = "", **how: Any) -> None:
+        if program:
+            how["prog"] = called(program)
+        super().__init__(allow_abbrev=False, **how)
+        self.program = program
 
     def error(self, message: str) -> NoReturn:
         lacks = message.startswith("the following arguments are required")
@@ -185,11 +194,21 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run(
-    program: str,
-    command: Callable[[], int],
-    memory: str = "take fewer ranks, or a smaller model or batch",
+SMALLER = "take fewer ranks, or a smaller model or batch"
+"""What to do where memory is too small."""
+
+
+def main(
+    p: Parser,
+    command: Callable[[argparse.Namespace], int],
+    arguments: Sequence[str] | None,
+    memory: str = SMALLER,
 ) -> int:
+    """The exit status of a command with these arguments, by default those of the process."""
+    return run(p.program, lambda: command(p.parse_args(arguments)), memory)
+
+
+def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
     """The exit status of a command; what ends it early becomes a line on stderr.
 
     memory: what to do where it is too small

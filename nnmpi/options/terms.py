@@ -112,7 +112,7 @@ def layout(spec: str) -> LayoutTerms:
 
 def _why_no_term(term: str, name: str, along: str) -> str:
     if term.endswith(".toml"):
-        return "a Config has what is in the file: Config(**nnmpi.options.cli.from_layout(FILE))"
+        return "a Config has what is in the file: Config(**nnmpi.cli.from_layout(FILE))"
     if along and name in CUTS:
         can = f", but along {' or '.join(CUTS[name])}" * bool(CUTS[name])
         return f"no way of a layer cuts {name} along {quoted(along)}{can}"

@@ -1,4 +1,4 @@
-"""Callbacks: what a user does between the steps and the epochs of a Trainer.
+"""Callbacks, what a user does between the steps and epochs of a Trainer; settings they may change.
 
     on_step(trainer, event)     after each step, once its loss is known
     on_epoch(trainer, event)    after each epoch and its evaluation
@@ -9,10 +9,24 @@
 A callback is an object with any of the first three. Every rank calls it with an event of the same
 values, but for times and rates, so that all ranks decide alike. An exception in it ends the run on
 all ranks. Of a state, that of the first rank is kept, and all ranks get it.
+
+Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
+of parameters; callbacks change them alike on all ranks. Ranks compare them when an epoch begins,
+and after each step that a callback follows.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.optim import Optimizer
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.strategy import AgreedError
 
 OCCASIONS = ("on_step", "on_epoch", "on_end")
 
@@ -51,3 +65,133 @@ def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> 
 
 def _has_state(callback: Any) -> bool:
     return hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
+
+
+# ---- settings
+
+
+PLAIN = (bool, int, float, str, tuple, type(None))
+SCHEDULE = "what the schedule returns"
+
+
+def plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group of an optimizer that ranks can compare, as numbers of Python."""
+    found = {name: _of_python(value) for name, value in group.items() if name != "params"}
+    return {name: value for name, value in found.items() if isinstance(value, PLAIN)}
+
+
+def _of_python(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_of_python, value))
+    is_number = isinstance(value, np.generic | np.ndarray) and value.ndim == 0
+    return value.item() if is_number else value
+
+
+class Changes(NamedTuple):
+    """Settings that are others than at the start.
+
+    options  of each group of the optimizer
+    frozen   the paths of parameters that were trained at the start
+    """
+
+    options: tuple[dict[str, Any], ...] = ()
+    frozen: tuple[str, ...] = ()
+
+
+class Settings:
+    """The settings of this rank, in a run that goes on with some changes."""
+
+    def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
+        self._parameters, self._held = dict(part.model.named_parameters()), part.held
+        self._optimizer, self._count = optimizer, len(optimizer.parameters)
+        self._start = self._now()
+        self.change(changes)
+        self._trained, _ = self._now()
+        self._seen: Any = None  # what ranks have compared last
+        self._digest = 0
+
+    def _now(self) -> tuple[list[bool], list[dict[str, Any]]]:
+        """requires_grad of each parameter, and the options of groups."""
+        trained = [p.requires_grad for p in self._parameters.values()]
+        return trained, [plain(group) for group in self._optimizer.param_groups]
+
+    def change(self, changes: Changes) -> None:
+        """Settings are those of the start, but for these."""
+        trained, groups = self._start
+        for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
+            p.requires_grad = is_trained and path not in changes.frozen
+        changed = zip(self._optimizer.param_groups, groups, changes.options, strict=False)
+        for group, options, others in changed:
+            group.update({**options, **others})
+
+    @property
+    def trains_others(self) -> bool:
+        """Whether other parameters require a gradient than when the run was set up."""
+        return self._now()[0] != self._trained
+
+    @property
+    def changes(self) -> Changes:
+        """What is another than at the start."""
+        (before, groups), (now, others) = self._start, self._now()
+        both = zip(self._parameters, before, now, strict=True)
+        return Changes(
+            tuple(
+                {name: value for name, value in b.items() if name not in a or value != a[name]}
+                for a, b in zip(groups, others, strict=False)
+            ),
+            tuple(path for path, was_trained, is_trained in both if was_trained > is_trained),
+        )
+
+    @property
+    def unchanged(self) -> Changes:
+        """What `changes` is at the start."""
+        return Changes(tuple({} for _ in self._start[1]))
+
+    def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:
+        """Raises AgreedError, on all ranks, if ranks differ. Every rank calls it.
+
+        One small message tells whether they do. `when` they may change, the remedy says. `factors`
+        are those of a schedule of the user's, for the next steps.
+        """
+        now, added = self._now(), len(self._optimizer.parameters) - self._count
+        seen = (now, factors, added)
+        if seen != self._seen:
+            self._seen, self._digest = seen, crc32(repr(seen).encode())
+        digests = np.zeros(comm.size, np.uint32)
+        digests[comm.rank] = self._digest
+        comm.all_gather(digests)
+        if (digests == digests[0]).all():
+            if added and comm.size > 1:
+                raise AgreedError(
+                    "add_param_group has given the optimizer parameters of which ranks sum no "
+                    "gradients: make them in `build`"
+                )
+            return
+        values = {
+            f"requires_grad of {path}": repr(is_trained)
+            for path, is_trained in zip(self._parameters, now[0], strict=True)
+            if self._held(path)
+        }
+        for i, group in enumerate(now[1]):
+            for name, value in group.items():
+                values[f"{name} of group {i} of the optimizer"] = repr(value)
+        values[SCHEDULE] = repr(factors)
+        values["parameters that add_param_group has added"] = str(added)
+        ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for rank, found in enumerate(gather_objects(comm, values)):
+            for what, value in found.items():
+                ranks[what][value].append(rank)
+        for what, sides in ranks.items():
+            if len(sides) > 1:
+                differing = " and ".join(map(_listed, sides.values()))
+                remedy = "return the same" if what == SCHEDULE else "set it alike"
+                where = "" if what == SCHEDULE else when
+                raise AgreedError(
+                    f"ranks {differing} differ in {what}: {remedy} on all ranks{where}"
+                )
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    """The numbers of ranks, of many the first ones."""
+    first, *rest = ranks
+    return f"{first}" if not rest else f"{first}, {rest[0]}{', ...' if rest[1:] else ''}"

@@ -25,7 +25,7 @@ from nnmpi.parallel.planning.residences import within_memory
 from nnmpi.run.events import layout_event, moves_event
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.setup.on_paper import on_paper, uncut, uncut_of
+from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.snapshot import MAY_CHANGE
 from nnmpi.sim.drawing.tables import plural
@@ -131,8 +131,7 @@ def run(given: argparse.Namespace) -> Any:
 
 def _before(given: argparse.Namespace) -> argparse.Namespace:
     """The options of the layout before: those of --from, and of others that say no layout."""
-    program = cli.called("nnmpi.simulate layout")
-    p = cli.Parser(prog=program, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     _add_cluster(p)
     cli.add_flags(p, MAY_CHANGE)
     of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}

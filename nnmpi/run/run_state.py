@@ -14,12 +14,12 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.run.callbacks import Changes
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
 from nnmpi.run.run_plan import RunPlan
-from nnmpi.run.settings import Changes
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.told import ToldBefore

@@ -25,7 +25,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
-from nnmpi.run.checkpoints.about import RunAbout, tensor_facts
+from nnmpi.run.checkpoints.forms import RunAbout, tensor_facts
 from nnmpi.run.checkpoints.keep import BETTER, best_of, whole_ones
 from nnmpi.run.checkpoints.write import Writer, WriteResult
 from nnmpi.run.files import folders

@@ -39,11 +39,11 @@ from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import consistency
+from nnmpi.run.callbacks import Changes, Settings
 from nnmpi.run.dropped import release, watch
 from nnmpi.run.files import folders, saving
 from nnmpi.run.may_change import check_batch_norm
 from nnmpi.run.run_state import RunState, VersionFacts
-from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
 from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise

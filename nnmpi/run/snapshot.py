@@ -16,8 +16,8 @@ from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.planning.measured_stages import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
+from nnmpi.run.callbacks import Changes
 from nnmpi.run.may_change import check_may_change
-from nnmpi.run.settings import Changes
 
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""

@@ -1,6 +1,11 @@
 """The command `python -m nnmpi.tokenize`: the tokens of a text in a file, which trains from there.
 
-Started by mpirun, each rank makes those of its part; the file is the same for any number of ranks.
+Started by mpirun, each rank makes those of its part; the file is the same for any number of ranks:
+
+the text    rank 0      | rank 1      | rank 2         cut where the tokens stay the same
+spools      0 0 0 0     1 1 1     2 2 2 2 2            how many there are is known afterwards
+the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its place
+
 The folder has no `__init__.py`: so `import tokenize` finds the standard library's module where
 Python starts in `nnmpi/`, too.
 Exit status: 0 written, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
@@ -8,29 +13,46 @@ Exit status: 0 written, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
 
 import argparse
 import json
+import os
+import re
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from io import BytesIO
 from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
 
 from nnmpi.comm import Comm, ended
+from nnmpi.data.files import RefusedError
+from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
+from nnmpi.data.text import characters, small_type, tokenizer_of_points
+from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
+from nnmpi.data.windows import About, held_out
 from nnmpi.options import cli
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import check_text
-from nnmpi.parallel.agreement import all_or_none
-from nnmpi.run.command import first_prints, on_ranks
+from nnmpi.options.user_files import check_regular
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.run import consistency
+from nnmpi.run.command import on_ranks
+from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.report import Event
-from nnmpi.run.tokens import write_tokens
 from nnmpi.sim.drawing.tables import plural
 
+BLOCK = 1 << 20  # bytes
+REMEDY = "give a file of text"
 
-def parser() -> argparse.ArgumentParser:
+
+def parser() -> cli.Parser:
     """The options of the command."""
-    p = cli.Parser(
-        prog=cli.called("nnmpi.tokenize"),
-        description="Write the tokens of a text to a file, for --data tokens:FILE.npy.",
-        allow_abbrev=False,
-    )
+    about = "Write the tokens of a text to a file, for --data tokens:FILE.npy."
+    p = cli.Parser("nnmpi.tokenize", description=about)
     p.add_argument("text", metavar="FILE", help="a file of text")
     p.add_argument("--out", required=True, metavar="FILE.npy", help="where the tokens go")
     p.add_argument(
@@ -45,43 +67,26 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; every rank calls it."""
-    return on_ranks("nnmpi.tokenize", lambda comm: _main(comm, arguments), "give a smaller text")
+    return on_ranks(parser(), command, arguments, "give a smaller text")
 
 
-def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
-    def read() -> argparse.Namespace:
-        with first_prints(comm):  # --help prints once
-            given = parser().parse_args(arguments)
+def command(comm: Comm, given: argparse.Namespace) -> int:
+    """Writes the file, and says what is in it; every rank calls it."""
+
+    def check() -> None:
         for name in ("text", "out", "tokenizer"):
             if (value := getattr(given, name)) is not None:
                 check_text(name, value)
         if not given.out.endswith(".npy"):
             raise ValueError(f"out {shown(given.out)} must end with .npy, as --out tokens.npy")
-        return given
 
-    given = all_or_none(comm, read)
+    all_or_none(comm, check)
     began = time.perf_counter()
     event = tokenized(Path(given.text), Path(given.out), given.tokenizer, comm)
     event["seconds"] = round(time.perf_counter() - began, 4)
     if comm.rank == 0:
         print(json.dumps(event) if given.json else as_text(event), flush=True)
     return 0
-
-
-def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the file; what is in it. Every rank calls it."""
-    found = write_tokens(text, out, tokenizer, comm)
-    return {
-        "event": "tokenized",
-        "file": str(text),
-        "bytes": found.bytes,
-        "out": str(out),
-        "tokens": found.tokens,
-        "vocabulary": found.about.size,
-        "of": found.about.tokens,
-        "dtype": found.dtype,
-        "ranks": comm.size,
-    }
 
 
 def as_text(e: Event) -> str:
@@ -91,6 +96,137 @@ def as_text(e: Event) -> str:
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
         f"{e['seconds']:.1f} s on {plural(e['ranks'], 'rank')}"
     )
+
+
+# ---- the file
+
+
+def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
+    """Writes the tokens of a text, whole or not at all; returns what is in the file. Every rank
+    calls it.
+
+    A rank has a piece of the text in memory, and its tokens in a file without a name beside `out`.
+    """
+    all_or_none(comm, lambda: check_target(out, "write"))
+    consistency.check_given(comm, {"tokenizer": tokenizer})
+    consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
+    made = _tokenizer(text, tokenizer, comm)
+    vocabulary = vocabulary_of(made.describe())
+    consistency.check_given(comm, {"the vocabulary": vocabulary}, consistency.FILES)
+    kind = small_type(made)
+    with ExitStack() as stack:
+
+        def spooled() -> tuple[IO[bytes], int]:
+            spool = stack.enter_context(tempfile.TemporaryFile(dir=out.parent))
+            return spool, sum(_spool(text, made, kind, comm, spool))
+
+        spool, count = all_or_none(comm, spooled)
+        counts = gather_objects(comm, count)
+        n, begin = sum(counts), sum(counts[: comm.rank])
+        if not n:
+            comm.agree(ValueError(f"{shown(text)} is empty; {REMEDY}"))
+        lengths, first = made.lengths(), held_out(n).start - begin
+        units = sum(gather_objects(comm, _units(spool, lengths, kind, first)))
+        about = About.of(made, units)
+        _write(out, _header(kind, n), begin * kind.itemsize, spool, about.line(), comm)
+    return {
+        "event": "tokenized",
+        "file": str(text),
+        "bytes": text.stat().st_size,
+        "out": str(out),
+        "tokens": n,
+        "vocabulary": about.size,
+        "of": about.tokens,
+        "dtype": kind.name,
+        "ranks": comm.size,
+    }
+
+
+def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
+    """That of a path, or of the characters that all parts of the text have."""
+    if path is not None:
+        return all_or_none(comm, lambda: BPETokenizer(path))
+    own = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
+    found = gather_objects(comm, own)
+    known = [points for points in found if points is not None]
+    return tokenizer_of_points(
+        np.unique(np.concatenate(known)) if len(known) == comm.size else None
+    )
+
+
+def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
+    """The part of the text that this rank has, in pieces."""
+    try:
+        check_regular(text)
+        with text.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+            begin, end = (next_cut(file, place, cuts) for place in ends)
+            file.seek(begin)
+            yield from pieces(file, cuts, length=end - begin)
+            if file.tell() < end:
+                raise RefusedError(f"{shown(text)} was truncated while it was read; {REMEDY}")
+    except OSError as error:
+        raise RefusedError(f"{shown(text)} cannot be read: {error.strerror}; {REMEDY}") from None
+
+
+def _spool(
+    text: Path, tokenizer: Tokenizer, kind: np.dtype[Any], comm: Comm, spool: IO[bytes]
+) -> Iterator[int]:
+    """Writes the tokens of this rank's part, and yields how many each piece has."""
+    try:
+        for piece in _texts(text, tokenizer.cuts, comm):
+            found = tokenizer.encode(piece)
+            spool.write(found.astype(kind).tobytes())
+            yield len(found)
+    except RefusedError:  # which names the file
+        raise
+    except ValueError as error:
+        raise ValueError(f"{shown(text)}: {error}") from None
+
+
+def _units(spool: IO[bytes], lengths: np.ndarray, kind: np.dtype[Any], first: int) -> int:
+    """For how many characters, or bytes, the spooled tokens from the first one on stand."""
+    spool.seek(max(first, 0) * kind.itemsize)
+    blocks = iter(lambda: spool.read(BLOCK), b"")
+    return sum(int(lengths[np.frombuffer(block, kind)].sum()) for block in blocks)
+
+
+def _header(kind: np.dtype[Any], n: int) -> bytes:
+    stream = BytesIO()
+    shape = {"descr": npy.dtype_to_descr(kind), "fortran_order": False, "shape": (n,)}
+    npy.write_array_header_1_0(stream, shape)
+    return stream.getvalue()
+
+
+def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, comm: Comm) -> None:
+    """Writes the file: the first rank makes it, and each writes its place."""
+    with ExitStack() as stack:
+
+        def made() -> IO[bytes]:
+            file = stack.enter_context(replaced(out, "wb"))
+            file.write(header)
+            file.flush()
+            return file
+
+        def placed() -> None:
+            spool.seek(0)
+            with open(part, "r+b") as place:
+                place.seek(len(header) + begin)
+                shutil.copyfileobj(spool, place, BLOCK)
+                place.flush()
+                os.fsync(place.fileno())
+
+        def ended() -> None:
+            if file is not None:
+                file.seek(0, os.SEEK_END)
+                file.write(line)
+            stack.close()
+
+        file = all_or_none(comm, lambda: made() if comm.rank == 0 else None)
+        part = gather_objects(comm, str(file.name) if file else "")[0]
+        all_or_none(comm, placed)
+        all_or_none(comm, ended)
 
 
 if __name__ == "__main__":

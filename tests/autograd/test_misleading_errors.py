@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("a row or a matrix",),
     ),
     "seeds of GPUs": (
-        lambda: nnmpi.arrays.cuda.manual_seed_all(0),
+        lambda: nnmpi.cuda.manual_seed_all(0),
         AttributeError,
         ("'manual_seed_all'", "nnmpi.manual_seed"),
     ),

@@ -14,7 +14,7 @@ from nnmpi.parallel.planning.search import Searcher
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.planning.unit_times import signature
 from nnmpi.run.planning.planning import Asked, basis
-from nnmpi.run.setup.on_paper import uncut_of
+from nnmpi.run.setup.cutting import uncut_of
 
 SLOW_LINKS = TYPICAL._replace(far=Link(1e-4, 1e-8))
 FREE_LINKS = TYPICAL._replace(

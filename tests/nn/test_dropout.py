@@ -9,6 +9,7 @@ from helpers.device import DEVICE, needs_device, waits
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.passes import Pass, current_pass
 
@@ -26,7 +27,7 @@ class Two(nn.Module):
         return self.a(x), self.b(x)
 
 
-def ones(n: int, on: Any = nnmpi.arrays.backend.CPU) -> nnmpi.Tensor:
+def ones(n: int, on: Any = backend.CPU) -> nnmpi.Tensor:
     return nnmpi.tensor(np.ones((n, *SHAPE), "float32"), on=on)
 
 

@@ -10,6 +10,7 @@ from helpers.device import DEVICE, needs_device, waits
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.run.setup.objectives import criterion, described
 
@@ -39,9 +40,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def result(
-    loss: Any, x: Any, target: Any, dtype: str = "float64", on: Any = nnmpi.arrays.backend.CPU
-):
+def result(loss: Any, x: Any, target: Any, dtype: str = "float64", on: Any = backend.CPU):
     """The value, and the gradient of a weighted sum of it."""
     t = nnmpi.tensor(x, dtype, requires_grad=True, on=on)
     y = loss(t, target)

@@ -10,6 +10,7 @@ from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.arrays import backend
 
 
 def net() -> nn.Sequential:
@@ -115,7 +116,7 @@ def test_types_and_devices_as_pytorch_has_them() -> None:
     weights = model[0].weight.numpy().copy()
     for convert, dtype in (
         (lambda: model.to("cpu"), "float32"),
-        (lambda: model.to(nnmpi.arrays.backend.CPU, "float64"), "float64"),
+        (lambda: model.to(backend.CPU, "float64"), "float64"),
         (model.half, "float16"),
         (model.double, "float64"),
         (lambda: model.to(device="cpu"), "float64"),

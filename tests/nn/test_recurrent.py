@@ -11,6 +11,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.arrays.backend import to_host
 from nnmpi.nn.passes import Pass, current_pass
 
@@ -190,7 +191,7 @@ def test_a_device_gives_the_same_without_waits(kind: str, lengths: Any) -> None:
 
     with waits(0):
         device = run(DEVICE)
-    for a, b in zip(map(to_host, device), run(nnmpi.arrays.backend.CPU), strict=True):
+    for a, b in zip(map(to_host, device), run(backend.CPU), strict=True):
         assert (a.shape, a.dtype) == (b.shape, np.float32)
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max())
 

@@ -91,7 +91,7 @@ def test_the_changes_pass_the_tests_that_the_pages_name(tmp_path: Path) -> None:
 
 def build_kernels(root: Path) -> None:
     """For the baseline alone, in the place of all that are there."""
-    for compiled in (root / "nnmpi" / "native").glob("*.so"):
+    for compiled in (root / "nnmpi" / "arrays" / "native").glob("*.so"):
         compiled.unlink()
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],

@@ -48,8 +48,7 @@ def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     from nnmpi.options.config import Config
     from nnmpi.run.setup.models import saved_sizes
     from nnmpi.run.text.decoder import loaded
-    from nnmpi.run.text.generation import generated
-    from nnmpi.run.text.sampling import Sampling
+    from nnmpi.run.text.generation import Sampling, generated
 
     blas.tune()
     with tempfile.TemporaryDirectory() as folder:

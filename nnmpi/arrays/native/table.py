@@ -1,8 +1,8 @@
 """The table of kernels: each inner loop by its name, in NumPy, compiled, and in CUDA.
 
     @kernel                      an entry of KERNELS: the function, which computes on any backend,
-    def add(a, b, y: Out)        nnmpi.arrays.native's of that name for NumPy's arrays, where it was built,
-                                 and nnmpi.arrays.cuda's for CuPy's, if there is one
+    def add(a, b, y: Out)        native's of that name for NumPy's arrays, where it was built,
+                                 and cuda's for CuPy's, if there is one
 
 Callers do not know which of them computes. Of arrays in 16 bits each entry computes in float32, and
 rounds what it has written once: compiled kernels a part at a time in cache (`native/halves.c`),

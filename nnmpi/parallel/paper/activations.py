@@ -54,13 +54,19 @@ def kept_before(
 
 
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes of a rank in a step: what it holds, what it keeps and what passes at the same time,
-    and messages: what it receives to add it, and what goes from stage to stage."""
+    """The bytes of a rank's arrays in a step: what it holds, what it keeps and what passes at the
+    same time, and messages: what it receives to add it, and what goes from stage to stage."""
     held = memory(a, rank, batch).total
     if rank >= a.mesh.size:
         return held
     messages = receive_buffers(a, rank, batch) + message_buffers(a, rank, batch)
     return held + messages + _in_passes(a, rank, batch)
+
+
+def python_objects(a: Arrangement) -> int:
+    """The bytes of Python objects of a run, which count beside the arrays of a small model: for
+    each node of the model of its layer, its parameters, the graph and the tape."""
+    return 120_000 + 10_000 * len(a.graph.nodes)
 
 
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
@@ -70,9 +76,17 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
-    most = 0
+    most = waiting = 0  # samples of micro-batches that no pass keeps: all come with their batch
+    is_first = a.steps_together and 0 in a.model_on(rank).stages
+    if is_first:
+        waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
     for op, of_pass, held in kept_before(a, rank, micro):
-        most = max(most, held + _more(op.kind, of_pass))
+        samples = of_pass.enters if is_first and not op.stage else 0
+        if op.kind is Kind.F:
+            waiting -= samples
+        most = max(most, waiting + held + _more(op.kind, of_pass))
+        if op.kind in (Kind.B, Kind.W):
+            waiting += samples
     return most
 
 

@@ -20,7 +20,7 @@ from nnmpi.arrays.meta.array import made
 from nnmpi.arrays.meta.shapes import nesting
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass

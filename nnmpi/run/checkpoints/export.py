@@ -21,9 +21,9 @@ from nnmpi.parallel.model.entries import Entries, Item
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor
 from nnmpi.parallel.model.nearest import Had
 from nnmpi.parallel.model.snapshot import SavedRange, holder_of
-from nnmpi.run.checkpoints.about import TensorFact
-from nnmpi.run.checkpoints.located import DamagedError
+from nnmpi.run.checkpoints.forms import TensorFact
 from nnmpi.run.checkpoints.read import Found
+from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.run.files import saving
 
 

@@ -21,8 +21,8 @@ from uuid import uuid4
 from nnmpi.comm import Comm
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.run.checkpoints.located import DamagedError
 from nnmpi.run.checkpoints.manifest import read_manifest, read_metrics
+from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.run.files.atomic import lock, refusing, sync
 
 STEP = re.compile(r"step-(\d{8,})")

@@ -9,12 +9,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,14 +25,13 @@ from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.user_files import check_regular, parsed
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.run.checkpoints.about import RunAbout
-from nnmpi.run.checkpoints.forms import ManifestForm, RunForm
-from nnmpi.run.checkpoints.located import NAME, ArrayInFile, DamagedError, SavedFile
+from nnmpi.run.checkpoints.forms import ArrayInFile, ManifestForm, RunAbout, RunForm, SavedFile
 from nnmpi.run.checkpoints.rank_file import RankFile, laid_out
-from nnmpi.run.checkpoints.schema import checked, refused
-from nnmpi.run.checkpoints.values import as_json, from_json
+from nnmpi.run.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
+
+T = TypeVar("T")
 
 FORMAT = 1
 """The version of the format, of the headers of files too; another one is not read."""
@@ -99,33 +98,35 @@ def to_bytes(manifest: Manifest) -> bytes:
     return HEAD + hashlib.sha256(body).hexdigest().encode() + MIDDLE + body + TAIL
 
 
-def verified(content: bytes) -> Any:
-    """The JSON of a manifest whose SHA-256 is right; raises DamagedError for any other content."""
+def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
+    """The result of `read` for the JSON of a manifest; raises DamagedError for what is not in this
+    format, whose SHA-256 is wrong, or which cannot be read."""
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
     frame = HEAD + digest + MIDDLE + body + TAIL
     if frame != content or hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedError(f"{NAME} is damaged: it is not what its SHA-256 says")
     try:
-        return parsed(json.loads, body)
-    except ValueError as error:
+        value = parsed(json.loads, body)
+        version = value.get("format") if isinstance(value, dict) else None
+        if version != FORMAT:
+            raise DamagedError(
+                f"{NAME} has version {shown(version)} of the format, and nnmpi reads {FORMAT}"
+            )
+        found: T = parsed(read, value)
+    except DamagedError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
         raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
+    return found
 
 
 def from_bytes(content: bytes) -> Manifest:
     """The manifest; raises DamagedError for what `to_bytes` has not written."""
-    value = verified(content)
-    try:
-        manifest: Manifest = parsed(_from_json, value)
-    except DamagedError:
-        raise
-    except ValueError as error:  # nested too deeply
-        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
-    return manifest
+    return parsed_by(_from_json, content)
 
 
 def _from_json(value: Any) -> Manifest:
-    _check_format(value)
     whole: ManifestForm = checked(value, ManifestForm, "manifest")
     files = whole.files
     snapshot = _run_from_json(checked(from_json(whole.run, (), RUN), RunForm, RUN))
@@ -170,23 +171,14 @@ def read_metrics(folder: Path) -> Mapping[str, float]:
     Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
     Other fields are not compared with their types, which takes ten times as long.
     """
-    value = verified(_content(folder))
-    _check_format(value)
-    try:
+
+    def metrics(value: Any) -> Mapping[str, float]:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
         _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
-        metrics: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
-    except (LookupError, TypeError, ValueError) as error:
-        raise DamagedError(f"{NAME} cannot be read here: {shown(repr(error))}") from None
-    return metrics
+        found: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
+        return found
 
-
-def _check_format(value: Any) -> None:
-    version = value.get("format") if isinstance(value, dict) else None
-    if version != FORMAT:
-        raise DamagedError(
-            f"{NAME} has version {shown(version)} of the format, and nnmpi reads {FORMAT}"
-        )
+    return parsed_by(metrics, _content(folder))
 
 
 def _check_step(folder: Path, step: int) -> None:
@@ -285,8 +277,7 @@ def _check_file(field: str, file: SavedFile, made: RankFile) -> None:
         if not one.lo <= one.hi <= one.place.size:
             numbers = f"{one.lo:,} to {one.hi:,}, not within the {one.place.size:,} of the part"
             raise refused(f"{field}.ranges[{i}]", numbers)
-    for i, (one, other) in enumerate(zip(file.ranges, made.ranges, strict=True)):
-        if one != other:
+        if one != made.ranges[i]:
             there = f"{one.values.dtype} at byte {one.values.at:,}, or its sums are not, where"
             raise refused(f"{field}.ranges[{i}]", f"not {there} such ranges and arrays have it")
     if file.name != made.name:

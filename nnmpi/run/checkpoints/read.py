@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +21,11 @@ from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import NumberRow, NumbersInFile
-from nnmpi.run.checkpoints.about import RunAbout
+from nnmpi.run.checkpoints.forms import InFile, RunAbout
 from nnmpi.run.checkpoints.keep import folders
-from nnmpi.run.checkpoints.located import NAME, DamagedError, InFile
 from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.run.checkpoints.rank_file import BLOCK
+from nnmpi.run.checkpoints.schema import NAME, DamagedError
 from nnmpi.run.snapshot import Snapshot
 
 KEPT = 64
@@ -36,15 +36,12 @@ class BlockReader:
     """Reads files of a checkpoint in blocks of 1 MB, each checked; some are kept.
 
     Who reads the numbers of a file in their order reads no byte twice.
-
-    size   the bytes that were read
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._folder, self._manifest = folder, manifest
-        self._ranks = {file.name: rank for rank, file in enumerate(manifest.files)}
-        self._kept: dict[tuple[str, int], bytes] = {}  # the last one that was used last
-        self.size = 0
+        self._manifest = manifest
+        ranks = {file.name: rank for rank, file in enumerate(manifest.files)}
+        self._block = lru_cache(KEPT)(partial(_read, folder, manifest, ranks))
 
     def numbers(self, file: str, there: InFile, lo: int, hi: int) -> np.ndarray:
         """Numbers lo to hi - 1 of those that begin there; raises DamagedError."""
@@ -64,36 +61,29 @@ class BlockReader:
             for number in range(len(file.sha256)):
                 self._block(file.name, number)
 
-    def _block(self, file: str, number: int) -> bytes:
-        key = file, number
-        block = self._kept.pop(key, None)
-        if block is None:
-            block = self._read(file, number)
-            for old in [*self._kept][: len(self._kept) + 1 - KEPT]:
-                del self._kept[old]
-        self._kept[key] = block
-        return block
 
-    def _read(self, name: str, number: int) -> bytes:
-        try:
-            with (self._folder / name).open("rb") as file:  # its reads are not cut short
-                file.seek(number * BLOCK)
-                block = file.read(BLOCK)
-        except OSError as error:
-            raise DamagedError(f"{name}: {error.strerror}") from None
-        self.size += len(block)
-        rank = self._ranks[name]
-        digests = self._manifest.files[rank].sha256
-        if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
-            raise DamagedError(
-                f"{name} is damaged: block {number} of 1 MB is not what its SHA-256 says"
-            )
-        if number == 0:
-            header = self._manifest.rank_file(rank).header[:BLOCK]
-            if block[: len(header)] != header:
-                ranges = f"manifest.files[{rank}].ranges"
-                raise DamagedError(f"{NAME}: {ranges} are not those of the header of {name}")
-        return block
+def _read(
+    folder: Path, manifest: Manifest, ranks: Mapping[str, int], name: str, number: int
+) -> bytes:
+    """A block of a file; raises DamagedError unless it is what its digest and the manifest say."""
+    try:
+        with (folder / name).open("rb") as file:  # its reads are not cut short
+            file.seek(number * BLOCK)
+            block = file.read(BLOCK)
+    except OSError as error:
+        raise DamagedError(f"{name}: {error.strerror}") from None
+    rank = ranks[name]
+    digests = manifest.files[rank].sha256
+    if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
+        raise DamagedError(
+            f"{name} is damaged: block {number} of 1 MB is not what its SHA-256 says"
+        )
+    if number == 0:
+        header = manifest.rank_file(rank).header[:BLOCK]
+        if block[: len(header)] != header:
+            ranges = f"manifest.files[{rank}].ranges"
+            raise DamagedError(f"{NAME}: {ranges} are not those of the header of {name}")
+    return block
 
 
 class Found(NamedTuple):

@@ -25,8 +25,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import RangeOf, typed
-from nnmpi.run.checkpoints.about import RunAbout
-from nnmpi.run.checkpoints.divide import divided
+from nnmpi.run.checkpoints.forms import RunAbout, SavedFile
 from nnmpi.run.checkpoints.keep import (
     DirectoryLock,
     check_shared,
@@ -39,17 +38,17 @@ from nnmpi.run.checkpoints.keep import (
     remove_old,
     replace,
 )
-from nnmpi.run.checkpoints.located import SavedFile
 from nnmpi.run.checkpoints.manifest import Manifest, write_manifest
 from nnmpi.run.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
+    divided,
     in_thread,
     laid_out,
     prepared,
     reason_of,
 )
-from nnmpi.run.checkpoints.values import as_json
+from nnmpi.run.checkpoints.schema import as_json
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.versions import with_kernels

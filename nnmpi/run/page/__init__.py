@@ -1,8 +1,8 @@
 """The page of runs: one file of HTML, which needs no network, from their logs and traces.
 
-    logs ─► sources.py ─► runs.py        what is said of a run, as values
-            traces ─────► timelines.py   the spans of its steps, as columns
-                          page.py        these as JSON, in page.html with page.css, page.js, uplot/
+    logs ───► runs.py   what is said of a run, as values
+    traces ─► page.py   the spans of steps, as columns; all as JSON, in page.html with page.css,
+                        page.js, uplot/
 
 `--report`, `nnmpi.report` and `nnmpi.watch` write the same page; `page.js` draws it.
 """

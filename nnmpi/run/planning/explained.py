@@ -56,9 +56,7 @@ class Explained(NamedTuple):
 
 def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     """What a step of a layout takes, term by term; raises ValueError for one that cannot be."""
-    p = cli.Parser(
-        prog="--explain", allow_abbrev=False, argument_default=argparse.SUPPRESS, add_help=False
-    )
+    p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
     config: Config = replace(by.paper.plain, **given)

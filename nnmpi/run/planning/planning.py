@@ -17,8 +17,7 @@ from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import processor
-from nnmpi.run.setup.cutting import Uncut, sharding_of
-from nnmpi.run.setup.on_paper import uncut_of
+from nnmpi.run.setup.cutting import Uncut, sharding_of, uncut_of
 from nnmpi.sim.drawing.tables import amount, plural
 
 SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")

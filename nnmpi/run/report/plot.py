@@ -1,5 +1,10 @@
-"""Pictures of training: loss and accuracy of one or several runs, from their logs."""
+"""Pictures of training: loss and accuracy of one or several runs, from their logs.
 
+It is also the command `python -m nnmpi.plot`. Exit status: 0 written, 1 the file could not be
+written, 2 unusable arguments, 130 Ctrl-C.
+"""
+
+import argparse
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -235,3 +240,30 @@ def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
     numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
     drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
     return RunLog("", f"{start['model']} on {start['data']}", drawable)
+
+
+# ---- the command
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    about = "Draw loss and accuracy of one or several runs, from their logs."
+    p = cli.Parser("nnmpi.plot", description=about)
+    p.add_argument("logs", nargs="+", metavar="LOG", help="a file that --log has written")
+    p.add_argument("--x", default="epochs", choices=[*AXES], help="(default epochs)")
+    out = ".png, .svg or .pdf (default training.png)"
+    p.add_argument("-o", "--out", default="training.png", metavar="FILE", help=out)
+    more = "also learning rate, norm of the gradient, and samples or tokens a second"
+    p.add_argument("--all", action="store_true", help=more)
+    return p
+
+
+def command(given: argparse.Namespace) -> int:
+    """Draws the picture."""
+    plot(given.logs, given.x, given.out, given.all)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return cli.main(parser(), command, arguments)

@@ -11,7 +11,7 @@ from nnmpi.optim import DECAYS, OPTIMIZERS, SGD, Optimizer, schedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.strategy import Named
-from nnmpi.run.settings import plain
+from nnmpi.run.callbacks import plain
 
 MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 

@@ -67,7 +67,7 @@ def advice(a: Arrangement, pay: int) -> str:
     if n > pay:
         return (
             f"BLAS has {n} threads, and the products of this model pay for {pay}: call "
-            f"nnmpi.arrays.blas.default_threads({pay}) before, or set OPENBLAS_NUM_THREADS={pay}"
+            f"nnmpi.blas.default_threads({pay}) before, or set OPENBLAS_NUM_THREADS={pay}"
         )
     if load > (os.cpu_count() or 1):
         return (

@@ -20,13 +20,13 @@ from nnmpi.run.session import Session
 from nnmpi.run.setup.models import check_stages
 from nnmpi.run.text.decoder import Decoder
 from nnmpi.run.text.generation import (
+    Sampling,
     checked_prompt,
     ends_of,
     generated,
     texts,
     tokens_of_prompt,
 )
-from nnmpi.run.text.sampling import Sampling
 
 TOKENS = 100
 """How long a sample is."""

@@ -2,22 +2,94 @@
 
 One process a rank, in order. Operations are complete events, with the waits within them: a part
 of category "wait", then one of category "communicate". An arrow leads from a send to the end of the
-wait for it. What goes on in the background is on lanes of its own, above which counters tell the
-bytes under way and the memory. `nnmpi.sim.commands.trace` reads the file.
+wait for it. Works that go on in the background are on lanes of their own, from their start to when
+they were found complete, above which counters tell the bytes under way and the memory.
+`nnmpi.sim.commands.trace` reads the file.
+
+    rank      F0 ─────── B0 ──────────────────────── UPDATE ───
+    lane 1                   ├─ all_reduce ─┤  ├─ all_reduce ─┤
+    lane 2                          ├─ all_reduce ─┤
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
-from nnmpi.run.trace.background import RankWorks, counters, nanoseconds, slices
-from nnmpi.run.trace.recording import KINDS, WAITS
+from nnmpi.run.trace.recording import KINDS, WAITS, which
+from nnmpi.run.trace.summary import SENDS
+
+CATEGORY = "background"
+
+
+class RankWorks(NamedTuple):
+    """The works of a rank."""
+
+    rows: np.ndarray  # of WORK
+    operations: list[tuple[str, str, int]]  # name, algorithm and bytes of each
+
+
+def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """Which works began and ended in one event of communication, which shows them already."""
+    shown = events[which(events, *WAITS, *SENDS)]
+    shown = shown[np.argsort(shown["began"], kind="stable")]
+    last = np.searchsorted(shown["began"], works["began"], "right") - 1
+    ends = np.append(shown["ended"], -np.inf)  # the last one is that of no event
+    found: np.ndarray = works["ended"] <= ends[last]
+    return found
+
+
+def slices(
+    works: RankWorks, events: np.ndarray, rank: int, start: float
+) -> Iterator[dict[str, Any]]:
+    """Complete events of what is in the background, on as many lanes as are needed."""
+    rows = works.rows[~within_waits(works.rows, events)]
+    ends = list[int]()  # of the last work of each lane
+    times = (nanoseconds(rows[name], start).tolist() for name in ("began", "ended"))
+    for row, began, ended in zip(rows, *times, strict=True):
+        lane = next((i for i, end in enumerate(ends) if end <= began), len(ends))
+        known = {"pid": rank, "tid": 1 + lane}
+        if lane == len(ends):
+            named = {"name": "communication in the background"}
+            yield {"ph": "M", **known, "name": "thread_name", "args": named}
+        ends[lane : lane + 1] = [ended]
+        name, algorithm, nbytes = works.operations[row["operation"]]
+        args = {"step": int(row["step"]), "bytes": nbytes, "algorithm": algorithm}
+        when = {"ts": began / 1000, "dur": (ended - began) / 1000}
+        yield {"ph": "X", **known, "cat": CATEGORY, "name": name, "args": args, **when}
+
+
+def counters(
+    works: RankWorks, events: np.ndarray, rank: int, start: float
+) -> Iterator[dict[str, Any]]:
+    """The bytes of all works under way, after each change, and the memory of the process."""
+    sizes = np.array([nbytes for *_, nbytes in works.operations], np.int64)
+    sizes = sizes[works.rows["operation"]]
+    times = np.concatenate([works.rows["began"], works.rows["ended"]])
+    order = np.argsort(times, kind="stable")
+    under_way = np.cumsum(np.concatenate([sizes, -sizes])[order])
+    known = events["memory"] > 0
+    for name, at, values in (
+        ("bytes under way", times[order], under_way),
+        ("memory", events["ended"][known], events["memory"][known]),
+    ):
+        for ts, value in zip(nanoseconds(at, start).tolist(), values.tolist(), strict=True):
+            counted = {"name": name, "args": {"bytes": value}}
+            yield {"ph": "C", "pid": rank, "tid": 0, **counted, "ts": ts / 1000}
+
+
+def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
+    """Whole nanoseconds since the start: so what is nested stays nested."""
+    whole: np.ndarray = np.rint((times - start) * 1e9).astype(np.int64)
+    return whole
+
+
+# ---- the file
 
 
 def write(

@@ -19,11 +19,9 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.trace.background import RankWorks
-from nnmpi.run.trace.chrome import write
+from nnmpi.run.trace.chrome import RankWorks, write
 from nnmpi.run.trace.recording import CAPACITY, Recording
-from nnmpi.run.trace.summary import bubble, facts
-from nnmpi.run.trace.waits import traced
+from nnmpi.run.trace.summary import bubble, facts, traced
 
 ROUNDS = 20
 

@@ -14,8 +14,7 @@ from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.nn.gpt2 import save_gpt2, sizes_of
 from nnmpi.run.text.decoder import loaded
-from nnmpi.run.text.generation import generated
-from nnmpi.run.text.sampling import Sampling
+from nnmpi.run.text.generation import Sampling, generated
 
 PROMPT = [3, 1, 4]
 COUNT = 15  # more than the 8 positions: the window slides

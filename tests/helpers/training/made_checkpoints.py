@@ -15,11 +15,11 @@ from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.checkpoints.about import RunAbout, TensorFact, tensor_facts
+from nnmpi.run.callbacks import Changes
+from nnmpi.run.checkpoints.forms import RunAbout, TensorFact, tensor_facts
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.checkpoints.write import Writer
 from nnmpi.run.report.pace import PaceCounts
-from nnmpi.run.settings import Changes
 from nnmpi.run.snapshot import Snapshot
 
 COPIES, SLICES, BUFFER, PARTS = "copies", "slices", "buffer", "parts"

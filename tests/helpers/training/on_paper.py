@@ -9,7 +9,7 @@ from nnmpi import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.on_paper import on_paper, uncut
+from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model
 
 PLAIN = {"dtype": "float64", "epochs": 1, "batch_size": 24}

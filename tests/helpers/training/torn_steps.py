@@ -34,7 +34,7 @@ STEPS = 4
 TORN = 2  # the number of the step in which ranks are killed: there are sums, and a version before
 BETAS = (0.8, 0.95)  # from that step on
 PACKAGE = Path(nnmpi.__file__).parent
-TRACED = [str(PACKAGE / part) for part in ("parallel", "optim", "nn", "kernels")]
+TRACED = [str(PACKAGE / part) for part in ("parallel", "optim", "nn", "arrays")]
 
 
 def build() -> nn.Module:

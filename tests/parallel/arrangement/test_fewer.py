@@ -15,8 +15,7 @@ from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.refusals import AXES_BESIDE_DP
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut
-from nnmpi.run.setup.on_paper import fitted
+from nnmpi.run.setup.cutting import Uncut, fitted
 from nnmpi.run.setup.setup import build_model
 from nnmpi.run.snapshot import MAY_CHANGE
 

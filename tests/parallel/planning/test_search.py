@@ -7,8 +7,8 @@ import pytest
 from helpers.planning import SLOW_LINKS, measured, planning
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
+from nnmpi.collectives.step import Collective
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -23,7 +23,7 @@ from nnmpi.parallel.planning.machine import TYPICAL, Curve, MeasuredModel, UnitT
 from nnmpi.parallel.planning.search import Search
 from nnmpi.parallel.planning.step_time import step_time
 from nnmpi.parallel.refusals import PLANNED
-from nnmpi.run.setup.on_paper import on_paper, uncut_of
+from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"

@@ -23,7 +23,7 @@ from nnmpi.parallel.tensor.patterns import SUM_OUTPUT
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import AxisCut
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.on_paper import on_paper, uncut
+from nnmpi.run.setup.cutting import on_paper, uncut
 
 
 def traced(model: nn.Module, *sample: int) -> Graph:

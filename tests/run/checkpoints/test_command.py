@@ -20,7 +20,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import save_gpt2
 from nnmpi.run.checkpoints.keep import folder_of
-from nnmpi.run.checkpoints.located import NAME
+from nnmpi.run.checkpoints.schema import NAME
 from nnmpi.run.report import NullReport
 
 

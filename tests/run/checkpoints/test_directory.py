@@ -14,9 +14,9 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run.checkpoints.keep import check_empty, folder_of, part_of
-from nnmpi.run.checkpoints.located import NAME, DamagedError
 from nnmpi.run.checkpoints.manifest import read_manifest
 from nnmpi.run.checkpoints.read import newest, use_newest
+from nnmpi.run.checkpoints.schema import NAME, DamagedError
 from nnmpi.run.checkpoints.write import Writer
 
 LARGE = 150_000  # numbers, in blocks of 1 MB and stretches that are cut

@@ -16,9 +16,9 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints.export import export
-from nnmpi.run.checkpoints.located import NAME
 from nnmpi.run.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
 from nnmpi.run.checkpoints.read import Found
+from nnmpi.run.checkpoints.schema import NAME
 from nnmpi.run.report import NullReport
 
 FREE = ("versions", "callbacks", "facts", "metadata")

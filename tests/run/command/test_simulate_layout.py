@@ -15,7 +15,7 @@ from nnmpi.parallel.paper.alike_ranks import alike_ranks
 from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
-from nnmpi.run.setup.on_paper import on_paper, uncut_of
+from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"
@@ -84,7 +84,7 @@ def test_ranks_that_are_there_get_the_same_answer(options: str) -> None:
     config = Config(**{n: int(v) if v.isdecimal() else v for n, v in given.items()})
 
     def rank(comm: Comm) -> Event:
-        return dry_run(set_up(config, None, None, comm), comm)
+        return dry_run(set_up(config, comm), comm)
 
     on_paper = json.loads(layout(f"--ranks 3 {options} --json"))
     for event in threads.run(3, rank):

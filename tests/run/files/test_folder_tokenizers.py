@@ -12,7 +12,7 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import comm_self
 from nnmpi.data.tokenizer import BPETokenizer
-from nnmpi.run.setup.vocabulary import own_tokenizer
+from nnmpi.run.setup.datasets import own_tokenizer
 from nnmpi.run.text import generate_command
 
 

@@ -13,7 +13,6 @@ from helpers.datafiles import refused
 from helpers.mpijob import run
 
 import nnmpi.data.text
-import nnmpi.run.tokens
 from nnmpi import Config, Trainer, data
 from nnmpi.comm import comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer, tokenizer_of
@@ -37,7 +36,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts are read in pieces of few bytes."""
     for function in (nnmpi.data.pieces.pieces, nnmpi.data.pieces.next_cut):
         monkeypatch.setattr(function, "__defaults__", (50, *(function.__defaults__ or ())[1:]))
-    monkeypatch.setattr(nnmpi.run.tokens, "BLOCK", 64)
+    monkeypatch.setattr(tokenize, "BLOCK", 64)
 
 
 def written(ranks: int, text: Path, out: Path, tokenizer: str | None) -> bytes:
@@ -176,7 +175,7 @@ def test_only_the_rows_of_a_batch_are_read(tmp_path: Path) -> None:
     out, n = tmp_path / "tokens.npy", 1 << 30
     about = nnmpi.data.windows.About('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
     with out.open("wb") as file:
-        file.write(nnmpi.run.tokens._header(np.dtype("uint8"), n))
+        file.write(tokenize._header(np.dtype("uint8"), n))
         file.truncate(file.tell() + n)
         file.seek(0, os.SEEK_END)
         file.write(about.line())

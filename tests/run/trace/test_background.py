@@ -11,7 +11,7 @@ from helpers.runs import fit
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.trace.background import RankWorks
+from nnmpi.run.trace.chrome import RankWorks
 from nnmpi.run.trace.recording import WORK, Recording
 
 RANKS = 2

@@ -9,12 +9,10 @@ from nnmpi import Config
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.mesh import Mesh
-from nnmpi.run.trace.background import RankWorks
-from nnmpi.run.trace.chrome import write
+from nnmpi.run.trace.chrome import RankWorks, write
 from nnmpi.run.trace.recording import WORK, Recording
-from nnmpi.run.trace.summary import Seconds, bubble, seconds
+from nnmpi.run.trace.summary import Seconds, bubble, seconds, traced
 from nnmpi.run.trace.tracing import offsets
-from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
 
 NO_WORKS = RankWorks(np.empty(0, WORK), [])
