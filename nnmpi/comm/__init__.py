@@ -1,5 +1,9 @@
 """Communicators: ranks, messages between them, and collectives.
 
+Here: `Comm` over MPI and over threads, transports, all-reduce by the algorithms of `collectives`,
+memory shared by a node, and the search for hangs (`debug`).
+Not here: what is sent and why (`parallel`), prices of collectives (`collectives`).
+
 Rules of `communicator.py`:
 
 - All ranks of a Comm call its collectives in one order. That is the caller's duty: what is checked

@@ -1,7 +1,12 @@
-"""The calls of one communicator: logged, compared where that is asked for, and carried out."""
+"""The calls of one communicator: logged, compared where that is asked for, and carried out.
+
+In a roll call each rank sends to each other one what it has been asked for. A rank that has waited
+for PATIENCE seconds knows by what has arrived who is missing, and goes on waiting.
+"""
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from types import CodeType
@@ -10,15 +15,34 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy import ndarray
 
+from nnmpi.collectives.algorithms import rooted
+from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.dispatch import PreparedSum
-from nnmpi.comm.arguments import Array
+from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.arguments import (
+    FAMILIES,
+    Array,
+    Parts,
+    as_integers,
+    bounds_of,
+    flat,
+    parts_text,
+    put_back,
+    unknown,
+)
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
-from nnmpi.comm.debug.compare import CallComparison
+from nnmpi.comm.debug.compare import CallComparison, name_ranks
 from nnmpi.comm.progress import Progress, Work
+from nnmpi.comm.stderr import print_error
 from nnmpi.comm.steps import Copies, Steps, between
-from nnmpi.comm.transport.base import Transport
+from nnmpi.comm.transport.base import TAGS, AbortedError, Bytes, OtherRankError, Transport
 
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
+LONGEST_ERROR = 500  # bytes of an error's message that other ranks get
+PATIENCE = 1.0  # seconds of a roll call until a rank says whom it waits for
+PAUSE = 5e-5  # seconds between two looks
+LONGEST_NAME = 32  # bytes of what a rank is asked for in a roll call
+ROLL_CALL_TAG = TAGS - 1
 
 PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 """By algorithm, length and type."""
@@ -82,13 +106,92 @@ class Calls:
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
         """Carries out a whole collective."""
-        compared = self.compared(steps, call, self.progress.idle)
+        compared = self.compared(steps, call, not self.progress.works)
         self.progress.finish(compared, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
         """Starts a collective."""
         steps = between(self.compared(steps, call, blocks=False), copies)
         return Work(steps, self.transport, self.progress, call)
+
+    def planned(
+        self,
+        interpreter: Interpreter,
+        operation: str,
+        name: str,
+        array: Array,
+        parts: Parts = None,
+        starts: bool = False,
+        root: int = -1,
+        plan: Algorithm | None = None,
+    ) -> tuple[Steps, CallRecord]:
+        """The steps of an operation by an algorithm of its family, or by another plan."""
+        algorithms, moves_only = FAMILIES[operation]
+        plan = plan or algorithms.get(name)
+        if plan is None:
+            raise unknown(name, operation, tuple(algorithms))
+        row, bounds = flat(array, operation), None
+        if parts is not None:
+            bounds = bounds_of(parts, row.size, self.transport.size, operation)
+            name = f"{name}, {parts_text(parts)}"
+        call = self.log(operation, name, row.size, row.dtype, root)
+        data = as_integers(row) if moves_only else row
+        blocks = not starts and not self.progress.works
+        plan = plan if root < 0 else rooted(plan, root)
+        steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
+        return put_back(steps, row, array), call
+
+    def agree(
+        self, error: BaseException | None, gather: Callable[[Bytes], tuple[Steps, CallRecord]]
+    ) -> None:
+        """See `Comm.agree`. `gather` collects the parts of all ranks, of one length."""
+        rank, size = self.transport.rank, self.transport.size
+        text = "" if error is None else str(error).strip() or type(error).__name__
+        texts = np.zeros(size, f"S{LONGEST_ERROR}")
+        texts[rank] = text.encode(errors="replace")
+        try:
+            self.finish(*gather(texts.view(np.uint8)))
+        except AbortedError as aborted:  # by a rank that has all texts already, and has raised
+            if error is not None:
+                raise error  # noqa: B904
+            raise aborted from None
+        failed = np.flatnonzero(texts != b"")
+        if failed.size:
+            first = failed[0]
+            if first == rank and error is not None:
+                raise error
+            raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
+
+    def meet(self, what: str, transport: Transport) -> None:
+        """Returns when every rank has come; raises ValueError on all if they come for other things.
+
+        `transport` has the messages of these ranks.
+        """
+        rank, ranks, numbers = transport.rank, range(transport.size), transport.members
+        call = self.log(what, "all ranks", package="nnmpi.")
+        names = np.zeros(len(ranks), f"S{LONGEST_NAME}")
+        names[rank] = what.encode()
+        rows, others = names.view(np.uint8).reshape(len(ranks), -1), [r for r in ranks if r != rank]
+        with self.progress.lock:
+            posted = [transport.irecv(rows[r], r, ROLL_CALL_TAG) for r in others]
+            posted += [transport.isend(rows[rank], r, ROLL_CALL_TAG) for r in others]
+            work = Work(iter([posted]), transport, self.progress, call)
+        until = time.monotonic() + PATIENCE
+        while not work.poll() and time.monotonic() < until:
+            time.sleep(PAUSE)
+        missing = [numbers[r] for r in ranks if not names[r]]
+        if missing and rank == np.flatnonzero(names)[0]:  # of those who wait, one says it
+            print_error(
+                f"rank {numbers[rank]} waits in {what} ({work.call.location}): "
+                f"{name_ranks(missing)} did not call {what} yet; all ranks must call it"
+            )
+        work.wait()
+        called = [name.decode() for name in names.tolist()]
+        if len({*called}) > 1:
+            each = ", ".join(
+                f"rank {r} has called {name}" for r, name in zip(numbers, called, strict=True)
+            )
+            raise ValueError(f"{each}: all ranks must call the same, in one order")
 
     def barrier(self, call: CallRecord) -> None:
         """Returns when all ranks have come."""

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 
 from nnmpi.collectives.step import Algorithm, chunk_start
-from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch, PreparedSum
 from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
@@ -29,9 +28,7 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
 from nnmpi.comm.calls import Calls, Freed, PreparedSums, record_of
-from nnmpi.comm.planned import planned_steps
 from nnmpi.comm.progress import Progress, Work
-from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
@@ -70,9 +67,10 @@ class Comm:
         self._prepared: PreparedSums = {}
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
-        self._steps = partial(planned_steps, self._calls, self._interpreter)
+        self._steps = partial(self._calls.planned, self._interpreter)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
-        self.comms_of_rank = self._progress.comms_with(self)  # this one among them
+        self.comms_of_rank = self._progress.comms  # this one among them
+        self.comms_of_rank.add(self)
 
     @property
     def ledger(self) -> Ledger:
@@ -160,7 +158,7 @@ class Comm:
     def meet(self, what: str) -> None:
         """Returns when every rank has called it for the same; says on stderr whom it waits for."""
         if self.size > 1:
-            roll_call(self._calls, self._p2p, what)
+            self._calls.meet(what, self._p2p)
 
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to send. The array must not change until the work is complete."""
@@ -248,7 +246,7 @@ class Comm:
 
     def agree(self, error: BaseException | None) -> None:
         """Raises, collectively, if a rank has an error: there that, elsewhere OtherRankError."""
-        agreement.agree(error, self._calls, partial(self._steps, "agree", "halving"))
+        self._calls.agree(error, partial(self._steps, "agree", "halving"))
 
     def free_sums(self) -> None:
         """Gives back the memory of all-reduces, which the next ones take again; collective."""

@@ -15,7 +15,6 @@ from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
 from nnmpi.comm.debug.start_limit import limit_end, limited_start, rank_of
-from nnmpi.comm.debug.verdict import INTERRUPTED, Judge
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import flush_output
@@ -61,7 +60,8 @@ def _make(guard: bool) -> Comm:
     if not (guard and has_launcher()):
         return _started(guard)
     on_all = _UnusableError, OtherRankError, ValueError  # nobody waits for a rank that raises these
-    with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", Judge(_abort), on_all):
+    ending = exit_hooks.Ending(_abort)
+    with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", ending, on_all):
         return _started(guard)
 
 
@@ -75,7 +75,7 @@ def _abort(status: int) -> None:
         from nnmpi.comm.transport import mpi_job
 
         mpi_job.abort_job(status)
-    is_interrupt = status == INTERRUPTED
+    is_interrupt = status == exit_hooks.INTERRUPTED
     os.kill(os.getpid(), signal.SIGINT if is_interrupt else signal.SIGKILL)
 
 
@@ -165,9 +165,9 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     from nnmpi.comm.transport import mpi_job, start_mpi, ulfm, ulfm_channel
 
     rank, size = mpi_job.rank_and_size()
-    judge = Judge(mpi_job.abort_job, ulfm.is_available())
-    watchdog = Watchdog(rank, progress, judge)
-    exit_hooks.install(rank, size, judge, watchdog.failures)
+    ending = exit_hooks.Ending(mpi_job.abort_job, ulfm.is_available())
+    watchdog = Watchdog(rank, progress, ending)
+    exit_hooks.install(rank, size, ending, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
     with progress.log.during(record_of(start, 0)):
         comm, channel = _joined(progress, error)
@@ -177,7 +177,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
         start_mpi.at_exit(ulfm_channel.remove_segments)  # after what comes next
     limit = progress.log.settings.timeout
     start_mpi.at_exit(lambda: limit_end(limit))  # after what comes next
-    mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", judge)(watchdog.leave))
+    mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", ending)(watchdog.leave))
     return comm
 
 

@@ -39,25 +39,16 @@ class Progress:
     def __init__(self, log: CallLog) -> None:
         self.log = log
         self.works: list[Work] = []
-        self._comms = WeakSet[Any]()
+        self.comms = WeakSet[Any]()  # of this rank
         self.lock = threading.RLock()
         self.family = TransportFamily()  # the last one of this rank's Comms
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
-        self._wakes: list[threading.Event] = []
+        self._wake = threading.Event()  # set whenever a work starts
         self._error: BaseException | None = None  # raised in a helper thread
-
-    def comms_with(self, comm: Any) -> WeakSet[Any]:
-        """All Comms of the rank that are there, this new one among them."""
-        self._comms.add(comm)
-        return self._comms
 
     def is_free(self) -> bool:
         """Whether nothing is under way, and no helper thread has failed."""
         return not self.works and self._error is None
-
-    @property
-    def idle(self) -> bool:
-        return not self.works
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
         """Carries out a whole operation."""
@@ -78,8 +69,7 @@ class Progress:
     def add(self, work: "Work") -> None:
         """Adds a work that has started."""
         self.works.append(work)
-        for wake in self._wakes:
-            wake.set()
+        self._wake.set()
 
     @contextmanager
     def works_in(self, works: "list[Work]") -> Iterator[None]:
@@ -97,13 +87,8 @@ class Progress:
     def poll(self) -> None:
         """Moves every work as far as it goes without waiting, unless a helper is doing so."""
         self.raise_error()
-        if not self.lock.acquire(blocking=False):
+        if not self._advance_all():
             time.sleep(0)  # or the helper could not go on
-            return
-        try:
-            self._advance_all()
-        finally:
-            self.lock.release()
 
     def raise_error(self) -> None:
         """Raises the error of a helper thread, if there was one."""
@@ -150,45 +135,46 @@ class Progress:
         """
         if not 0 <= pause <= LONGEST_PAUSE:
             raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
-        wake, ended = threading.Event(), threading.Event()
+        ended = threading.Event()
 
         def run() -> None:
             while not ended.is_set():
-                wake.clear()
+                self._wake.clear()
                 if self.works:
-                    self._poll_in_thread()
+                    self._advance_all(keeps_error=True)
                     time.sleep(pause)
                 elif not ended.is_set():
-                    wake.wait()
+                    self._wake.wait()
 
         helper = threading.Thread(
             target=copy_context().run, args=(run,), name="nnmpi helper", daemon=True
         )
-        self._wakes.append(wake)  # set whenever a work starts
         helper.start()
         try:
             yield
         finally:
             ended.set()
-            wake.set()
+            self._wake.set()
             helper.join()
-            self._wakes.remove(wake)
         self.raise_error()
 
-    def _poll_in_thread(self) -> None:
-        """Moves every work; an error is kept for the rank's own thread."""
+    def _advance_all(self, keeps_error: bool = False) -> bool:
+        """Moves every work, unless another thread is doing so; returns whether it did.
+
+        With `keeps_error` an error is kept for the rank's own thread.
+        """
         if not self.lock.acquire(blocking=False):
-            return
+            return False
         try:
-            self._advance_all()
+            for work in tuple(self.works):
+                work.advance()
         except BaseException as error:
+            if not keeps_error:
+                raise
             self._error = self._error or error
         finally:
             self.lock.release()
-
-    def _advance_all(self) -> None:
-        for work in tuple(self.works):
-            work.advance()
+        return True
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
         """What this rank waits for, and for how many seconds: a call, or a work that it polls."""

@@ -60,7 +60,7 @@ class SharedBuffer:
         calls, dtype = self._calls, self._reduction.dtype
         first = -1 if hi - lo == self._n else lo
         call = calls.log("shared.all_reduce", "", hi - lo, dtype, first)
-        blocks = not starts and calls.progress.idle
+        blocks = not starts and not calls.progress.works
         return self._reduction.reduce(lo, hi, call[1] % TAGS, blocks), call
 
     def _range(self, start: int, stop: int | None) -> tuple[int, int]:

@@ -1,4 +1,9 @@
-"""Data sets by name, and the loader that makes batches of them."""
+"""Data sets by name, and the loader that makes batches of them.
+
+Here: reading and downloading data, synthetic samples, tokenizers, windows of text, augmentation,
+and the loader, which gives each rank its samples of a global batch.
+Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,9 @@
-"""Optimizers on flat buffers, learning-rate schedules and gradient clipping."""
+"""Optimizers on flat buffers, learning-rate schedules and gradient clipping.
+
+Here: the rules of `OPTIMIZERS`, parameter groups, running sums and their state, loss scaling, and
+schedulers under PyTorch's names.
+Not here: the loops over arrays (`arrays.kernels.steps`), when a rank updates (`parallel.step`).
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn

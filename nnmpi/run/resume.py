@@ -14,7 +14,7 @@ from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.run import consistency
 from nnmpi.run.checkpoints.keep import check_empty
 from nnmpi.run.checkpoints.read import Found, use_newest
-from nnmpi.run.files.logs import LogMark
+from nnmpi.run.files.outputs import LogMark
 from nnmpi.run.may_change import check_may_change, warnings
 from nnmpi.run.report.pace import PaceCounts
 from nnmpi.run.setup.objectives import described

@@ -1,1 +1,6 @@
-"""The simulator: what plans cost and what they look like, without executing them."""
+"""The simulator: what plans cost and what they look like, without executing them.
+
+Here: collectives, pipelines and sharded products on a described network, the cost table of
+textbooks, the subcommands of `nnmpi simulate`, and in `drawing` tables and timelines of any plan.
+Not here: what a layout of a model takes (`parallel.planning`).
+"""

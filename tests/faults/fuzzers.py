@@ -7,6 +7,7 @@ import fuzz_data_files
 import fuzz_deaths
 import fuzz_folders
 import fuzz_kills
+import fuzz_layouts
 import fuzz_lost_ranks
 import fuzz_recovery
 import fuzz_saved_models
@@ -24,6 +25,7 @@ FUZZERS: dict[str, Fuzzer] = {
     "collectives": Fuzzer(fuzz_collectives.case, 8, 60),
     "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),
     "deaths": Fuzzer(fuzz_deaths.case, 2, 120),
+    "layouts": Fuzzer(fuzz_layouts.case, 80, 120),
     "lost-ranks": Fuzzer(fuzz_lost_ranks.case, 1, 90),
     "recovery": Fuzzer(fuzz_recovery.case, 6, 60),
     "kills": Fuzzer(fuzz_kills.case, 1, 240),

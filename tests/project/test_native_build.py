@@ -51,7 +51,7 @@ def test_without_a_compiler_numpy_computes(copy: Path) -> None:
     made = run(copy, "setup.py", "build_ext", "--inplace", CC="/no/compiler")
     assert made.returncode == 0, made.stderr
     assert built(copy) == []
-    text = "import nnmpi.arrays.native as n; print(nnmpi.__file__, n.INSTRUCTIONS)"
+    text = "import nnmpi, nnmpi.arrays.native as n; print(nnmpi.__file__, n.INSTRUCTIONS)"
     found = run(copy, "-c", text)
     assert found.stdout.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.stderr
 

@@ -1,4 +1,4 @@
-"""Exceptions that reach the top of a rank end the job, or the rank alone: see `verdict`.
+"""Exceptions that reach the top of a rank end the job, or the rank alone.
 
 Left alone, a rank that fails waits in MPI_Finalize for the others, which wait for it.
 """
@@ -16,13 +16,29 @@ from typing import NamedTuple
 
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.tracebacks import traceback_text
-from nnmpi.comm.debug.verdict import Judge, Trouble
 from nnmpi.comm.stderr import flush_output, print_error
 from nnmpi.comm.transport.base import OtherRankError, RankLost
 
 TIME_TO_BE_ENDED = 3.0  # seconds in which another rank, which prints its exception, ends this one
 
 MOST = 1000  # characters of a message that ranks compare
+INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
+
+
+class Ending(NamedTuple):
+    """How a rank ends the job, with an exit status, and itself.
+
+    A job that is fault tolerant (`mpirun --with-ft ulfm`) goes on without a rank that ends alone.
+    """
+
+    end_job: Callable[[int], None]
+    fault_tolerant: bool = False
+
+    def end_rank(self) -> None:
+        """Ends this rank, and all others where they cannot go on without it."""
+        if self.fault_tolerant:  # the others notice no other signal, and no exit status
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.end_job(1)
 
 
 class Failures(NamedTuple):
@@ -34,7 +50,7 @@ class Failures(NamedTuple):
 
 
 @contextmanager
-def fatal(who: str, judge: Judge, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def fatal(who: str, ending: Ending, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Acts on an exception in the block, unless it is one of those that are passed on.
 
     It is for what runs before the hooks are there, or when Python asks them no more.
@@ -46,14 +62,16 @@ def fatal(who: str, judge: Judge, passed: tuple[type[Exception], ...] = ()) -> I
     except BaseException as error:
         _interrupt_ends_process()
         if isinstance(error, KeyboardInterrupt):
-            _end(who, "interrupted", judge, Trouble.INTERRUPTED)
-        _end(who, traceback.format_exc(), judge)
+            _print(who, "interrupted")
+            ending.end_job(INTERRUPTED)
+        _print(who, traceback.format_exc())
+        ending.end_rank()
 
 
 def install(
     rank: int,
     size: int,
-    judge: Judge,
+    ending: Ending,
     failures: Callable[[str, bool], Failures] = lambda message, follows: Failures(),
 ) -> None:
     """Replaces Python's exception hooks: they print the exception of this rank, and act on it.
@@ -65,9 +83,7 @@ def install(
     before, thread_before = sys.excepthook, threading.excepthook
     own = before is not sys.__excepthook__
     thread_own = thread_before is not threading.__excepthook__
-
-    def end(text: str, trouble: Trouble = Trouble.FAILED) -> None:
-        _end(f"rank {rank} of {size}", text, judge, trouble)
+    who = f"rank {rank} of {size}"
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         is_rank, interrupted = os.getpid() == process, issubclass(kind, KeyboardInterrupt)
@@ -76,19 +92,24 @@ def install(
         if not is_rank or (own and not interrupted):
             before(kind, error, trace)
         if is_rank and interrupted:
-            end("interrupted", Trouble.INTERRUPTED)
+            _print(who, "interrupted")
+            ending.end_job(INTERRUPTED)
         elif is_rank and isinstance(error, RankLost):
-            end("RankLost" if own else f"RankLost: {error}", Trouble.NOT_RECOVERED)
-        elif is_rank and own and not judge.fault_tolerant:
-            end(kind.__name__)
+            _print(who, "RankLost" if own else f"RankLost: {error}")
+            ending.end_job(1)
+        elif is_rank and own and not ending.fault_tolerant:
+            _print(who, kind.__name__)
+            ending.end_job(1)
         elif is_rank:
             message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
             is_first, others, all_over = failures(message, issubclass(kind, OtherRankError))
-            if all_over or not judge.fault_tolerant:
+            if all_over or not ending.fault_tolerant:
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)
-            trouble = Trouble.ALL_OVER if all_over else Trouble.FAILED
             text = kind.__name__ if own else traceback_text(error)
-            end(_others(rank, message, others) + text, trouble)
+            _print(who, _others(rank, message, others) + text)
+            if all_over:
+                ending.end_job(1)
+            ending.end_rank()
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
         ends = os.getpid() == process and not issubclass(args.exc_type, SystemExit)
@@ -97,15 +118,16 @@ def install(
         if ends:
             thread = f"in thread {args.thread.name}:\n" if args.thread else ""
             known = None if thread_own else args.exc_value
-            end(thread + (traceback_text(known) if known else args.exc_type.__name__))
+            _print(who, thread + (traceback_text(known) if known else args.exc_type.__name__))
+            ending.end_rank()
 
     sys.excepthook, threading.excepthook = hook, thread_hook
 
 
-def _end(who: str, text: str, judge: Judge, trouble: Trouble = Trouble.FAILED) -> None:
+def _print(who: str, text: str) -> None:
+    """Prints what ends this rank, with its name on each line."""
     flush_output()
     print_error("\n".join(f"{who}: {line}" for line in text.rstrip().splitlines()))
-    judge.act(trouble)
 
 
 def _interrupt_ends_process() -> None:

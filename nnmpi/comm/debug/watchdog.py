@@ -1,4 +1,4 @@
-"""A thread beside each rank that acts where ranks would wait for ever: `verdict` says how.
+"""A thread beside each rank that acts where ranks would wait for ever.
 
 warning  a rank has waited for a minute: it prints what it waits in, once
 report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end (or for the start,
@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
-from nnmpi.comm.debug.exit_hooks import Failures
+from nnmpi.comm.debug.exit_hooks import Ending, Failures
 from nnmpi.comm.debug.silence import Silence
 from nnmpi.comm.debug.start_limit import stopped_ranks
-from nnmpi.comm.debug.verdict import Judge, Remedy, Trouble
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
 
@@ -70,8 +69,8 @@ class Watchdog:
     Without a `channel` it knows no other rank.
     """
 
-    def __init__(self, rank: int, progress: Progress, judge: Judge) -> None:
-        self._rank, self._progress, self._judge = rank, progress, judge
+    def __init__(self, rank: int, progress: Progress, ending: Ending) -> None:
+        self._rank, self._progress, self._ending = rank, progress, ending
         self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
         self._silence = Silence(rank, progress, self._tell)
         self._main, self._ended = threading.get_ident(), threading.Event()
@@ -95,7 +94,7 @@ class Watchdog:
         several that have not heard of each other in time, the one with the lowest number is first.
         """
         channel = self.channel
-        if channel is None or self._ended.is_set() or (follows and not self._judge.fault_tolerant):
+        if channel is None or self._ended.is_set() or (follows and not self._ending.fault_tolerant):
             return Failures(is_first=not follows)
         self._receive()
         is_first = not (self._failed or follows)
@@ -152,11 +151,9 @@ class Watchdog:
             return None if self.channel is None else self.channel.receive()
 
     def _time_out(self, what: str, call: LoggedCall, limit: float) -> None:
-        channel, trouble = self.channel, Trouble.SILENT
-        if self._judge.verdict(trouble).remedy is Remedy.END_SILENT:
-            if channel is not None and self._silence.is_ended(channel, what, limit):
-                return
-            trouble = Trouble.STUCK
+        channel = self.channel if self._ending.fault_tolerant else None
+        if channel is not None and self._silence.is_ended(channel, what, limit):
+            return
         print_error(
             f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {what}; "
             "every rank reports, unless it is stopped, gone or in a long call outside Python"
@@ -165,7 +162,7 @@ class Watchdog:
         self._report(None)
         self._send_all(REPORT, call)
         time.sleep(TIME_TO_REPORT)
-        self._judge.act(trouble)
+        self._ending.end_job(1)
 
     def _report(self, late: LoggedCall | None) -> None:
         if not self._reported:
@@ -185,7 +182,7 @@ class Watchdog:
                     f"rank {self._rank} waits for rank {r} in {call}, "
                     f"but rank {r} has left {left.last}"
                 )
-                self._judge.act(Trouble.LEFT)
+                self._ending.end_job(1)
 
     def _wait_for_all(self, channel: "MPIChannel") -> None:
         """Waits at the end of this rank, without using the core that others may need."""

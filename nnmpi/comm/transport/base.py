@@ -199,3 +199,10 @@ class Transport(Receiver, Protocol):
 def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:
     """The data in pieces of at most so many elements; one empty piece if there are none."""
     return [data[i : i + most] for i in range(0, max(data.size, 1), most)]
+
+
+def add_up(array: NDArray[Any], rows: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
+    """The sum of the rows in the array, from the first to the last, so that all ranks agree."""
+    array[...] = rows[0]
+    for row in rows[1:]:
+        np.add(array, row, out=array)

@@ -2,12 +2,20 @@
 
 import time
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, SharedWindow, TransportFamily
+from nnmpi.comm.transport.base import (
+    AbortedError,
+    Bytes,
+    Ledger,
+    SharedWindow,
+    TransportFamily,
+    add_up,
+)
 from nnmpi.comm.transport.hub import Hub, Killed, Posted, PostedMessage, Rendezvous, Taker
 
 FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
@@ -95,12 +103,7 @@ class ThreadTransport:
         self.wait(self.start_all_reduce(array))
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[Rendezvous]:
-        def add(values: list[NDArray[Any]]) -> None:
-            array[...] = values[0]
-            for value in values[1:]:
-                np.add(array, value, out=array)
-
-        return [self._join(array.copy(), add)]
+        return [self._join(array.copy(), partial(add_up, array))]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         self._collectives += 1

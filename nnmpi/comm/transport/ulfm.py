@@ -23,10 +23,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import Bytes, Ledger, Segments, pieces
+from nnmpi.comm.transport.base import Bytes, Ledger, Segments, add_up, pieces
 from nnmpi.comm.transport.files import map_segments, node_number
 from nnmpi.comm.transport.gate import Counts, Gate
-from nnmpi.comm.transport.gathering import MessageGather, add_up
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
@@ -195,6 +194,45 @@ class UlfmTransport(MPITransport):
             self._comm.Iprobe()
         except MPI.Exception as error:
             self.family.raise_loss(error)
+
+
+class MessageGather:
+    """What all ranks bring, tested as a request is; with nothing to bring it is a barrier.
+
+    rank 0   a . . .     a b . .     a b c d
+    rank 1   b . . .     b c . .     b c d a     from the next rank, the second next, the fourth ...
+    rank 2   c . . .     c d . .     c d a b
+    rank 3   d . . .     d a . .     d a b c
+
+    Calls of the library for all ranks print lines where one is lost, and are for whole
+    communicators.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        swap: Callable[..., list[MPI.Request]],
+        own: NDArray[Any],
+        take: Callable[[NDArray[Any]], object],
+    ) -> None:
+        self._rank, self._size, self._swap, self._take = rank, size, swap, take
+        self._rows = np.zeros((size, *own.shape), own.dtype)  # the first one is this rank's
+        self._rows[0] = own
+        self._hop, self._requests = 0, list[MPI.Request]()
+        self.Test()
+
+    def Test(self) -> bool:  # noqa: N802 - as MPI calls it
+        rank, size, rows = self._rank, self._size, self._rows
+        while self._hop < size and all(request.Test() for request in self._requests):
+            self._hop = hop = 2 * self._hop or 1
+            if hop < size:
+                parts = rows[:hop][: size - hop], rows[hop : 2 * hop]
+                out, into = (part.reshape(-1).view(np.uint8) for part in parts)
+                self._requests = self._swap(out, (rank - hop) % size, into, (rank + hop) % size)
+            else:
+                self._take(np.roll(rows, rank, 0))
+        return self._hop >= size
 
 
 class UlfmGate(Gate):

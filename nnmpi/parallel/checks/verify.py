@@ -31,8 +31,15 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
-from nnmpi.parallel.checks.reference_update import BOUND, ReferenceUpdate, summed_gradient
+from nnmpi.parallel.checks.reference_update import (
+    BOUND,
+    Difference,
+    ReferenceUpdate,
+    difference,
+    largest,
+    scale_of,
+    summed_gradient,
+)
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
@@ -102,7 +109,7 @@ class Verified:
         control: StepControl,
     ) -> None:
         self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
-        self.torn, self.traffic = layout.torn, layout.traffic
+        self.last, self.traffic = layout.last, layout.traffic
         self._both, self._models, self._update = (layout, single), models, update
         self._comm, self._on_event, self._started = layout.layout.all, control.event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype

@@ -18,8 +18,14 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.nn.place import Range
-from nnmpi.parallel.model.boxes import Runs
-from nnmpi.parallel.model.moves import Holder, MovePiece, MovePlan, TensorMove, longest_message
+from nnmpi.parallel.model.moves import (
+    Holder,
+    MovePiece,
+    MovePlan,
+    Runs,
+    TensorMove,
+    longest_message,
+)
 
 Read: TypeAlias = Callable[[Holder, Range, str, int, int], np.ndarray]
 """read(holder, have, name, lo, hi): numbers lo to hi - 1 of the box of a range that the holder has,

@@ -13,8 +13,15 @@ from itertools import chain, pairwise, product
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn.place import Part, Place, Range
-from nnmpi.parallel.model.boxes import common, overlap, runs_of
-from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan, TensorMove
+from nnmpi.parallel.model.moves import (
+    Holder,
+    MovedTensor,
+    MovePlan,
+    TensorMove,
+    common,
+    overlap,
+    runs_of,
+)
 
 GRAIN = 1 << 20
 """Numbers: of what several ranks have, no more are taken from one before another may be next."""

@@ -9,15 +9,14 @@ left out.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.tensor import patterns
-from nnmpi.parallel.tensor.halo import Halo
+from nnmpi.parallel.tensor.halo import Halo, window_of_rows
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.patterns import LayerMessage
-from nnmpi.parallel.tensor.row_graph import window_of_rows
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
 

@@ -7,15 +7,27 @@ Rules:
 - Bucket 0 is last, since its scalars say which parameters were used; nobody knows before.
 - Gradients are not set to 0 between steps. A parameter without one has an old one in memory, so
   `fill_unused` comes before the sum.
+
+Parameters of layers along tp that compute some positions, samples or rows are copies, of whose
+gradients each rank has a term. The sums over dp come first, bucket by bucket; then each rank sums
+what it updates of all these parameters over tp, in one all-reduce. So ZeRO sends its shards only.
+
+    flat_grad   [ ... | norm.weight | norm.bias | c_attn ... | c_proj.bias | ... ]
+                        ▼             ▼                        ▼
+                      [ norm.weight | norm.bias              | c_proj.bias ]  ─► all-reduce
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel.arrangement.flat_buffer import USED, Stretch
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
-from nnmpi.parallel.wire import Transfer
+from nnmpi.parallel.tensor.ops import all_reduce
+from nnmpi.parallel.wire import Transfer, Wire
 
 
 class BucketedSync(GradientSync):
@@ -26,10 +38,18 @@ class BucketedSync(GradientSync):
     `overlap` all sums wait for the end of the backward pass, and those over dp for each other. Sums
     over other stages too (one parameter each) wait for nothing: the ranks of two stages start them
     in different orders.
+
+    at_end   what follows the sums over dp
     """
 
-    def __init__(self, store: LocalStore, overlap: bool, recorder: Recorder = NO_RECORDER) -> None:
-        self._store, self._buckets = store, store.buckets
+    def __init__(
+        self,
+        store: LocalStore,
+        overlap: bool,
+        recorder: Recorder = NO_RECORDER,
+        at_end: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        self._store, self._buckets, self._at_end = store, store.buckets, at_end
         self._overlap, self._recorder = overlap, recorder
         self._members = [[store.parameters[i] for i in own] for own in self._buckets.members]
         self._uses = [
@@ -66,6 +86,8 @@ class BucketedSync(GradientSync):
             work.wait()
         self._store.show_sums()
         self._recorder.add("sums", began)
+        for act in self._at_end:
+            act()
 
     def _start_next(self) -> Transfer | None:
         b = self._due.pop()
@@ -76,3 +98,81 @@ class BucketedSync(GradientSync):
         if work is not None:
             self._works.append(work)
         return work
+
+
+# ---- ZeRO 2 and 3
+
+
+class ScatteredSync(BucketedSync):
+    """The sync of ZeRO 2 and 3: gradients leave in each backward pass.
+
+    The buckets of a stage start in one order on every rank, the last ones first, as soon as the
+    pass is done with all their parameters; those with parameters that it does not use, at its end.
+    Without `overlap` each sum is complete before the backward pass goes on.
+    """
+
+    every_pass = True
+
+    def __init__(
+        self,
+        store: LocalStore,
+        overlap: bool,
+        recorder: Recorder = NO_RECORDER,
+        at_end: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        super().__init__(store, True, recorder, at_end)
+        self._waits = not overlap
+
+    def begin(self, step: int) -> None:
+        self._store.begin()
+        self._store.scalars[USED:] = 0
+        self._due = []
+
+    def begin_pass(self, stage: int) -> None:
+        while self._due:  # with parameters that the pass before has not used
+            self._start_next()
+        self._due = [b for b, stages in enumerate(self._buckets.stages) if stage in stages]
+        users, members = self._buckets.users, self._buckets.members
+        self._left = [sum(stage in users[i] for i in own) for own in members]
+
+    def poll(self) -> None:
+        self._store.poll()
+
+    def _start_next(self) -> None:
+        """Starts the sum of a bucket; the next backward pass writes other gradients."""
+        store, b = self._store, self._due.pop()
+        fill_unused(self._members[b])
+        for p in self._members[b]:
+            if p.has_grad:
+                store.scalars[USED + p.index] = 1
+            p.has_grad = False
+        work = store.start(b)
+        if self._waits and work is not None:
+            work.wait()
+
+
+# ---- sums over other axes, at the end of a step
+
+
+def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire], recorder: Recorder) -> None:
+    """Sums the shards of buckets that other stages have too, each over the ranks with the same
+    shard of it."""
+    began = recorder.now()
+    for b, stages in tied.items():
+        own = store.shard_gradient(store.shards[b])
+        stages.all_reduce(own, store.buckets.algorithm)
+    recorder.add("sums", began)
+
+
+def sum_terms(store: LocalStore, terms: Sequence[Stretch], tp: Comm) -> None:
+    """Sums the gradients in some stretches of the store, of which each rank along tp has a term."""
+    own = (shard for stretch in terms for shard in store.own_shards(*stretch))
+    pieces = [*map(store.shard_gradient, own)]  # on all ranks of tp as many numbers
+    if not pieces:
+        return
+    row = store.on.xp.concatenate(pieces)
+    all_reduce(row, tp)
+    at = 0
+    for piece in pieces:
+        piece[...] = row[at : at + len(piece)]
+        at += len(piece)

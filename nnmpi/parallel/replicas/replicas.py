@@ -1,7 +1,8 @@
 """Data parallelism: each rank computes its part of a batch, and gradients are summed over dp."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from nnmpi.comm import Comm, NoRoomError
@@ -13,9 +14,12 @@ from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.nccl import NCCL, wire_beside
 from nnmpi.parallel.replicas.batch_size_check import check_micro_batches
-from nnmpi.parallel.replicas.gradient_sync import BucketedSync
-from nnmpi.parallel.replicas.scattered_sync import ScatteredSync
-from nnmpi.parallel.replicas.term_sums import SummedTerms
+from nnmpi.parallel.replicas.gradient_sync import (
+    BucketedSync,
+    ScatteredSync,
+    sum_over_stages,
+    sum_terms,
+)
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -98,10 +102,11 @@ def _store_and_sync(
         freeze(spec.part.parameters, parameters, a.dtype)
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
-    store, options = STORES[a.store.name](made_from), (a.config.overlap, spec.recorder)
-    wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
-    sync = (
-        ScatteredSync(store, *options, wires) if a.store.scatters else BucketedSync(store, *options)
-    )
-    terms = held.stretches(a.sharding.terms)
-    return store, SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync
+    store, at_end = STORES[a.store.name](made_from), list[Callable[[], None]]()
+    if a.store.scatters and tied:
+        wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
+        at_end.append(partial(sum_over_stages, store, wires, spec.recorder))
+    if terms := held.stretches(a.sharding.terms):
+        at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
+    sync = ScatteredSync if a.store.scatters else BucketedSync
+    return store, sync(store, a.config.overlap, spec.recorder, at_end)

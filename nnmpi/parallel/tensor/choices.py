@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node
+from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
 from nnmpi.parallel.tensor.patterns import (
     GATHER_OUTPUT,
@@ -26,8 +27,7 @@ from nnmpi.parallel.tensor.possible import (
     takes_samples,
     variables_of,
 )
-from nnmpi.parallel.tensor.row_graph import is_fused_pooling, made_by, rows_moved
-from nnmpi.parallel.tensor.sample_cut import OnSamples
+from nnmpi.parallel.tensor.sides import OnSamples
 from nnmpi.parallel.tensor.ways import KEPT, OF_SAMPLES, TERMS, WHOLE, AxisCut, Way
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=OnSamples)
@@ -132,9 +132,8 @@ def _by_samples(
         return
     way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
     cost = summed.plus(_cost(graph, node, *way.pattern.sends))
-    yield NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
-    gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
-    yield NodeChoice(way, gathered, gathers=True, variables=variables)
+    choice = NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
+    yield from (choice, _gathered(graph, node, choice))
 
 
 def _by_rows(
@@ -161,10 +160,10 @@ def _by_rows(
     if HALO in way.pattern.sends:
         summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
     cost = _cost(graph, node, *way.pattern.sends).plus(PlanCost(sent=summed))
-    yield NodeChoice(way, cost, rows.bounds, False, output, variables)
+    choice = NodeChoice(way, cost, rows.bounds, False, output, variables)
+    yield choice
     if output is not None:
-        gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
-        yield NodeChoice(way, gathered, rows.bounds, True, None, variables)
+        yield _gathered(graph, node, choice)
 
 
 def _cut_by(
@@ -250,11 +249,17 @@ def _with_bounds(
         yield NodeChoice(way, cost, bounds, False, cut_by(way.output, y, ranks), variables)
         return
     output = AxisCut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
+    choice = NodeChoice(way, cost, bounds, False, output, variables)
     if y.sample[output.axis] == bounds[-1]:
-        yield NodeChoice(way, cost, bounds, False, output, variables)
+        yield choice
     if way.pattern.divides:
-        gathered = cost.plus(_cost(graph, node, GATHER_OUTPUT))
-        yield NodeChoice(way, gathered, bounds, True, None, variables)
+        yield _gathered(graph, node, choice)
+
+
+def _gathered(graph: Graph, node: Node, choice: NodeChoice) -> NodeChoice:
+    """The choice with an output that ranks gather."""
+    cost = choice.cost.plus(_cost(graph, node, GATHER_OUTPUT))
+    return choice._replace(cost=cost, gathers=True, output=None)
 
 
 def _cost(graph: Graph, node: Node, *messages: Message) -> PlanCost:

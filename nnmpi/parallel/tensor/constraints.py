@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeAlias
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
-from nnmpi.parallel.tensor.patterns import Marker
+from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
+from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, SAMPLES, Marker
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.row_graph import is_fused_pooling, made_by
 from nnmpi.parallel.tensor.ways import WHOLE
 
 BATCH, ROWS = "batch", "rows"
@@ -37,14 +37,11 @@ class Constraints(NamedTuple):
     price: WayPrice | None = None
 
     @property
-    def has_samples(self) -> bool:
-        """Whether layers may be computed by samples."""
-        return bool(self.ways) or BATCH in self.names
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether images may be cut by rows."""
-        return "spatial" in self.ways.values() or self.names_rows
+    def cuts(self) -> list[Marker]:
+        """Whether layers may be computed by samples, and images be cut by rows."""
+        by_rows = "spatial" in self.ways.values() or self.names_rows
+        by_samples = bool(self.ways) or BATCH in self.names
+        return [SAMPLES] * by_samples + [IMAGE_ROWS] * by_rows
 
     @property
     def names_rows(self) -> bool:
@@ -66,10 +63,8 @@ class Constraints(NamedTuple):
         if choice.way.pattern.how == "spatial" and choice.way.input is None:
             return self.names_rows or not self.names
         name = _cut_of(graph, node, choice)
-        return not (self.names and name) or name in self._channels()
-
-    def _channels(self) -> frozenset[str]:
-        return OF_CHANNELS if "channels" in self.names else self.names
+        allowed = OF_CHANNELS if "channels" in self.names else self.names
+        return not (self.names and name) or name in allowed
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
         """Raises ValueError for an axis that was asked for and no layer has, or of which none is

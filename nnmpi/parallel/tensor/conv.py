@@ -32,7 +32,7 @@ class _ShardedConvolution(Product):
     ) -> None:
         sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
         super().__init__(*sizes, bias=bias, algorithm=algorithm)  # type: ignore[call-arg]
-        self._take(comm, **part)
+        self.keep_part(comm, **part)
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):

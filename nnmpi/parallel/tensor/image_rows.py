@@ -3,9 +3,9 @@
     x whole ──► own rows ──► layers, which exchange a halo where they need one ──► all-gather ──► y
     dx  ◄── all-gather ◄──                                                 ◄── own rows ◄── dy
 
-Gradients of weights are terms, which are summed once a step (`replicas/term_sums.py`). Layers that
-treat each pixel alone, such as ReLU, need no counterpart here. The ops are the ordinary kernels
-between two halos:
+Gradients of weights are terms, which are summed once a step (`replicas/gradient_sync.py`). Layers
+that treat each pixel alone, such as ReLU, need no counterpart here. The ops are the ordinary
+kernels between two halos:
 
     x --Halo.fetch--> rows needed --kernel without padding--> y
     dx <--Halo.give_back-- d <--its vjp-- g
@@ -30,7 +30,7 @@ from nnmpi.comm import Comm
 from nnmpi.nn.passes import UNTRACKED, BatchStats
 from nnmpi.parallel.tensor.halo import Halo, windows_of
 from nnmpi.parallel.tensor.ops import Bounds, gather, reduce, scatter
-from nnmpi.parallel.tensor.sample_cut import OverRanks
+from nnmpi.parallel.tensor.sides import OverRanks
 from nnmpi.parallel.tensor.ways import Way
 
 

@@ -18,7 +18,7 @@ With sequence parallelism what is whole here is cut along positions: see `sides.
     x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
     (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
 
-The same along samples, behind and before layers that compute some samples (`sample_cut.py`).
+The same along samples, behind and before layers that compute some samples (`sides.py`).
 
 All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
@@ -52,6 +52,18 @@ class Sharded(Module):
     side: SideOfCall
     weight: Parameter
 
+    def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
+        """Keeps this rank's part of the weight, along an axis whose numbers have these names."""
+        n, what = self.weight.shape[axis], type(self).__name__
+        self.comm, self.side = comm, Whole(comm)
+        self.bounds = bounds or even_bounds(n, comm.size, f"{what} with {n} {names}")
+        if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
+            raise ValueError(
+                f"{what}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
+                f"{comm.size + 1} numbers from 0 to {n}"
+            )
+        self.weight = part_of(self.weight, axis, self.bounds, comm)
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank {self.comm.rank} of {self.comm.size}"
 
@@ -60,7 +72,7 @@ class Product(Sharded):
     """The base of sharded products, whose weight is (outputs, inputs, ...)."""
 
     bias: Parameter | None
-    _take: Callable[..., None]
+    keep_part: Callable[..., None]  # of weight and bias
     op: ClassVar[Callable[..., Result]]  # the ordinary layer's
     options: Callable[[], dict[str, Any]]  # of the op
     axis: ClassVar[int]  # the axis of channels in input and output
@@ -79,12 +91,9 @@ class ColumnSharded(Product):
 
     gather_output: bool
 
-    def _take(self, comm: Comm, gather_output: bool = False) -> None:
-        """Keep this rank's part of weight and bias."""
-        self.comm, self.side, self.gather_output = comm, Whole(comm), gather_output
-        n = self.weight.shape[0]
-        self.bounds = even_bounds(n, comm.size, f"{type(self).__name__} with {n} outputs")
-        self.weight = part_of(self.weight, 0, self.bounds, comm)
+    def keep_part(self, comm: Comm, gather_output: bool = False) -> None:
+        self.gather_output = gather_output
+        self._take(comm, 0, "outputs")
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
@@ -99,17 +108,8 @@ class RowSharded(Product):
     The bias is a copy on each rank, and is added after the sum.
     """
 
-    def _take(self, comm: Comm, bounds: Bounds | None = None) -> None:
-        """Keep this rank's part of the weight."""
-        name, n = type(self).__name__, self.weight.shape[1]
-        self.comm, self.side = comm, Whole(comm)
-        self.bounds = bounds or even_bounds(n, comm.size, f"{name} with {n} inputs")
-        if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
-            raise ValueError(
-                f"{name}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
-                f"{comm.size + 1} numbers from 0 to {n}"
-            )
-        self.weight = part_of(self.weight, 1, self.bounds, comm)
+    def keep_part(self, comm: Comm, bounds: Bounds | None = None) -> None:
+        self._take(comm, 1, "inputs", bounds)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
         """`relu` applies ReLU to the sum over ranks."""
@@ -127,7 +127,7 @@ class _ShardedLinear(Product):
         self, in_features: int, out_features: int, comm: Comm, bias: bool = True, **part: Any
     ) -> None:
         super().__init__(in_features, out_features, bias)  # type: ignore[call-arg]  # of Linear
-        self._take(comm, **part)
+        self.keep_part(comm, **part)
 
 
 class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
@@ -171,11 +171,7 @@ class ShardedEmbedding(Sharded, Embedding):
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx)
-        self.comm, self.side = comm, Whole(comm)
-        self.bounds = even_bounds(
-            num_embeddings, comm.size, f"Embedding with {num_embeddings} rows"
-        )
-        self.weight = part_of(self.weight, 0, self.bounds, comm)
+        self._take(comm, 0, "rows")
 
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""

@@ -15,7 +15,7 @@ from enum import Enum
 from types import EllipsisType
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.schedules.op import Kind
@@ -58,10 +58,6 @@ class Message(NamedTuple):
     passes: frozenset[Kind]
     weight: int
     words: str = ""
-
-    def of(self, numbers: int, bounds: Bounds = ()) -> "LayerMessage":
-        """The message of a layer, in all passes."""
-        return LayerMessage(self, numbers, self.passes, bounds)
 
 
 class LayerMessage(NamedTuple):

@@ -136,8 +136,7 @@ class _Search:
     ) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints
-        self.cuts = [POSITIONS] * sequence + [SAMPLES] * constraints.has_samples
-        self.cuts += [IMAGE_ROWS] * constraints.has_rows
+        self.cuts = [POSITIONS] * sequence + constraints.cuts
         self.branches = divide_branches(graph, ranks)
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)

@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nnmpi.autograd.ops.join import SUMS
-from nnmpi.collectives.collective import Collective
+from nnmpi.autograd.ops.shape import SUMS
+from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
+from nnmpi.parallel.tensor.halo import made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.possible import variables_of
-from nnmpi.parallel.tensor.row_graph import made_by, rows_moved
 from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
 
 
@@ -129,17 +129,22 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
         y, bounds = made_by(graph, layer.node), layer.bounds
         if layer.way.output is IMAGE_ROWS:
             bounds = parts_of(y.sample[1], len(bounds) - 1)
-        yield patterns.GATHER_OUTPUT.of(y.numbers, bounds)
+        yield _message(patterns.GATHER_OUTPUT, y.numbers, bounds)
+
+
+def _message(row: patterns.Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
+    """A message of a layer, in all passes of its row."""
+    return LayerMessage(row, numbers, row.passes, bounds)
 
 
 def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     """The join of branches; and one entry more for each input behind the first."""
     why = "a branch is whole on one rank"
     one = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
-    joins = patterns.SUM_OUTPUT.of(call.result.numbers)
+    joins = _message(patterns.SUM_OUTPUT, call.result.numbers)
     if call.join not in SUMS:
         one = one._replace(bounds=call.gathered(ranks))
-        joins = patterns.GATHER_OUTPUT.of(one.bounds[-1], one.bounds)
-    back = [patterns.SUM_GRADIENT.of(e.numbers) for e in call.inputs if e.requires_grad]
+        joins = _message(patterns.GATHER_OUTPUT, one.bounds[-1], one.bounds)
+    back = [_message(patterns.SUM_GRADIENT, e.numbers) for e in call.inputs if e.requires_grad]
     first = one._replace(sends=(joins, *back[:1]))
     return [first, *(one._replace(sends=(message,)) for message in back[1:])]

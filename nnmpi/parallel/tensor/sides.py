@@ -1,4 +1,4 @@
-"""Sides: how ranks have an activation that is not cut along channels.
+"""Sides: how ranks have an activation that is not cut along channels; and layers by samples.
 
                     a rank has      sum(terms)          whole(part)
     Whole           all of it       all-reduce          the part itself
@@ -9,36 +9,120 @@ The two methods are transposes of each other as maps between what all ranks hold
 send half of what an all-reduce sends, and what is between two products is divided by the ranks:
 along positions in sequence parallelism (Megatron-LM: Korthikanti and others, 2022), along samples
 between convolutions that are data-parallel and products that are not (Krizhevsky, 2014).
+
+A layer by samples has whole weights, and computes some samples of a micro-batch on each rank:
+
+    x whole ──► own samples ──► layers, as they are ──► all-gather ──► y whole
+    dx  ◄── all-gather ◄──                        ◄── own samples ◄── dy
+
+What depends on who has which samples finds it in the pass: keyed randomness the numbers of those
+that are here, BatchNorm the moments over all ranks. Gradients of weights are terms, which are
+summed once a step (`replicas/gradient_sync.py`).
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
 
 from nnmpi.arrays.backend import Array
+from nnmpi.autograd import Tensor, as_tensor
+from nnmpi.autograd.ops.norm import Moments
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, reduce_scatter
-from nnmpi.parallel.tensor.sample_cut import sample_bounds
+from nnmpi.nn import Module
+from nnmpi.nn.passes import UNTRACKED, BatchStats, Pass, current_pass
+from nnmpi.parallel.batch_stats import Synced
+from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.tensor.ops import (
+    Bounds,
+    all_gather,
+    all_reduce,
+    gather,
+    own,
+    reduce_scatter,
+    scatter,
+)
+
+# ---- layers by samples
 
 
-class Side(Protocol):
-    """What an activation is made from, and made whole by."""
+def sample_bounds(x: Any, comm: Comm) -> Bounds:
+    """Where the samples of a micro-batch are cut, of which x has those of this rank.
 
-    def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
-        """What this rank has of the sum of an array of each rank, whose memory it may take.
+    A run knows how many there are; else the ranks tell each other.
+    """
+    now = current_pass.get()
+    if now is not None and now.samples is not None:
+        return bounds(len(now.samples), comm.size)
+    counts = np.empty(comm.size, np.int64)
+    counts[comm.rank] = len(x)
+    comm.all_gather(counts)
+    return (0, *accumulate(counts.tolist()))
 
-        `order` is that of its axes in memory, as `all_reduce` takes it.
-        """
 
-    def whole(self, part: Array) -> Array:
-        """The whole activation, of what each rank has of it."""
+class OnSamples(Module):
+    """The base of layers that compute some samples.
+
+    takes          of each input, whether it is whole here; else it has the samples of this rank
+    gather_output  whether the output is made whole
+    """
+
+    comm: Comm
+    takes: tuple[bool, ...]
+    gather_output: bool
+    fuses_as: ClassVar[type[Module]] = Module  # of each kind: what the ordinary layer fuses as
+
+    def forward(self, *inputs: Any, **fused: Any) -> Tensor:
+        tensors, comm = [as_tensor(x) for x in inputs], self.comm
+        if True in self.takes:
+            at = bounds(len(tensors[self.takes.index(True)]), comm.size)
+        else:
+            at = sample_bounds(tensors[0], comm)
+        pairs = zip(tensors, self.takes, strict=True)
+        mine = [scatter(x, comm, at, 0) if is_whole else x for x, is_whole in pairs]
+        with on_own_samples(comm, at):
+            y: Tensor = super().forward(*mine, **fused)
+        return gather(y, comm, at, 0) if self.gather_output else y
 
 
-class SideOfCall(Protocol):
-    """What has a side in each call of a layer."""
+@contextmanager
+def on_own_samples(comm: Comm, at: Bounds) -> Iterator[None]:
+    """Within it, the pass is that of the samples of this rank."""
+    now = current_pass.get() or Pass(0)
+    samples = np.arange(at[-1]) if now.samples is None else now.samples
+    stats = now.batch_stats if now.batch_stats is UNTRACKED else OverRanks(comm, now.batch_stats)
+    token = current_pass.set(
+        now._replace(
+            samples=samples[slice(*own(at, comm))],
+            batch_stats=stats,
+            batch=at[-1] if now.batch is None else now.batch,
+        )
+    )
+    try:
+        yield
+    finally:
+        current_pass.reset(token)
 
-    def of(self, x: Any, is_part: bool = False) -> Side:
-        """The side in a call with x, which has all samples, or those of this rank."""
+
+class OverRanks:
+    """`BatchStats` over these ranks, then over what `others` joins."""
+
+    def __init__(self, comm: Comm, others: BatchStats) -> None:
+        self._ranks, self._others = Synced(comm, current_recorder.get()), others
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        # running statistics follow the whole batch, so those of these ranks are not tracked
+        of_ranks = self._ranks.moments(local, lambda moments: None)
+        return self._others.moments(of_ranks, track)
+
+    def sum(self, sums: Array) -> Array:
+        return self._others.sum(self._ranks.sum(sums))
+
+
+# ---- sides
 
 
 class Whole(NamedTuple):
@@ -46,14 +130,20 @@ class Whole(NamedTuple):
 
     comm: Comm
 
-    def of(self, x: Any, is_part: bool = False) -> Side:
+    def of(self, x: Any, is_part: bool = False) -> "Side":
+        """The side in a call with x, which has all samples, or those of this rank."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
+        """This rank's part of the sum of an array of each rank, whose memory it may take.
+
+        `order` is that of its axes in memory, as `all_reduce` takes it.
+        """
         all_reduce(terms, self.comm, order)
         return terms
 
     def whole(self, part: Array) -> Array:
+        """The whole activation, of what each rank has of it."""
         return part
 
 
@@ -64,7 +154,7 @@ class CutAlong(NamedTuple):
     bounds: Bounds
     axis: int = 1
 
-    def of(self, x: Any, is_part: bool = False) -> Side:
+    def of(self, x: Any, is_part: bool = False) -> "Side":
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
@@ -72,6 +162,9 @@ class CutAlong(NamedTuple):
 
     def whole(self, part: Array) -> Array:
         return all_gather(part, self.comm, self.bounds, self.axis)
+
+
+Side: TypeAlias = Whole | CutAlong
 
 
 class CutSamples(NamedTuple):
@@ -82,3 +175,7 @@ class CutSamples(NamedTuple):
     def of(self, x: Any, is_part: bool = False) -> Side:
         known = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
         return CutAlong(self.comm, known, 0)
+
+
+SideOfCall: TypeAlias = Side | CutSamples
+"""A layer has one; `of` gives the side in each call."""

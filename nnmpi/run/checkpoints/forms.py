@@ -14,7 +14,7 @@ from nnmpi.parallel.model.snapshot import RangeOf
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.callbacks import Changes
 from nnmpi.run.checkpoints.schema import TYPE_NAMES
-from nnmpi.run.files.logs import LogMark
+from nnmpi.run.files.outputs import LogMark
 from nnmpi.run.report.pace import PaceCounts
 
 # ---- where numbers are in files

@@ -23,9 +23,8 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
-from nnmpi.parallel.context.layers import on_positions
+from nnmpi.parallel.context.layers import cut_sequences, on_positions
 from nnmpi.parallel.context.ring import Ring
-from nnmpi.parallel.context.rules import cut_sequences
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.paper import UNMEASURED

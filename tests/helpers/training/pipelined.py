@@ -11,8 +11,7 @@ from nnmpi import Config, Trainer, data, nn
 from nnmpi.arrays.backend import to_host
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
-from nnmpi.parallel.checks.difference import difference, scale_of
-from nnmpi.parallel.checks.reference_update import summed_gradient
+from nnmpi.parallel.checks.reference_update import difference, scale_of, summed_gradient
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.run.report import Event, Report
 

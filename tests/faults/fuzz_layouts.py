@@ -1,0 +1,103 @@
+"""Random products of features train as one rank does, and go on in another layout; on threads.
+
+--verify compares each step with one rank. The losses of the steps behind the break are those of one
+rank that trains from the beginning without one.
+"""
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzzing import GOOD, Fault, Outcome, judged
+from helpers.training.pipelined import Heard
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+
+Options = dict[str, Any]
+
+BREAK, STEPS = 2, 4
+DRAWS = 40  # of layouts, of which many are refused
+MOST_RANKS = 8
+BOUND = 1e-7  # of losses in float64: Adam divides gradients by their size, rounding included
+
+MODELS: tuple[Options, ...] = (
+    {"model": "mlp:64-24-20-18-16-14-12-10", "data": "synthetic:1x8x8:10:40"},
+    {"model": "digits-cnn", "data": "synthetic:1x8x8:10:40"},
+    {"model": "gpt:2x4x8", "context": 8},
+)
+"""The embedding of the last one is its output layer too."""
+TEXT = "to be, or not to be, that is the question. " * 12
+
+
+def case(rng: np.random.Generator, folder: Path) -> Outcome:
+    text = folder / "text.txt"
+    text.write_text(TEXT)
+    trained = {"data": f"text:{text}", "checkpoint_dir": str(folder / "checkpoints")}
+    trained |= _trained(rng)
+    heard = list[float]()
+    for steps in ({"steps": BREAK}, {"steps": STEPS, "resume": True}):
+        for _ in range(DRAWS):
+            ranks, layout = _layout(rng, trained)
+            options = {"verify": True, **trained, **steps, **layout}
+            what = f"{ranks} ranks, {options}"
+            try:
+                heard += threads.run(ranks, losses, options)[0]
+                break
+            except ValueError as error:  # refused, in words
+                if fault := judged(str(error), "").fault:
+                    return Outcome(fault, f"{what}: {error}")
+            except Exception:
+                return Outcome(Fault.WRONG, f"{what}: {traceback.format_exc()[-1500:]}")
+    wanted = losses(comm_self(), {**trained, "steps": STEPS, "checkpoint_dir": None})
+    bound = BOUND if trained["dtype"] == "float64" else 0.1
+    if len(heard) == STEPS and not np.allclose(heard, wanted, rtol=bound, atol=0):
+        return Outcome(Fault.WRONG, f"{what}: losses {heard}, those of one rank are {wanted}")
+    return GOOD
+
+
+def losses(comm: Comm, options: Options) -> list[float]:
+    """The losses of the steps."""
+    heard = Heard()
+    Trainer(Config(**options), comm=comm).fit(heard)
+    return heard.losses
+
+
+def _trained(rng: np.random.Generator) -> Options:
+    """What is trained, in every layout."""
+    model = MODELS[rng.integers(len(MODELS))]
+    return {
+        **model,
+        "dtype": str(rng.choice(["float64", "float16", "bfloat16"], p=[0.8, 0.1, 0.1])),
+        "optimizer": str(rng.choice(["sgd", "adam", "adamw", "rmsprop"])),
+        "clip_norm": [None, 0.1][rng.integers(2)],
+        "weight_decay": float(rng.choice([0.0, 0.01])),
+        "dropout": 0.2 * bool(rng.integers(2)) * ("context" in model),
+        "lr": 1e-3,
+        "lr_schedule": "constant",  # which does not depend on the number of steps
+        "batch_size": int(rng.integers(6, 17)),
+        "micro_batches": int(rng.integers(1, 6)),
+    }
+
+
+def _layout(rng: np.random.Generator, trained: Options) -> tuple[int, Options]:
+    """Ranks, and how they share the model and the work; with a limit of memory, batches alone."""
+    memory = f"{int(10 ** rng.uniform(4.5, 6))}B" if rng.random() < 0.15 else None
+    axes = ["dp"] if memory else ["dp", "pp", "tp", *["cp"] * ("context" in trained)]
+    ranks = 0
+    while not 1 < ranks <= MOST_RANKS:
+        sizes = {axis: int(rng.choice([1, 2, 3, 4], p=[0.4, 0.4, 0.1, 0.1])) for axis in axes}
+        ranks = int(np.prod([*sizes.values()]))
+    return ranks, {
+        **sizes,
+        "memory": memory,
+        "schedule": str(rng.choice(["1f1b", "naive", "gpipe", "interleaved", "zb-h1"])),
+        "zero": int(rng.integers(4)),
+        "recompute": rng.random() < 0.3,
+        "sequence_parallel": sizes.get("tp", 1) > 1 and rng.random() < 0.3,
+        "allreduce": str(rng.choice(["ring", "ring", "halving", "shared", "mpi"])),
+        "bucket_mb": [None, 0.002][rng.integers(2)],
+        "overlap": rng.random() < 0.7,
+    }
