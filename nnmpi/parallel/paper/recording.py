@@ -15,7 +15,7 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, nbytes

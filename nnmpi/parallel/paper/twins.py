@@ -6,7 +6,7 @@ pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages o
 from collections import Counter
 from collections.abc import Hashable, Iterator
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
