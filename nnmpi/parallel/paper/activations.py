@@ -4,7 +4,7 @@ its stages, in the order of its program."""
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, chain
 
 from nnmpi.nn.graph import Graph
@@ -42,9 +42,9 @@ def kept_before(
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
     again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
-    held = 0
+    held, nbytes_of = 0, cache(partial(pass_bytes, a, rank))
     for op in program:
-        of_pass = pass_bytes(a, rank, op.stage, sizes[op.micro])
+        of_pass = nbytes_of(op.stage, sizes[op.micro])
         yield op, of_pass, held
         if op.kind is Kind.F:
             held += of_pass.enters if (op.stage, op.micro) in again else of_pass.kept
