@@ -42,7 +42,7 @@ class Ending(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """What a rank that fails has heard of the others."""
+    """News of the other ranks that a rank has when it fails."""
 
     is_first: bool = True  # this rank, of all that fail
     others: Mapping[int, str] = {}  # messages of other ranks that fail

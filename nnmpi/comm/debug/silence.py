@@ -32,7 +32,7 @@ ASK, ANSWER, END = "ask", "answer", "end"
 
 
 class Silence:
-    """What the watchdog of one rank knows of it; `tell` sends a message to another one."""
+    """The silent ranks that a watchdog knows of; `tell` sends a message to another rank."""
 
     def __init__(
         self, rank: int, progress: Progress, tell: Callable[[list[object], int], None]

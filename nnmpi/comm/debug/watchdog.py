@@ -263,7 +263,7 @@ def join(
 
 
 def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None = None) -> str:
-    """What the rank waits in, its last calls and the stack of its thread.
+    """A report of what the rank waits in, its last calls and the stack of its thread.
 
     `late` is the call of another rank that timed out: the report tells whether it misses this one.
     Called from another thread than the rank's own.
@@ -288,7 +288,7 @@ def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None =
 
 
 def stack(thread: int) -> str:
-    """Where a thread is, without the frames of this package."""
+    """The innermost frames of a thread, without the frames of this package."""
     frame = sys._current_frames().get(thread)
     here = os.path.dirname(os.path.dirname(__file__))
     frames = [f for f in traceback.extract_stack(frame) if not f.filename.startswith(here)]
