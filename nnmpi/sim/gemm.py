@@ -72,7 +72,7 @@ class GridCollective(NamedTuple):
 
 
 class ProductPlan(NamedTuple):
-    """The work and memory of every rank, in numbers; ranks are numbered row by row of their grid."""
+    """The work and memory of every rank, in numbers; ranks are numbered by rows of their grid."""
 
     ranks: int
     collectives: tuple[GridCollective, ...]
