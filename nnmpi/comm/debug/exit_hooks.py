@@ -69,10 +69,7 @@ def fatal(who: str, ending: Ending, passed: tuple[type[Exception], ...] = ()) ->
 
 
 def install(
-    rank: int,
-    size: int,
-    ending: Ending,
-    failures: Callable[[str, bool], Failures] = lambda message, follows: Failures(),
+    rank: int, size: int, ending: Ending, failures: Callable[[str, bool], Failures]
 ) -> None:
     """Replaces Python's exception hooks: they print the exception of this rank, and act on it.
 
