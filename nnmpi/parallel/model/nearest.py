@@ -85,14 +85,20 @@ class _Choice:
                 if not numbers.size:
                     continue
                 if not holders:
-                    raise _no_part(tensor, had)
+                    raise ValueError(
+                        f"{tensor.path}: the parts {[*dict.fromkeys(one.box for _, one in had)]} "
+                        f"that ranks have do not make up its shape {tensor.shape}, each number once"
+                    )
                 if box not in known:
                     known[box] = [
                         _Inside(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
                     ]
-                for one in self._chosen(tensor, rank, need, numbers, known[box]):
-                    _append(found[one.holder, one.have], one.numbers)
+                for part, holder, have in self._chosen(tensor, rank, need, numbers, known[box]):
+                    ranges = found[holder, have]
+                    if ranges and ranges[-1].box == part.box and ranges[-1].hi == part.lo:
+                        part = part._replace(lo=ranges.pop().lo)
+                    ranges.append(part)
             for (holder, have), ranges in found.items():
                 yield TensorMove(holder, have, rank, need, (*ranges,))
 
@@ -110,7 +116,13 @@ class _Choice:
             givers = [one for one in own if one.numbers.lo <= lo < one.numbers.hi]
             givers = givers or [one for one in inside if one.numbers.lo <= lo < one.numbers.hi]
             if not givers:
-                raise _no_number(tensor, need, numbers._replace(lo=lo, hi=lo + 1))
+                one = numbers._replace(lo=lo, hi=lo + 1)
+                (at,) = runs_of(one, need.box, need.box, tensor.axes).target
+                size = Place(tensor.path, tensor.shape, need.box).size
+                raise ValueError(
+                    f"{tensor.path}: no rank has number {at} of the {size} of its part {need.box}; "
+                    "give the ranks all that the ranks had that it was taken from"
+                )
             far, _, best = min(
                 (self._far(one.holder, rank), self._sent[one.holder], k)
                 for k, one in enumerate(givers)
@@ -129,30 +141,6 @@ class _Choice:
         if isinstance(holder, str):
             return 3
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
-
-
-def _append(ranges: list[Range], one: Range) -> None:
-    """Appends a range, or makes the last one longer."""
-    if ranges and ranges[-1].box == one.box and ranges[-1].hi == one.lo:
-        one = one._replace(lo=ranges.pop().lo)
-    ranges.append(one)
-
-
-def _no_part(tensor: MovedTensor, had: Sequence[Had]) -> ValueError:
-    parts = [*dict.fromkeys(one.box for _, one in had)]
-    return ValueError(
-        f"{tensor.path}: the parts {parts} that ranks have do not make up its shape "
-        f"{tensor.shape}, each number once"
-    )
-
-
-def _no_number(tensor: MovedTensor, need: Range, one: Range) -> ValueError:
-    (at,) = runs_of(one, need.box, need.box, tensor.axes).target
-    size = Place(tensor.path, tensor.shape, need.box).size
-    return ValueError(
-        f"{tensor.path}: no rank has number {at} of the {size} of its part {need.box}; give the "
-        "ranks all that the ranks had that it was taken from"
-    )
 
 
 def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[Had]]]:

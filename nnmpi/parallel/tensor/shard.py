@@ -195,7 +195,9 @@ class _Search:
                     found[k].append(Transition(state, choice, after, total))
                     least[after] = min(total, least.get(after, total))
             reached = _cheapest(least)
-        behind = {state: PlanCost() for state in reached if self._may_end(state)}
+        # the output is whole, or cut along the axis of the classes
+        ends = (s for s in reached if all(cut.axis == 0 for (what, _), cut in s if what == "edge"))
+        behind = dict.fromkeys(ends, PlanCost())
         if not behind:
             self._refuse()
         for k, before_k in reversed([*enumerate(found)]):
@@ -261,10 +263,6 @@ class _Search:
         is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
         whole = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
         return choice.cost.plus(PlanCost(whole=whole))
-
-    def _may_end(self, state: State) -> bool:
-        """Whether the output is whole, or cut along the axis of the classes."""
-        return all(cut.axis == 0 for (what, _), cut in state if what == "edge")
 
     def why(self, k: int, found: list[Transition], taken: Transition) -> str:
         """What is sent in all, and what it would be if node k went the next best way."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace as replaced
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import RangeOf, typed
-from nnmpi.run.checkpoints.forms import RunAbout, SavedFile
+from nnmpi.run.checkpoints.forms import RunAbout
 from nnmpi.run.checkpoints.keep import (
     DirectoryLock,
     check_shared,
@@ -283,10 +284,8 @@ def _manifest(
     layouts = [
         laid_out(rank, ranges, arrays * (rank == 0)) for rank, ranges in enumerate(divided(has))
     ]
-    saved = tuple(
-        SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)
-        for one, file in zip(layouts, files, strict=True)
-    )
+    both = zip(layouts, files, strict=True)
+    saved = tuple(replaced(one.saved, sha256=tuple(file.blocks)) for one, file in both)
     return Manifest(snapshot, saved, layouts[0].arrays, told.about, with_kernels(), time.time())
 
 

@@ -82,27 +82,22 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 
     Files of other programs have no digest.
     """
-    for file in files_of(Path(path)):
-        _check_digest(file)
-
-
-def _check_digest(path: Path) -> None:
-    metadata = contents(path).metadata
-    if FILE not in metadata:
-        return
-    with refused(path), path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        file.seek(0)
-        header = file.read(8 + length)
-        place = place_of(header, FILE)
-        said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
-        found = file_sha256(file, place) if place > 0 else ""
-    if said != found:
-        raise ValueError(
-            f"cannot load {shown(path)}: it is damaged, or was changed after it was saved: its "
-            f"SHA-256 is {found:.12}..., and its metadata say {said:.12}...; take an intact copy, "
-            f"or, if you changed it, remove {FILE} from its metadata"
-        )
+    for part in files_of(Path(path)):
+        if FILE not in contents(part).metadata:
+            continue
+        with refused(part), part.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            file.seek(0)
+            header = file.read(8 + length)
+            place = place_of(header, FILE)
+            said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
+            digest = file_sha256(file, place) if place > 0 else ""
+        if said != digest:
+            raise ValueError(
+                f"cannot load {shown(part)}: it is damaged, or was changed after it was saved: its "
+                f"SHA-256 is {digest:.12}..., and its metadata say {said:.12}...; take an intact "
+                f"copy, or, if you changed it, remove {FILE} from its metadata"
+            )
 
 
 def load_into(
