@@ -21,12 +21,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
-from nnmpi.parallel.tensor.choices import (
-    NodeChoice,
-    PlanCost,
-    channels,
-    choices,
-)
+from nnmpi.parallel.tensor.choices import Choices, NodeChoice, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
@@ -137,6 +132,7 @@ class _Search:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints
         self.cuts = [POSITIONS] * sequence + constraints.cuts
+        self.choices = Choices(graph, ranks, self.cuts, constraints.per_step)
         self.branches = divide_branches(graph, ranks)
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
@@ -249,10 +245,10 @@ class _Search:
         graph, node, constraints = self.graph, self.graph.nodes[k], self.constraints
         wanted = self.wanted.get(node.name, "") if node.layer else ""
         may_be_copy = is_shared or bool(constraints.names) or wanted == WHOLE.pattern.how
-        found = choices(graph, k, states, self.ranks, may_be_copy, self.cuts, constraints.per_step)
+        all_of_them = self.choices.of(k, states, may_be_copy)
         if wanted:
-            return (one for one in found if one.way.pattern.how == wanted)
-        return (one for one in found if constraints.allows(graph, node, one))
+            return (choice for choice in all_of_them if choice.way.pattern.how == wanted)
+        return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
         """What counts: seconds where they are known; with sequence parallelism, or of images, an
