@@ -87,7 +87,10 @@ def verified(options: argparse.Namespace) -> Printed:
         there = {options.step: _chosen(options)}
     if not there:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
-    values = [_facts(step, folder, _check_blocks) for step, folder in there.items()]
+    values = [
+        _facts(step, folder, lambda *whole: BlockReader(*whole).check())
+        for step, folder in there.items()
+    ]
     lines = [
         f"step {one['step']}: {one['problem'] or 'whole, ' + amount(one['bytes'])}"
         for one in values
@@ -164,10 +167,6 @@ def _facts(
         "versions": dict(manifest.versions),
         "problem": "",
     }
-
-
-def _check_blocks(folder: Path, manifest: Manifest) -> None:
-    BlockReader(folder, manifest).check()
 
 
 def _cells(one: Checkpoint) -> list[str]:

@@ -6,6 +6,7 @@ one rank (to execute the plan) or `arange(p)` (to verify, price or draw it).
 """
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +32,18 @@ _BRANCHES = (
 
 class PlanError(ValueError):
     """The algorithm does not satisfy its claim."""
+
+
+class Collective(Enum):
+    """What each rank brings, and what it has afterwards."""
+
+    ALL_REDUCE = "sum, for all"
+    REDUCE_SCATTER = "sum, a part for each"
+    ALL_GATHER = "parts of all, for all"
+    GATHER_COUNTS = "integers of all, for all"
+    ALL_TO_ALL = "a part of each for each"
+    BROADCAST = "what one has, for all"
+    MESSAGE = "what one has, for another one"
 
 
 class Step(NamedTuple):

@@ -52,7 +52,7 @@ ShardArrays: TypeAlias = tuple[Shard, Array, Array]
 
 class UpdateArrays(NamedTuple):
     """Values, their gradients, and their running sums by name, of which an update moves all; beside
-    masters, what an update has of 16 bits."""
+    masters, the values that are their rounding."""
 
     values: Array
     grads: Array
@@ -139,7 +139,7 @@ class FlatStore(Store):
             at += n
 
     def mixed(self, shard: Shard) -> Mixed:
-        """What an update has of 16 bits, where it moves masters of a shard."""
+        """What an update has beside the masters of a shard, where it moves these."""
         return Mixed()
 
     @property

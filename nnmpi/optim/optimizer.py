@@ -21,7 +21,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd.tape_node import tick
+from nnmpi.autograd.recording import tick
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, flatten

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays import blas
-from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
+from nnmpi.collectives.step import Collective
 from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import fits
 from nnmpi.comm.shared_memory import SharedBuffer

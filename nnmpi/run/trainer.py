@@ -20,15 +20,14 @@ from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
-from nnmpi.run.no_session import SPARE
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.report import Event, Report
 from nnmpi.run.setup.optimizers import MakeOptimizer
-from nnmpi.run.setup.setup import NO_METRICS
+from nnmpi.run.setup.setup import NO_METRICS, Given
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
-from nnmpi.run.training import Given, Training
+from nnmpi.run.training import SPARE, Training
 
 T = TypeVar("T")
 

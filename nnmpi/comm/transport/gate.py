@@ -1,11 +1,17 @@
-"""The barrier of memory that ranks share: each rank counts in it how often it has come.
+"""Memory that the ranks of a node share, and its barrier: each rank counts there how often it came.
 
-rank 0   3
-rank 1   3
-rank 2   2    has not come for the third time: ranks 0 and 1 wait
+rank 0   [ segment, of any length ....... | 3 ]
+rank 1   [ segment .... | 3 ]
+rank 2   [ segment .......... | 2 ]    has not come for the third time: ranks 0 and 1 wait
 """
 
+import ctypes
+import errno
+import gc
+import mmap
 import os
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +20,7 @@ from numpy.typing import NDArray
 
 from nnmpi.arrays import native
 from nnmpi.arrays.native.table import InOut, Out, kernel
-from nnmpi.comm.transport.base import ShortSum
+from nnmpi.comm.transport.base import Bytes, Segments, SharedWindow, ShortSum
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[Any]
@@ -116,3 +122,52 @@ class Gate:
     def _wait(self, count: int) -> None:
         while not self._look(count, LOOKS):
             self._progress()  # what this rank has sent may still be in the library's hands
+
+
+def length(nbytes: int) -> int:
+    """Of a segment for so many bytes, with the count behind them."""
+    return -(-nbytes // LINE) * LINE + LINE
+
+
+def make_window(
+    memory: Segments,
+    rank: int,
+    barrier: Callable[[], None],
+    gate: Callable[[Sequence[Counts], int, Callable[[], Any]], Gate],
+) -> SharedWindow:
+    """The window of these segments; collective.
+
+    Raises MemoryError on the ranks that lack room: the others wait for them.
+    """
+    if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
+        raise MemoryError("a page of it cannot be written")
+    pairs = [(m, len(m) - LINE) for m in memory.buffers]
+    counts = [np.frombuffer(m, np.int64, 1, behind) for m, behind in pairs]
+    counts[rank][:] = 0
+    barrier()
+    segments = [np.frombuffer(m, np.uint8, behind) for m, behind in pairs]
+    made = gate(counts, rank, memory.sync)
+
+    def is_viewed() -> bool:
+        views = [weakref.ref(segment) for segment in segments]
+        segments.clear()
+        if any(view() is not None for view in views):
+            gc.collect()  # some may only wait for it
+        return any(view() is not None for view in views)
+
+    moves = made.barrier, made.arrive, made.short_sum
+    return SharedWindow(segments, *moves, memory.free, is_viewed)
+
+
+def has_room(segment: Bytes) -> bool:
+    """Whether there is memory behind a segment, which is taken now: to write to it where there is
+    none ends the process by SIGBUS. Where the system cannot tell, True.
+    """
+    if sys.platform != "linux" or not segment.size:
+        return True
+    populate_write = 23  # of Linux from 5.14 on
+    address = segment.__array_interface__["data"][0]
+    skew = address % mmap.PAGESIZE
+    start, nbytes = ctypes.c_void_p(address - skew), ctypes.c_size_t(segment.size + skew)
+    failed = ctypes.CDLL(None, use_errno=True).madvise(start, nbytes, populate_write)
+    return not failed or ctypes.get_errno() not in (errno.EFAULT, errno.ENOMEM)

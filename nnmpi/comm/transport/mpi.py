@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -16,9 +16,8 @@ from nnmpi.comm.transport.base import (
     TransportFamily,
     pieces,
 )
-from nnmpi.comm.transport.gate import Counts, Gate
+from nnmpi.comm.transport.gate import Counts, Gate, length, make_window
 from nnmpi.comm.transport.mpi_job import abort_job
-from nnmpi.comm.transport.mpi_window import LacksRoomError, allocate, length, make_window
 from nnmpi.comm.transport.start_mpi import MPI
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
@@ -143,22 +142,28 @@ class MPITransport:
         try:
             memory = self._allocate(length(nbytes))
             return make_window(memory, self.rank, self.barrier, self._gate)
-        except (MPI.Exception, LacksRoomError) as error:  # on some ranks: the others wait for them
-            self._end_without_room(nbytes, error)
+        except (MPI.Exception, MemoryError) as error:  # on some ranks: the others wait for them
+            self.abort(
+                f"cannot get {nbytes:,} bytes of shared memory ({error}): {self.free_memory():,} "
+                "are free in /dev/shm, which has filled meanwhile; free some, or enlarge it "
+                "(docker run --shm-size)"
+            )
+            raise
 
     def _allocate(self, nbytes: int) -> Segments:
-        return allocate(self._comm, nbytes)
+        """A segment of so many bytes on this rank; collective."""
+        window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
+        window.Lock_all()
+
+        def free() -> None:
+            window.Unlock_all()
+            window.Free()
+
+        buffers = [window.Shared_query(r)[0] for r in range(self.size)]
+        return Segments(buffers, window.Sync, free)
 
     def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
         return Gate(counts, rank, sync, self._comm.Iprobe)
-
-    def _end_without_room(self, nbytes: int, error: Exception) -> NoReturn:
-        self.abort(
-            f"cannot get {nbytes:,} bytes of shared memory ({error}): {self.free_memory():,} are "
-            "free in /dev/shm, which has filled meanwhile; free some, or enlarge it (docker run "
-            "--shm-size)"
-        )
-        raise error
 
     def abort(self, message: str, status: int = 1) -> None:
         flush_output()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)

@@ -10,8 +10,7 @@ import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
-from nnmpi.collectives.collective import Collective
-from nnmpi.collectives.step import Algorithm, chunk_start
+from nnmpi.collectives.step import Algorithm, Collective, chunk_start
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
 from nnmpi.parallel.arrangement.remembered import remembered

@@ -15,8 +15,7 @@ import numpy as np
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.meta import is_meta
-from nnmpi.collectives.collective import Collective
-from nnmpi.collectives.step import chunk_start
+from nnmpi.collectives.step import Collective, chunk_start
 from nnmpi.comm import NoRoomError, Parts
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums

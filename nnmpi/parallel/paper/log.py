@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.schedules.op import Kind, Op

@@ -16,7 +16,7 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
-from nnmpi.nn.kept import kept, memory_of, nbytes
+from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
@@ -257,7 +257,7 @@ def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) ->
 
 def _memory(tensors: Iterable[Tensor]) -> dict[int, Any]:
     """The memory of these, by id."""
-    memories = (memory_of(t.operand) for t in tensors)
+    memories = (meta.owner(t.operand) for t in tensors)
     return {id(memory): memory for memory in memories}
 
 

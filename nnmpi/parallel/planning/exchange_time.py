@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Floats, price
-from nnmpi.collectives.step import Algorithm, Ranks
+from nnmpi.collectives.step import Algorithm, Collective, Ranks
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
 from nnmpi.parallel.planning.machine import Machine

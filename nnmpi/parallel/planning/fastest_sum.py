@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes

@@ -9,7 +9,7 @@ left out.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange

@@ -15,7 +15,7 @@ from enum import Enum
 from types import EllipsisType
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.collectives.collective import Collective
+from nnmpi.collectives.step import Collective
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.schedules.op import Kind

@@ -54,7 +54,8 @@ def warning(
 
     Raises ValueError, on all ranks, for what cannot be trained so.
     """
-    if not is_needed(arrangement, task):
+    is_own = isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
+    if not (is_own and (_cuts(arrangement) or arrangement.recomputes)):  # the same on all ranks
         return ""
     rows, want = np.arange(min(SAMPLES, len(train.split.y))), part.fields._replace(x=True, y=True)
     found = all_or_none(
@@ -63,15 +64,6 @@ def warning(
     of_all = gather_objects(layout.all, found)
     layout.axis["tp"].free_sums()  # of the layers of a few samples
     return next(filter(None, of_all), "")
-
-
-def is_needed(arrangement: Arrangement, task: Task) -> bool:
-    """Whether batches are cut, and something of the user's own computes with them; the same on all
-    ranks."""
-    a = arrangement
-    return (_cuts(a) or a.recomputes) and (
-        isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
-    )
 
 
 def _cuts(a: Arrangement) -> bool:
@@ -176,15 +168,11 @@ def _listen(model: Module) -> list[Output]:
     """A list to which each module of the user's own adds what it returns."""
     found: list[Output] = []
 
-    def noted(what: str, inner: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        result = inner(*args, **named)
+    def note(what: str, module: Module, args: Any, result: Any) -> None:
         found.append(Output(what, _arrays(result)))
-        return result
 
-    for path, m in own_modules(model):
-        what = f"{path or 'the model'} ({type(m).__name__})"
-        name = "forward_with_hooks" if m._hooks else "forward"
-        object.__setattr__(m, name, partial(noted, what, getattr(m, name)))
+    for path, m in [*own_modules(model)]:
+        m.register_forward_hook(partial(note, f"{path or 'the model'} ({type(m).__name__})"))
     return found
 
 

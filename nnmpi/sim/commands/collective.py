@@ -13,9 +13,10 @@ from nnmpi.options import cli, user_code
 from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
+from nnmpi.sim.drawing import tables
 from nnmpi.sim.drawing.rounds_svg import as_svg
 from nnmpi.sim.drawing.rounds_text import LEGEND, draw
-from nnmpi.sim.drawing.tables import amount, columns, duration, plural
+from nnmpi.sim.drawing.tables import amount, duration, plural
 from nnmpi.sim.network import Record
 
 HELP = "all-reduce and its relatives"
@@ -174,18 +175,17 @@ def _spread(s: Record, show: Callable[[float], str]) -> str:
 def table(found: list[Record]) -> str:
     """Several plans of one operation, side by side."""
     best = min(c["seconds"] for c in found)
-    rows = [["algorithm", "time", "to fastest", "rounds", "sent at most", "messages", "textbook"]]
-    for c in found:
-        seconds, textbook = c["seconds"], c["textbook"]
-        rows.append(
-            [
-                c["algorithm"],
-                duration(seconds),
-                f"{seconds / best:.2f}" if best else "-" if seconds else "1.00",
-                f"{c['rounds']:,}",
-                amount(c["sent"]["most"]),
-                _count(c["messages"]["most"]),
-                duration(textbook["seconds"]) if textbook else "-",
-            ]
-        )
-    return f"{_heading(found[0]['operation'], found[0])}\n{columns(rows)}"
+
+    def to_fastest(seconds: float) -> str:
+        return f"{seconds / best:.2f}" if best else "-" if seconds else "1.00"
+
+    cells = {
+        "algorithm": lambda c: c["algorithm"],
+        "time": lambda c: duration(c["seconds"]),
+        "to fastest": lambda c: to_fastest(c["seconds"]),
+        "rounds": lambda c: f"{c['rounds']:,}",
+        "sent at most": lambda c: amount(c["sent"]["most"]),
+        "messages": lambda c: _count(c["messages"]["most"]),
+        "textbook": lambda c: duration(c["textbook"]["seconds"]) if c["textbook"] else "-",
+    }
+    return f"{_heading(found[0]['operation'], found[0])}\n{tables.table(cells, found)}"

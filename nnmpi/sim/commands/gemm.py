@@ -7,7 +7,7 @@ from typing import Any
 
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
-from nnmpi.sim.drawing.tables import amount, columns, duration, plural
+from nnmpi.sim.drawing.tables import amount, duration, plural, table
 from nnmpi.sim.gemm import FAMILIES, Gemm, PlanFamily
 from nnmpi.sim.network import Record
 
@@ -101,23 +101,18 @@ def _heading(r: Record) -> str:
 def _table(family: PlanFamily, found: list[Record]) -> str:
     """The layouts side by side."""
     fastest = min(r["seconds"] for r in found)
-    rows = [
-        [family.about, "time", "to fastest", "communication", "received", "messages",
-         "weight", "activations", "memory"]
-    ]  # fmt: skip
-    rows += [
-        [
-            r["layout"],
-            duration(r["seconds"]),
-            f"{r['seconds'] / fastest:.2f}",
-            f"{r['communication'] / r['seconds']:.0%}",
-            amount(r["received"]),
-            f"{r['messages']:,}",
-            *(amount(r[name]) for name in ("weight", "activations", "memory")),
-        ]
-        for r in found
-    ]
-    return columns(rows)
+    cells = {
+        family.about: lambda r: r["layout"],
+        "time": lambda r: duration(r["seconds"]),
+        "to fastest": lambda r: f"{r['seconds'] / fastest:.2f}",
+        "communication": lambda r: f"{r['communication'] / r['seconds']:.0%}",
+        "received": lambda r: amount(r["received"]),
+        "messages": lambda r: f"{r['messages']:,}",
+        "weight": lambda r: amount(r["weight"]),
+        "activations": lambda r: amount(r["activations"]),
+        "memory": lambda r: amount(r["memory"]),
+    }
+    return table(cells, found)
 
 
 def _verdict(family: PlanFamily, found: list[Record]) -> list[str]:

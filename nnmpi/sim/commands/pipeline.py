@@ -8,7 +8,7 @@ from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES, Schedule
 from nnmpi.schedules.proof import find
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import columns
+from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.drawing.timeline import draw
 from nnmpi.sim.network import add_number
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
@@ -140,28 +140,29 @@ def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
         f"bubble    {result.bubble:.4g} of the time of computation",
         f"formula   {schedule.formula} {value}",
     ]
-    rows = [["rank", "busy", "idle", "micro-batches held", "activations held"]]
-    for r, busy in enumerate(result.busy):
-        idle = result.makespan - busy
-        rows.append([f"{r}", f"{busy:.6g}", f"{idle:.6g}", f"{result.live[r]}",
-                     f"{result.memory[r]:.4g}"])  # fmt: skip
-    return "\n\n".join(["\n".join(figures), columns(rows), draw([result.timeline])])
+    cells = {
+        "rank": lambda r: f"{r}",
+        "busy": lambda r: f"{result.busy[r]:.6g}",
+        "idle": lambda r: f"{result.makespan - result.busy[r]:.6g}",
+        "micro-batches held": lambda r: f"{result.live[r]}",
+        "activations held": lambda r: f"{result.memory[r]:.4g}",
+    }
+    ranks = table(cells, range(len(result.busy)))
+    return "\n\n".join(["\n".join(figures), ranks, draw([result.timeline])])
 
 
 def _table(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """Several schedules side by side; what ranks hold is that of the rank with most."""
-    rows = [["schedule", "time", "bubble", "formula", "", "micro-batches held", "activations held"]]
-    for s in found:
-        rows.append([
-            s.label,
-            f"{s.result.makespan:.6g}",
-            f"{s.result.bubble:.4g}",
-            "-" if s.formula is None else f"{s.formula:.4g}",
-            s.schedule.formula,
-            f"{max(s.result.live)}",
-            f"{max(s.result.memory):.4g}",
-        ])  # fmt: skip
-    return f"{_heading('pipelines', o)}\n{columns(rows)}"
+    cells = {
+        "schedule": lambda s: s.label,
+        "time": lambda s: f"{s.result.makespan:.6g}",
+        "bubble": lambda s: f"{s.result.bubble:.4g}",
+        "formula": lambda s: "-" if s.formula is None else f"{s.formula:.4g}",
+        "": lambda s: s.schedule.formula,
+        "micro-batches held": lambda s: f"{max(s.result.live)}",
+        "activations held": lambda s: f"{max(s.result.memory):.4g}",
+    }
+    return f"{_heading('pipelines', o)}\n{table(cells, found)}"
 
 
 def _record(s: SimulatedSchedule, o: argparse.Namespace) -> dict[str, Any]:

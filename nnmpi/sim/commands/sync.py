@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.schedules.delay import Delay
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import columns, plural
+from nnmpi.sim.drawing.tables import plural, table
 from nnmpi.sim.drawing.timeline import WIDTH, Span, Timeline, draw
 from nnmpi.sim.network import Record
 
@@ -197,18 +197,17 @@ def _simulated(
 
 
 def _table(records: Sequence[Record], timelines: Sequence[Timeline]) -> str:
-    rows = [["", "time", "speed over bsp", "in theory", "waiting", "mean staleness", "largest"]]
-    for r, drawn in zip(records, timelines, strict=True):
+    def waiting(record: Record, drawn: Timeline) -> float:
         busy = sum(span.end - span.start for span in drawn.spans)
-        rows.append(
-            [
-                drawn.title.split(":")[0],
-                f"{r['time']:.4g}",
-                f"{r['speed_over_bsp']:.2f}",
-                f"{r['speed_over_bsp_in_theory']:.2f}",
-                f"{1 - busy / (drawn.ranks * r['time']):.0%}",
-                f"{r['mean_staleness']:.1f}",
-                f"{r['largest_staleness']}",
-            ]
-        )
-    return columns(rows)
+        return float(1 - busy / (drawn.ranks * record["time"]))
+
+    cells = {
+        "": lambda x: x[1].title.split(":")[0],
+        "time": lambda x: f"{x[0]['time']:.4g}",
+        "speed over bsp": lambda x: f"{x[0]['speed_over_bsp']:.2f}",
+        "in theory": lambda x: f"{x[0]['speed_over_bsp_in_theory']:.2f}",
+        "waiting": lambda x: f"{waiting(*x):.0%}",
+        "mean staleness": lambda x: f"{x[0]['mean_staleness']:.1f}",
+        "largest": lambda x: f"{x[0]['largest_staleness']}",
+    }
+    return table(cells, zip(records, timelines, strict=True))

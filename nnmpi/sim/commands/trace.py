@@ -21,9 +21,6 @@ DRAWN_AS = dict.fromkeys(("SEND_F", "SEND_B", "RECV_F", "RECV_B", "exchange"), "
 """Categories of the file that are kinds of spans under another name; others keep theirs."""
 
 LONGEST_FILE = 500_000_000  # bytes: a few million events
-LONGEST_KIND = 40  # characters of a category
-LARGEST = 1 << 31  # above each step, micro-batch and stage
-LATEST = 1e15  # microseconds: 30 years
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -71,15 +68,18 @@ class TraceFile(NamedTuple):
             background = defaultdict[int, list[Span]](list)
             for event in events:
                 if event["ph"] == "X" and "step" in event["args"]:
-                    step = _below(LARGEST, event["args"]["step"], "step")
-                    span = _event(event, len(events))
-                    (background if span.kind == BACKGROUND else steps)[step].append(span)
-            simulated = tuple(_simulated(row, len(events)) for row in about.get("simulated", ()))
+                    span = _span(event)
+                    of_step = background if span.kind == BACKGROUND else steps
+                    of_step[event["args"]["step"]].append(span)
+            simulated = tuple(Span(*row) for row in about.get("simulated", ()))
+            numbers = {
+                span.rank for spans in (*steps.values(), *background.values()) for span in spans
+            }
+            if numbers - {*range(len(events))}:
+                raise ValueError("a rank that is not from 0 on")
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
-        of_steps = (*steps.values(), *background.values())
-        ranks = 1 + max(span.rank for spans in of_steps for span in spans)
-        return cls(path, dict(steps), dict(background), ranks, simulated)
+        return cls(path, dict(steps), dict(background), 1 + max(numbers), simulated)
 
     def median_step(self) -> int:
         """The step whose time is in the middle."""
@@ -114,41 +114,11 @@ class TraceFile(NamedTuple):
         return Timeline(tuple(spans), self.ranks, f"{what} of {shown(self.path.name)}", "ms")
 
 
-def _event(event: dict[str, Any], ranks: int) -> Span:
-    """A complete event, with times in whole nanoseconds.
-
-    Raises KeyError, TypeError, ValueError or OverflowError if it is not one of nnmpi.
-    """
+def _span(event: dict[str, Any]) -> Span:
+    """A complete event, with times in whole nanoseconds."""
     args, start, duration = event["args"], float(event["ts"]), float(event["dur"])
     at = event["pid"], str(event["cat"]), args.get("micro", -1), args.get("stage", 0)
-    return _checked(Span(*at, round(start, 3), round(start + duration, 3)), ranks)
-
-
-def _simulated(row: Sequence[Any], ranks: int) -> Span:
-    """A span as the file has it, in seconds."""
-    rank, kind, micro, stage, start, end = row
-    return _checked(Span(rank, str(kind), micro, stage, float(start), float(end)), ranks)
-
-
-def _checked(span: Span, ranks: int) -> Span:
-    """The span; raises ValueError if it is not one of nnmpi."""
-    if not (abs(span.start) < LATEST and span.start <= span.end < 2 * LATEST):
-        raise ValueError(f"an event from {span.start:g} for {span.end - span.start:g}")
-    if not span.kind.isprintable() or len(span.kind) > LONGEST_KIND:
-        raise ValueError(f"the category {span.kind!r:.60} of {len(span.kind):,} characters")
-    return span._replace(
-        rank=_below(ranks, span.rank, "rank"),
-        micro=_below(LARGEST + 1, span.micro + 1, "micro-batch") - 1,
-        stage=_below(LARGEST, span.stage, "stage"),
-    )
-
-
-def _below(end: int, value: Any, what: str) -> int:
-    """A number from 0 to end - 1; raises ValueError for another one."""
-    number = int(value)
-    if not 0 <= number < end:
-        raise ValueError(f"{what} {shown(number, 30)} is not from 0 to {end - 1}")
-    return number
+    return Span(*at, round(start, 3), round(start + duration, 3))
 
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:

@@ -1,7 +1,7 @@
 """Numbers and tables as text."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 Align: TypeAlias = Callable[[str, int], str]
 
@@ -33,6 +33,11 @@ def columns(
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ([first(head, widths[0]), *map(others, cells, widths[1:])] for head, *cells in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def table(cells: Mapping[str, Callable[[Any], str]], things: Iterable[Any]) -> str:
+    """A line for each thing, below a line of headings; `cells` has the text of each column."""
+    return columns([[*cells], *([text(thing) for text in cells.values()] for thing in things)])
 
 
 def plural(n: int, what: str, ending: str = "s") -> str:

@@ -13,8 +13,7 @@ from helpers.training.on_paper import PLAIN, arranged
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
-from nnmpi.collectives.collective import Collective
-from nnmpi.collectives.step import bounds
+from nnmpi.collectives.step import Collective, bounds
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data.loader import Batch, Load

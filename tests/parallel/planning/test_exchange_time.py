@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
-from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link, Network, price
+from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.planning.exchange_time import IN_PLACE, ExchangeTimes, curve_name

@@ -7,8 +7,8 @@ import pytest
 from helpers.planning import SLOW_LINKS, measured, planning
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.collective import Collective
 from nnmpi.collectives.price import Link
+from nnmpi.collectives.step import Collective
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
