@@ -18,7 +18,6 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
-from nnmpi.parallel.arrangement.state_bytes import running_sums
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.paper.comm import Ranks
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
@@ -29,7 +28,6 @@ from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -138,8 +136,6 @@ def _held(a: Arrangement, one: PaperRank) -> Memory:
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
-    if isinstance(store, JournaledNodeStore) and values:  # state of all ranks of the node
-        windows -= running_sums(a, store.length - store.spans[0][0])
     sums = sum(array.nbytes for array in one.optimizer.state.values())
     slots = store.slot_bytes() + one.ranks.wide_terms
     return Memory(values, gradients, sums + masters, slots=slots, windows=windows)
