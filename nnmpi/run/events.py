@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
-from nnmpi.data.buckets import padding
+from nnmpi.data.loader import padding
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement

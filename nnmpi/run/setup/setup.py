@@ -17,8 +17,7 @@ from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
-from nnmpi.data.buckets import lengths_of
-from nnmpi.data.loader import X_AND_Y, Fields
+from nnmpi.data.loader import X_AND_Y, Fields, lengths_of
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
