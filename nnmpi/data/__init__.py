@@ -6,6 +6,7 @@ Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +98,10 @@ CIFAR_SIZE = DatasetSize((3, 32, 32), 10, 50_000, 10_000)
 DATASETS = {
     "iris": DatasetEntry(embedded.iris, "iris"),
     "digits": DatasetEntry(embedded.digits, "digits"),
-    "mnist": DatasetEntry(mnist.mnist, "mnist", lambda _: MNIST_SIZE),
-    "fashion-mnist": DatasetEntry(mnist.fashion_mnist, "fashion-mnist", lambda _: MNIST_SIZE),
+    "mnist": DatasetEntry(partial(mnist.load, "mnist"), "mnist", lambda _: MNIST_SIZE),
+    "fashion-mnist": DatasetEntry(
+        partial(mnist.load, "fashion-mnist"), "fashion-mnist", lambda _: MNIST_SIZE
+    ),
     "cifar10": DatasetEntry(cifar.cifar10, "cifar10", lambda _: CIFAR_SIZE),
     "synthetic": DatasetEntry(
         synthetic.synthetic,

@@ -45,13 +45,9 @@ def fetch(name: str, directory: Path) -> None:
             "name another with --data-dir"
         ) from error
     urls, sums = MIRRORS[name]
-    for file, size, expected in _rows(sums):
+    for file, size, expected in map(str.split, sums.strip().splitlines()):
         if not (directory / file).exists():
             _fetch(urls, file, int(size), expected, directory)
-
-
-def _rows(sums: str) -> list[list[str]]:
-    return [line.split() for line in sums.strip().splitlines()]
 
 
 def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory: Path) -> None:

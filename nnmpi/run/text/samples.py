@@ -10,7 +10,7 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
 from nnmpi.nn import GPT
-from nnmpi.nn.gpt2 import sizes_of
+from nnmpi.nn.gpt2 import END, sizes_of
 from nnmpi.nn.store import reading
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
@@ -22,8 +22,8 @@ from nnmpi.run.text.decoder import Decoder
 from nnmpi.run.text.generation import (
     Sampling,
     checked_prompt,
-    ends_of,
     generated,
+    special,
     texts,
     tokens_of_prompt,
 )
@@ -89,7 +89,7 @@ def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling)
         return checked_prompt(tokens, count, model)
 
     prompt = all_or_none(comm, checked)
-    ends, same = all_or_none(comm, lambda: ends_of(model)), "give all ranks the same"
+    ends, same = all_or_none(comm, lambda: special(model, END)), "give all ranks the same"
     item = ("the tokens and options of generate", (prompt, count, how, ends), same)
     consistency.check_same(comm, [item])
     return np.array([*_tokens(session, prompt, count, how, ends=ends)])
