@@ -21,13 +21,13 @@ from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]
-"""What --json prints of a checkpoint."""
+"""Facts of a checkpoint, which --json prints."""
 
 HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
 
 class Printed(NamedTuple):
-    """What is printed, and the exit status."""
+    """The output of a subcommand, and the exit status."""
 
     values: list[Checkpoint]
     text: str
@@ -142,7 +142,7 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """What is known of a checkpoint; with a `problem` if it is not whole."""
+    """The facts of a checkpoint; with a `problem` if it is not whole."""
     try:
         manifest = read_manifest(folder)
         check(folder, manifest)

@@ -48,8 +48,8 @@ class Batch(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one, and
-    a rank that has some positions of sequences these."""
+    """The parts of a batch to gather: a pipeline needs x on its first rank and y on its last one,
+    and a rank that has some positions of sequences these."""
 
     x: bool = True
     y: bool = True

@@ -1,4 +1,4 @@
-"""What must be so before a run begins; the file of --save, after its last step or an error."""
+"""Checks before a run begins; the file of --save, after its last step or an error."""
 
 import numpy as np
 

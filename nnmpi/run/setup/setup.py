@@ -54,7 +54,7 @@ NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 
 
 class Given(NamedTuple):
-    """What users give a Trainer besides a Config and a Comm; see there."""
+    """Arguments that users give a Trainer besides a Config and a Comm; see there."""
 
     build: Callable[[], Module] | None = None
     data: Dataset | tuple[Any, ...] | None = None
@@ -70,7 +70,7 @@ NOTHING_GIVEN = Given()
 
 
 class Setup(NamedTuple):
-    """What a run starts from, however its ranks are arranged; the same on every rank.
+    """The start of a run, however its ranks are arranged; the same on every rank.
 
     own: the names of functions that stand for options
     """

@@ -50,7 +50,7 @@ class Sampling(NamedTuple):
         return self
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Of each token, float64; for a temperature above 0."""
+        """The probability of each token, float64; for a temperature above 0."""
         z: np.ndarray = scores.astype("float64")
         if 0 < self.top_k < len(z):
             z[z < np.partition(z, -self.top_k)[-self.top_k]] = -np.inf

@@ -33,7 +33,7 @@ TOKENS = 100
 
 
 class Sampler(NamedTuple):
-    """What a sample begins with, and how its tokens are drawn."""
+    """The beginning of samples, and how their tokens are drawn."""
 
     every: int
     tokenizer: Tokenizer
@@ -42,14 +42,14 @@ class Sampler(NamedTuple):
     how: Sampling
 
     def text(self, session: Session) -> str:
-        """What the model writes now; every rank calls it."""
+        """A text that the model writes now; every rank calls it."""
         session.comm.meet("generate")
         tokens = _tokens(session, self.prompt, TOKENS, self.how, self.tokenizer.size)
         return self.beginning + "".join(texts(tokens, self.tokenizer))
 
 
 def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | None:
-    """What --sample-every asks for, the same on all ranks; every rank calls it."""
+    """The sampler of --sample-every, the same on all ranks; every rank calls it."""
     every = config.sample_every
     if every is None:
         return None
