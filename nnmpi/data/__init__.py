@@ -19,7 +19,7 @@ from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
 from nnmpi.data.dataset import hold_out as hold_out
 from nnmpi.data.dataset import samples_like as samples_like
-from nnmpi.data.download import default_directory
+from nnmpi.data.files import default_directory
 from nnmpi.data.inputs import Inputs as Inputs
 from nnmpi.data.loader import Batch as Batch
 from nnmpi.data.loader import Fields as Fields

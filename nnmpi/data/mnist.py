@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import REMEDY, check_labels, reading
+from nnmpi.data.files import REMEDY, check_labels, fetch, reading
 from nnmpi.options.quoting import shown
 
 CLASSES = 10
@@ -41,7 +40,7 @@ def load(name: str, request: DatasetRequest) -> Dataset:
     found = [_find(directory) for directory in directories]
     complete = [files for files in found if files.keys() >= {*TRAIN, *TEST}]
     if not complete and request.download:
-        download.fetch(name, own)
+        fetch(name, own)
         complete = [_find(own)]
     pairs = [files for files in found if files.keys() == {*TEST}]
     if complete or pairs:
