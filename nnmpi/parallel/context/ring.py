@@ -5,7 +5,7 @@
     rank 1     kv 1 ─┼► kv 0 ─┼► kv 2          backward: the same again, and in each round the
     rank 2     kv 2 ─┘  kv 1 ─┘  kv 0          gradients of what was there go to its owner
 
-Keys and values travel in their own type, and gradients of 16 bits as float32, since each is a part
+Keys and values travel in their own type, and gradients in that of sums, since each is a part
 of a sum, but where sums are narrow (`Comm.split`).
 
 Gradients that went around with their keys and values would be as large in every round. Sent home,

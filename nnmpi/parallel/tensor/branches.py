@@ -24,9 +24,8 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient
+from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.comm import Comm
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
@@ -66,7 +65,7 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Itself; before parameters have 16 bits, its first input x and the result are wider."""
+        """Itself; before parameters have their type, its first input x and the result are wider."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))

@@ -17,8 +17,8 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn import GPT
-from nnmpi.nn.decoding import Past, decoding
 from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.layers.sequences import Past, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
