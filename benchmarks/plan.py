@@ -106,7 +106,7 @@ class Setting(NamedTuple):
 
 def measured(comm: Comm, config: Config) -> Machine:
     """The machine and the model's units, as measured now."""
-    return gather_objects(comm, measure(set_up(config, None, None, comm), comm))[0]
+    return gather_objects(comm, measure(set_up(config, comm), comm))[0]
 
 
 def setting_of(comm: Comm, case: str, folder: Path) -> Setting:

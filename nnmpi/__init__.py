@@ -25,12 +25,10 @@ from nnmpi.arrays.backend import device as device
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
 from nnmpi.autograd import replacements as _replacements
-from nnmpi.autograd.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from nnmpi.autograd.creation import *  # noqa: F403
 from nnmpi.autograd.functional import *  # noqa: F403
 from nnmpi.autograd.method_functions import *  # noqa: F403
-from nnmpi.nn.random_numbers import random as random
-from nnmpi.nn.random_tensors import *  # noqa: F403
+from nnmpi.nn.random_numbers import *  # noqa: F403
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.notebook import load_ipython_extension as load_ipython_extension

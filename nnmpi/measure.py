@@ -16,7 +16,7 @@ from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.planning.machine import Machine, read_machine
-from nnmpi.run.command import first_prints, on_ranks
+from nnmpi.run.command import on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.measuring import measure, processor
 from nnmpi.run.setup.setup import set_up
@@ -33,7 +33,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; every rank calls it."""
-    return on_ranks("nnmpi.measure", lambda comm: _main(comm, arguments), "take a smaller model")
+    return on_ranks(parser(), command, arguments, "take a smaller model")
 
 
 def known_machine(comm: Comm, out: str) -> Machine | None:
@@ -50,19 +50,20 @@ def known_machine(comm: Comm, out: str) -> Machine | None:
     return known
 
 
-def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
-    def read() -> tuple[str, Config]:
-        blas.tune()
-        with first_prints(comm):  # --help prints once
-            given = vars(parser().parse_args(arguments))
-        out: str = given.pop("out")
-        check_target(out, "out")
-        return out, Config(**given)
+def command(comm: Comm, given: argparse.Namespace) -> int:
+    """Measures, and writes the file; every rank calls it."""
+    blas.tune()
+    options = vars(given)
+    out: str = options.pop("out")
 
-    out, config = all_or_none(comm, read)
+    def checked() -> Config:
+        check_target(out, "out")
+        return Config(**options)
+
+    config = all_or_none(comm, checked)
     known = all_or_none(comm, lambda: known_machine(comm, out))
     blas.set_threads(1)
-    machine = measure(set_up(config, None, None, comm), comm)
+    machine = measure(set_up(config, comm), comm)
     if known:
         machine = machine.joined(known)
     if comm.rank == 0:

@@ -167,7 +167,7 @@ def show(c: Config, comm: Comm) -> int:
         if work is None:
             return 0
         c, comm = fewer.config, work
-    event = dry_run(set_up(c, None, None, comm), comm)
+    event = dry_run(set_up(c, comm), comm)
     with open_report(c, comm) as one:
         one.event(event)
     return 0

@@ -1,24 +1,34 @@
-"""Methods of tensors that apply no op: values for Python and NumPy, shapes by `reshape`, slices."""
+"""The base of tensors: methods that apply no op, and families of methods that are made from ops.
+
+Where a method takes an axis, it takes NumPy's names (axis, keepdims) and PyTorch's (dim, keepdim).
+"""
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import replacements
-from nnmpi.autograd.arguments import ElementCount, axis_of
+from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of
 from nnmpi.autograd.ops import reduce, shape
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import Storage
+from nnmpi.autograd.recording import Storage, recording
+
+T = TypeVar("T", bound="TensorBase")
+OpFunction: TypeAlias = Callable[..., Result]
+Method: TypeAlias = Callable[..., Any]
 
 
 class TensorBase:
     """The part of a tensor that has its array and its shape, and is made into others by methods."""
 
     __slots__ = ("operand", "requires_grad", "storage")
+
+    applied: Callable[..., Self]
+    """`tensor.apply`, from arrays to tensors."""
 
     operand: Array
     """The array that an op takes; unlike `data`, it may be valid until the next op only."""
@@ -122,3 +132,101 @@ class TensorBase:
     def T(self) -> Self:
         """The axes reversed."""
         return self.transpose()
+
+
+# ---- families of methods
+
+
+def named(method: Method, op: OpFunction) -> Method:
+    """The method under the name of the op, which Python's messages about arguments show."""
+    method.__name__, method.__doc__ = op.__name__, op.__doc__
+    method.__qualname__ = f"Tensor.{op.__name__}"
+    return method
+
+
+def method_of(op: OpFunction) -> Method:
+    """The method that applies an op to the tensor and to other operands."""
+
+    def method(self: Any, *operands: Any) -> Any:
+        return self.applied(op, self, *operands)
+
+    return named(method, op)
+
+
+def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
+    """An operator; None is left to Python, which compares identities, and refuses arithmetic."""
+
+    def method(self: Any, other: Any) -> Any:
+        return NotImplemented if other is None else self.applied(op, self, other)
+
+    return method
+
+
+def both_operators(op: OpFunction) -> tuple[Callable[[T, Any], T], Callable[[T, Any], T]]:
+    """An operator and its reflection."""
+    return operator_of(op), lambda self, other: self.applied(op, other, self)
+
+
+def in_place(op: OpFunction) -> Callable[[T, Any], T]:
+    """An operator that writes into its left operand."""
+
+    def method(self: Any, other: Any) -> Any:
+        leaf = self.requires_grad and self.node is None
+        if self.loses_gradient(other) and not leaf:
+            return self.applied(op, self, other)  # `loss += term` binds the name to a new tensor
+        new = op(self.operand, self.to_write(other)).value
+        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
+            raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
+        self[...] = new
+        return self
+
+    return method
+
+
+def reduction(op: OpFunction) -> Method:
+    """t.sum(), t.sum(1), t.sum(axis=(0, 2), keepdims=True), t.sum(dim=1, keepdim=True)."""
+
+    def method(
+        self: Any,
+        axis: reduce.Dims = None,
+        keepdims: bool | None = None,
+        *,
+        dim: reduce.Dims = None,
+        keepdim: bool | None = None,
+    ) -> Any:
+        options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
+        return self.applied(op, self, **options)
+
+    return named(method, op)
+
+
+def spread(op: OpFunction) -> Method:
+    """t.var(), t.var(1), t.var(1, ddof=1), t.var(dim=1, correction=1), t.var(1, unbiased=False)."""
+
+    def method(
+        self: Any,
+        axis: reduce.Dims = None,
+        *,
+        ddof: float | None = None,
+        keepdims: bool | None = None,
+        dim: reduce.Dims = None,
+        correction: float | None = None,
+        unbiased: bool | None = None,
+        keepdim: bool | None = None,
+    ) -> Any:
+        if unbiased is not None:
+            correction = one_of("correction", correction, "unbiased", float(unbiased))
+        less = one_of("ddof", ddof, "correction", correction)
+        options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
+        return self.applied(op, self, ddof=0 if less is None else less, **options)
+
+    return named(method, op)
+
+
+def along(op: OpFunction) -> Method:
+    """The method that applies an op along an axis, the last by default."""
+
+    def method(self: Any, axis: int | None = None, *, dim: int | None = None) -> Any:
+        return self.applied(op, self, axis=axis_of(axis, dim, -1))
+
+    return named(method, op)

@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import precision, progress_hook
-from nnmpi.autograd.tape_node import AnyTensor, TapeNode
+from nnmpi.autograd.recording import AnyTensor, TapeNode
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
 """(-made, node, which parents to go to); a heap of these gives the latest first."""

@@ -7,6 +7,7 @@ is missing here belongs in `replacements.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -15,11 +16,11 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
-from nnmpi.autograd import methods, replacements, tape
+from nnmpi.autograd import replacements, tape
+from nnmpi.autograd.base import both_operators, in_place, method_of, operator_of, reduction, spread
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
-from nnmpi.autograd.recording import recording
+from nnmpi.autograd.recording import Storage, TapeNode, recording, tick
 from nnmpi.autograd.tape import OnLeaf, Rest
-from nnmpi.autograd.tape_node import Storage, TapeNode, tick
 from nnmpi.autograd.torch_names import TorchNames
 
 
@@ -60,12 +61,18 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-def _extreme(op: Callable[..., Result], t: Tensor, **options: Any) -> Tensor:
-    """`apply` of `max` and `min`."""
-    y = apply(op, t, **options)
-    if y.ndim:
-        y.__class__ = Extreme
-    return y
+def _extreme(op: Callable[..., Result]) -> Callable[..., Tensor]:
+    """The method of `max` or `min`."""
+    over: Callable[..., Tensor] = reduction(op)
+
+    @wraps(over)
+    def method(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        y = over(self, *args, **options)
+        if y.ndim:
+            y.__class__ = Extreme
+        return y
+
+    return method
 
 
 class Tensor(TorchNames):
@@ -199,38 +206,38 @@ class Tensor(TorchNames):
         """Record a write: graphs that have used these values can no longer be differentiated."""
         self.storage.written = tick()
 
-    __iadd__ = methods.in_place(apply, elementwise.add)
-    __isub__ = methods.in_place(apply, elementwise.subtract)
-    __imul__ = methods.in_place(apply, elementwise.multiply)
-    __itruediv__ = methods.in_place(apply, elementwise.divide)
-    __ifloordiv__ = methods.in_place(apply, elementwise.floor_divide)
-    __imod__ = methods.in_place(apply, elementwise.remainder)
+    __iadd__ = in_place(elementwise.add)
+    __isub__ = in_place(elementwise.subtract)
+    __imul__ = in_place(elementwise.multiply)
+    __itruediv__ = in_place(elementwise.divide)
+    __ifloordiv__ = in_place(elementwise.floor_divide)
+    __imod__ = in_place(elementwise.remainder)
 
     # ---- arithmetic
 
-    __add__, __radd__ = methods.binary(apply, elementwise.add)
-    __sub__, __rsub__ = methods.binary(apply, elementwise.subtract)
-    __mul__, __rmul__ = methods.binary(apply, elementwise.multiply)
-    __truediv__, __rtruediv__ = methods.binary(apply, elementwise.divide)
-    __floordiv__, __rfloordiv__ = methods.binary(apply, elementwise.floor_divide)
-    __mod__, __rmod__ = methods.binary(apply, elementwise.remainder)
-    __pow__, __rpow__ = methods.binary(apply, elementwise.power)
-    __matmul__, __rmatmul__ = methods.binary(apply, linear.matmul)
-    __neg__ = methods.unary(apply, elementwise.negative)
-    __abs__ = methods.unary(apply, elementwise.absolute)
+    __add__, __radd__ = both_operators(elementwise.add)
+    __sub__, __rsub__ = both_operators(elementwise.subtract)
+    __mul__, __rmul__ = both_operators(elementwise.multiply)
+    __truediv__, __rtruediv__ = both_operators(elementwise.divide)
+    __floordiv__, __rfloordiv__ = both_operators(elementwise.floor_divide)
+    __mod__, __rmod__ = both_operators(elementwise.remainder)
+    __pow__, __rpow__ = both_operators(elementwise.power)
+    __matmul__, __rmatmul__ = both_operators(linear.matmul)
+    __neg__: Callable[..., Tensor] = method_of(elementwise.negative)
+    __abs__: Callable[..., Tensor] = method_of(elementwise.absolute)
 
     # ---- comparisons, and logic of masks: without gradients
 
-    __eq__ = methods.operator(apply, logic.equal)  # type: ignore[arg-type]
-    __ne__ = methods.operator(apply, logic.not_equal)  # type: ignore[arg-type]
-    __lt__ = methods.operator(apply, logic.less)
-    __le__ = methods.operator(apply, logic.less_equal)
-    __gt__ = methods.operator(apply, logic.greater)
-    __ge__ = methods.operator(apply, logic.greater_equal)
-    __and__, __rand__ = methods.binary(apply, logic.bitwise_and)
-    __or__, __ror__ = methods.binary(apply, logic.bitwise_or)
-    __xor__, __rxor__ = methods.binary(apply, logic.bitwise_xor)
-    __invert__ = methods.unary(apply, logic.invert)
+    __eq__ = operator_of(logic.equal)  # type: ignore[assignment]
+    __ne__ = operator_of(logic.not_equal)  # type: ignore[assignment]
+    __lt__ = operator_of(logic.less)
+    __le__ = operator_of(logic.less_equal)
+    __gt__ = operator_of(logic.greater)
+    __ge__ = operator_of(logic.greater_equal)
+    __and__, __rand__ = both_operators(logic.bitwise_and)
+    __or__, __ror__ = both_operators(logic.bitwise_or)
+    __xor__, __rxor__ = both_operators(logic.bitwise_xor)
+    __invert__: Callable[..., Tensor] = method_of(logic.invert)
     __hash__ = object.__hash__
 
     # ---- the methods of an ndarray
@@ -238,16 +245,16 @@ class Tensor(TorchNames):
     def __getitem__(self, index: Any) -> Tensor:
         return apply(shape.getitem, self, index=index_of(index))
 
-    sum = methods.reduction(apply, reduce.sum)
-    mean = methods.reduction(apply, reduce.mean)
-    var = methods.spread(apply, reduce.var)
-    std = methods.spread(apply, reduce.std)
-    max = methods.reduction(_extreme, reduce.max)
-    min = methods.reduction(_extreme, reduce.min)
-    prod = methods.reduction(apply, reduce.prod)
-    any = methods.reduction(apply, logic.any)
-    all = methods.reduction(apply, logic.all)
-    argmax = methods.reduction(apply, logic.argmax)
+    sum: Callable[..., Tensor] = reduction(reduce.sum)
+    mean: Callable[..., Tensor] = reduction(reduce.mean)
+    var: Callable[..., Tensor] = spread(reduce.var)
+    std: Callable[..., Tensor] = spread(reduce.std)
+    max: Callable[..., Tensor] = _extreme(reduce.max)
+    min: Callable[..., Tensor] = _extreme(reduce.min)
+    prod: Callable[..., Tensor] = reduction(reduce.prod)
+    any: Callable[..., Tensor] = reduction(logic.any)
+    all: Callable[..., Tensor] = reduction(logic.all)
+    argmax: Callable[..., Tensor] = reduction(logic.argmax)
 
     def astype(self, dtype: Any) -> Tensor:
         """The values in another type; gradients flow between floating-point types."""

@@ -6,47 +6,21 @@ A method that there is not belongs in `replacements.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.kernels import Result
-from nnmpi.autograd import methods
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
-from nnmpi.autograd.base import TensorBase
+from nnmpi.autograd.base import TensorBase, along, method_of, reduction
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
-
-T = TypeVar("T", bound="TorchNames")
-
-
-def _op(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that applies an op to the tensor and to other operands."""
-
-    def method(self: T, *operands: Any) -> T:
-        return self.applied(op, self, *operands)
-
-    return methods.named(method, op)
-
-
-def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that applies an op over an axis."""
-    return methods.reduction(lambda op, t, **options: t.applied(op, t, **options), op)
-
-
-def _softmax(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that applies an op along an axis, the last by default."""
-
-    def method(self: T, axis: int | None = None, *, dim: int | None = None) -> T:
-        return self.applied(op, self, axis=axis_of(axis, dim, -1))
-
-    return methods.named(method, op)
 
 
 def to_method(where: str) -> Callable[..., Any]:
     """The method that gives the values in a type, or on a device."""
 
-    def method(self: T) -> T:
+    def method(self: Any) -> Any:
         return self.to(where)
 
     method.__doc__ = f"The tensor as by t.to({where!r})."
@@ -69,8 +43,6 @@ class TorchNames(TensorBase):
 
     __slots__ = ()
 
-    applied: Callable[..., Self]
-    """`tensor.apply`."""
     astype: Callable[..., Self]
 
     @property
@@ -197,24 +169,37 @@ class TorchNames(TensorBase):
         t = mask if isinstance(mask, TensorBase) else self.device.asarray(mask)
         return self.applied(elementwise.where, t, value, self)
 
-    abs, neg = _op(elementwise.absolute), _op(elementwise.negative)
-    exp, log, sqrt = _op(elementwise.exp), _op(elementwise.log), _op(elementwise.sqrt)
-    sin, cos, tanh = _op(elementwise.sin), _op(elementwise.cos), _op(elementwise.tanh)
-    sigmoid, relu = _op(elementwise.sigmoid), _op(elementwise.relu)
-    softmax, log_softmax = _softmax(softmax.softmax), _softmax(softmax.log_softmax)
-    add, sub = _op(elementwise.add), _op(elementwise.subtract)
-    mul, div = _op(elementwise.multiply), _op(elementwise.divide)
-    pow, remainder = _op(elementwise.power), _op(elementwise.remainder)
-    floor_divide = _op(elementwise.floor_divide)
-    maximum, minimum = _op(elementwise.maximum), _op(elementwise.minimum)
-    matmul = mm = bmm = mv = dot = _op(linear.matmul)
-    eq, ne = _op(logic.equal), _op(logic.not_equal)
-    lt, le = _op(logic.less), _op(logic.less_equal)
-    gt, ge = _op(logic.greater), _op(logic.greater_equal)
-    isnan, isinf, isfinite = _op(logic.isnan), _op(logic.isinf), _op(logic.isfinite)
-    argmin = _reduction(logic.argmin)
-    amax, amin = _reduction(reduce.max), _reduction(reduce.min)
-    clone = _op(shape.copy)
+    abs = method_of(elementwise.absolute)
+    neg = method_of(elementwise.negative)
+    exp, log, sqrt = (
+        method_of(elementwise.exp),
+        method_of(elementwise.log),
+        method_of(elementwise.sqrt),
+    )
+    sin, cos, tanh = (
+        method_of(elementwise.sin),
+        method_of(elementwise.cos),
+        method_of(elementwise.tanh),
+    )
+    sigmoid, relu = method_of(elementwise.sigmoid), method_of(elementwise.relu)
+    softmax, log_softmax = along(softmax.softmax), along(softmax.log_softmax)
+    add, sub = method_of(elementwise.add), method_of(elementwise.subtract)
+    mul, div = method_of(elementwise.multiply), method_of(elementwise.divide)
+    pow, remainder = method_of(elementwise.power), method_of(elementwise.remainder)
+    floor_divide = method_of(elementwise.floor_divide)
+    maximum, minimum = method_of(elementwise.maximum), method_of(elementwise.minimum)
+    matmul = mm = bmm = mv = dot = method_of(linear.matmul)
+    eq, ne = method_of(logic.equal), method_of(logic.not_equal)
+    lt, le = method_of(logic.less), method_of(logic.less_equal)
+    gt, ge = method_of(logic.greater), method_of(logic.greater_equal)
+    isnan, isinf, isfinite = (
+        method_of(logic.isnan),
+        method_of(logic.isinf),
+        method_of(logic.isfinite),
+    )
+    argmin = reduction(logic.argmin)
+    amax, amin = reduction(reduce.max), reduction(reduce.min)
+    clone = method_of(shape.copy)
 
     # ---- types and devices; last, since these are names of Python's types
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.join import JOINS, joined
+from nnmpi.autograd.ops.shape import JOINS, joined
 from nnmpi.nn.containers import ModuleDict
-from nnmpi.nn.layers.sizes import check_choice
+from nnmpi.nn.layers.basic import check_choice
 from nnmpi.nn.module import Module
 
 

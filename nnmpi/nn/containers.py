@@ -1,17 +1,42 @@
 """Lists and dictionaries of modules and parameters that are part of a model."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-class NumberedLayers(Module):
-    """The base of ModuleList and Sequential: layers under the names "0", "1", ..."""
+class _Numbered(Module):
+    """The base of lists: parts under the names "0", "1", ..."""
 
-    def __init__(self, layers: Iterable[Module] = ()) -> None:
-        self.extend(layers)
+    registry: ClassVar[str] = "_modules"
+
+    def __init__(self, parts: Iterable[Any] = ()) -> None:
+        self.extend(parts)
+
+    def append(self, part: Any) -> Self:
+        """Add a part at the end."""
+        raise NotImplementedError
+
+    def extend(self, parts: Iterable[Any]) -> Self:
+        """Add parts at the end."""
+        for part in parts:
+            self.append(part)
+        return self
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.registry))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([*getattr(self, self.registry).values()])
+
+    def __setitem__(self, index: int, part: Any) -> None:
+        setattr(self, [*getattr(self, self.registry)][index], part)
+
+
+class NumberedLayers(_Numbered):
+    """The base of ModuleList and Sequential."""
 
     def append(self, layer: Module) -> Self:
         """Add a layer at the end."""
@@ -24,25 +49,10 @@ class NumberedLayers(Module):
         setattr(self, next(n for n in names if n not in self._modules), layer)
         return self
 
-    def extend(self, layers: Iterable[Module]) -> Self:
-        """Add layers at the end."""
-        for layer in layers:
-            self.append(layer)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(list(self._modules.values()))
-
     def __getitem__(self, index: int | slice) -> Module:
         """One layer, or a new module with the layers of a slice, which stay part of this one."""
         layers = list(self)
         return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
-
-    def __setitem__(self, index: int, layer: Module) -> None:
-        setattr(self, list(self._modules)[index], layer)
 
     def _slice(self, layers: list[Module]) -> Module:
         raise NotImplementedError
@@ -81,34 +91,24 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         return iter(self._modules)
 
 
-class ParameterList(Module):
+class ParameterList(_Numbered):
     """A list of parameters that is part of the model, under the names "0", "1", ..."""
 
+    registry = "_parameters"
+
     def __init__(self, values: Iterable[Any] = ()) -> None:
-        self.extend(values)
+        super().__init__(values)
 
     def append(self, value: Any) -> Self:
         """Add a parameter at the end; an array or a tensor becomes one."""
         setattr(self, str(len(self)), _parameter(value))
         return self
 
-    def extend(self, values: Iterable[Any]) -> Self:
-        """Add parameters at the end."""
-        for value in values:
-            self.append(value)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(list(self._parameters.values()))
-
-    def __getitem__(self, index: int) -> Parameter:
-        return list(self)[index]
+    def __getitem__(self, index: int) -> Any:
+        return [*self][index]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        setattr(self, list(self._parameters)[index], _parameter(value))
+        super().__setitem__(index, _parameter(value))
 
     def extra_repr(self) -> str:
         return ", ".join(str(p.shape) for p in self)

@@ -17,22 +17,28 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
-from nnmpi.autograd.attention import (
+from nnmpi.autograd.functional import as_tensors
+from nnmpi.autograd.functional import (
     scaled_dot_product_attention as scaled_dot_product_attention,
 )
-from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
 from nnmpi.nn import element_losses
-from nnmpi.nn.distances import TripletMarginLoss
-from nnmpi.nn.distances import cosine_similarity as cosine_similarity
-from nnmpi.nn.distances import normalize as normalize
-from nnmpi.nn.distances import pairwise_distance as pairwise_distance
+from nnmpi.nn.element_losses import TripletMarginLoss
+from nnmpi.nn.element_losses import cosine_similarity as cosine_similarity
+from nnmpi.nn.element_losses import normalize as normalize
+from nnmpi.nn.element_losses import pairwise_distance as pairwise_distance
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
 from nnmpi.nn.layers.basic import check_probability, padding_row, row_numbers
-from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
-from nnmpi.nn.layers.upsample import Upsample
+from nnmpi.nn.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    MaxPool1d,
+    MaxPool2d,
+    Upsample,
+)
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.registries import constructor_options

@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, check_gpt
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import check_state
-from nnmpi.nn.stored import AS_IS, Order
+from nnmpi.nn.stored import AS_IS, Form, Order
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.options.quoting import shown
@@ -79,7 +80,8 @@ GPT2 = Sizes(12, 12, 768, 50_257, 1024)
 """The smallest of the published models, of 124 million parameters."""
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True)
+class Published(Form):
     """A file of a model with so many heads (see `nnmpi.nn.stored.Form`)."""
 
     heads: int

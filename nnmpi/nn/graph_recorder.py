@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nnmpi.arrays import backend
+from nnmpi.arrays import backend, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
@@ -21,7 +21,6 @@ from nnmpi.nn.graph import (
     mapped,
     variables_of,
 )
-from nnmpi.nn.kept import memory_of
 from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import only_runs_layers
 
@@ -117,7 +116,7 @@ class GraphRecorder:
         owners: dict[int, int] = {}  # of memory: the first edge that lies in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
-            owner = owners.setdefault(id(memory_of(t.operand)), e)
+            owner = owners.setdefault(id(meta.owner(t.operand)), e)
             self.edges.append(Edge(axes, t.dtype.name, order, t.requires_grad, owner))
         self._tensors.clear()
         self._edges.clear()
@@ -226,7 +225,7 @@ class GraphRecorder:
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self._tensors)
         self._tensors.append(t)
-        memory = memory_of(t.operand)
+        memory = meta.owner(t.operand)
         if id(memory) not in self._memory:
             self._memory[id(memory)] = memory
             self.held += int(memory.nbytes)

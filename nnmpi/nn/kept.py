@@ -11,16 +11,10 @@ from typing import Any
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
+from nnmpi.arrays.meta import owner
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.recording import TapeNode
 from nnmpi.nn.parameter import Parameter
-
-
-def memory_of(array: Array) -> Array:
-    """The array that owns the memory of this one."""
-    while getattr(array, "base", None) is not None and backend.is_array(array.base):
-        array = array.base
-    return array
 
 
 def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
@@ -37,9 +31,9 @@ def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, A
             if isinstance(parent, TapeNode):
                 nodes.append(parent)
             elif isinstance(parent, Parameter):
-                weights.add(id(memory_of(parent.operand)))
+                weights.add(id(owner(parent.operand)))
         for array in _arrays([node.vjps, node.prepare], set()):
-            memory = memory_of(array)
+            memory = owner(array)
             found[id(memory)] = memory
     return {key: array for key, array in found.items() if key not in weights}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.arrays.kernels.precision import sortable
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
@@ -199,11 +199,11 @@ class CrossEntropyLoss(ClassLoss):
         options = self.options(scores) | {"smoothing": self.label_smoothing}
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
-    def of_halves(self, scores: Tensor, labels: Any) -> Tensor:
-        """The loss, in float32, of scores in 16 bits; a device makes no copy of them for it."""
+    def in_sums(self, scores: Tensor, labels: Any) -> Tensor:
+        """The loss in the type of sums; a device makes no copy of the scores for it."""
         labels, may_ignore = self.checked(scores.shape, labels)
         if backend.of(scores.data).is_host or not self._is_plain(may_ignore):
-            return self.of_checked(scores.astype("float32"), labels, may_ignore)
+            return self.of_checked(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
         return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction, widens=True)
 
     def _is_plain(self, may_ignore: bool) -> bool:

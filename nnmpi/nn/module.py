@@ -21,7 +21,6 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import on_host
-from nnmpi.nn.converted import Converted
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import (
@@ -37,7 +36,7 @@ from nnmpi.nn.seeding import Construction, refuse_late_seed
 from nnmpi.nn.state import LoadedKeys, load_into
 
 
-class Module(Hooked, Converted, Registries):
+class Module(Hooked, Registries):
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
     All weights and dropout masks of a model are drawn from the `seed` of its root and the path in

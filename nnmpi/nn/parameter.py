@@ -25,7 +25,7 @@ from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
-from nnmpi.autograd.tape_node import Storage
+from nnmpi.autograd.recording import Storage
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store
@@ -41,8 +41,7 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
 
 def memory_order(p: Parameter, values: Array) -> Array:
     """Values of the shape of p in one row, in the order in which p has them in memory."""
-    row: Array = values.transpose(p.memory_axes).reshape(-1)
-    return row
+    return values.transpose(p.memory_axes).reshape(-1)
 
 
 def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Array:

@@ -1,14 +1,27 @@
-"""random: numbers that a module of one's own draws in `forward`, the same in every layout."""
+"""Random numbers that a module of a user draws in `forward`, and random tensors of a program.
+
+`random` gives the same numbers in every layout. The tensors, under PyTorch's names, depend on the
+seed of `nnmpi.manual_seed` or `nnmpi.seeded`, 0 by default, and on how many were drawn before: on
+all ranks alike, as long as these draw alike. Weights do not depend on them.
+"""
 
 from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays import backend, keyed
-from nnmpi.arrays.backend import CPU, Array
-from nnmpi.autograd import Tensor
+from nnmpi.arrays.backend import CPU, Array, of
+from nnmpi.autograd import Tensor, array_of, on_host
+from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.creation import creator, like
+from nnmpi.autograd.functional import tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.seeding import next_draw
+
+__all__ = [
+    "multinomial", "rand", "rand_like", "randint", "randn", "randn_like", "random", "randperm",
+]  # fmt: skip
 
 
 def random(
@@ -44,3 +57,99 @@ def below_one(numbers: Array) -> Array:
     """Numbers between 0 and 1, but that none is 1, to which a type may have rounded some."""
     one, zero = numbers.dtype.type(1), numbers.dtype.type(0)
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(one, zero))
+
+
+def _key(name: str) -> keyed.Key:
+    """The key of the next tensor; refused within a step of a Trainer."""
+    now = current_pass.get()
+    if now is not None and now.samples is not None:
+        raise ValueError(
+            f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
+            "nnmpi.random(self, shape, like=x), with normal=True for randn, whose rows belong to "
+            "the samples"
+        )
+    drawn = next_draw()
+    return keyed.key(drawn.seed, "tensor", drawn.draws)
+
+
+def _draw(name: str, *sizes: Any) -> tuple[keyed.Key, Array, Array]:
+    """The arguments of a function of `keyed` for so many numbers."""
+    return _key(name), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
+
+
+@creator
+def _uniform(*sizes: Any) -> Array:
+    """Numbers between 0 and 1, which a type may round to 1."""
+    return keyed.uniform(*_draw("rand", *sizes)).reshape(flat(sizes))
+
+
+def rand(*sizes: Any, **options: Any) -> Tensor:
+    """Numbers between 0 and 1, all equally likely: rand(2, 3) or rand((2, 3))."""
+    t = _uniform(*sizes, **options)
+    t.data = below_one(t.data)
+    return t
+
+
+@creator
+def randn(*sizes: Any) -> Array:
+    """Standard normal numbers: randn(2, 3) or randn((2, 3))."""
+    return keyed.normal(*_draw("randn", *sizes)).reshape(flat(sizes))
+
+
+rand_like = like(rand)
+randn_like = like(randn)
+
+
+@creator
+def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
+    """Integers from low to high - 1: randint(high, size) or randint(low, high, size)."""
+    if size is None:
+        high, size = None, high
+    if high is None:
+        low, high = 0, low
+    if not 0 < high - low <= 1 << 32:
+        raise ValueError(
+            f"randint from {low} to below {high}: give a low below high, at most 2**32 apart"
+        )
+    bits = keyed.bits(*_draw("randint", size)).astype("uint64")
+    return low + (bits * (high - low) >> 32).astype("int64").reshape(size)
+
+
+@creator
+def randperm(n: int) -> Array:
+    """The integers from 0 to n - 1 in some order."""
+    return keyed.permutation(_key("randperm"), n)
+
+
+def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tensor:
+    """Indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples), int64.
+
+    Without `replacement` none comes twice. The weights need not add up to 1; it waits for the
+    device.
+    """
+    weights = np.atleast_2d(on_host(input).astype("float64"))
+    rows, n = len(weights), weights.shape[-1]
+    possible = (weights > 0).sum(-1)
+    limit = num_samples if replacement else possible.min(initial=n)
+    if weights.ndim > 2 or not (possible.all() and ((weights >= 0) & (weights < np.inf)).all()):
+        raise ValueError(
+            "multinomial: weights must be a row or a matrix of finite numbers, in each row none "
+            "below 0 and one above 0"
+        )
+    if num_samples > limit:
+        raise ValueError(
+            f"multinomial: {num_samples} different ones of {limit} with a weight above 0: draw "
+            "fewer, or with replacement=True"
+        )
+    if replacement:
+        u = keyed.uniform(*_draw("multinomial", rows, num_samples)).reshape(rows, num_samples)
+        sums = weights.cumsum(1)
+        drawn = [np.searchsorted(s, v * s[-1], "right") for s, v in zip(sums, u, strict=True)]
+        index = np.reshape(drawn, u.shape)
+    else:
+        u = keyed.uniform(*_draw("multinomial", rows, n)).reshape(weights.shape)
+        with np.errstate(divide="ignore"):
+            waits = -np.log(u) / weights
+        index = np.argsort(waits, axis=1, kind="stable")[:, :num_samples]
+    shape = (*np.shape(array_of(input))[:-1], num_samples)
+    return tensor(index.reshape(shape).astype("int64"), on=of(array_of(input)))

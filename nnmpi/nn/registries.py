@@ -1,19 +1,26 @@
-"""Registries: the parameters, buffers and modules among the attributes of a module."""
+"""Registries: the parameters, buffers and modules among the attributes of a module, and the types
+and devices that they have."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
+import numpy as np
+
 from nnmpi.arrays import backend
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import CPU, Array, Backend
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
+from nnmpi.autograd.arguments import one_of, type_and_device
+from nnmpi.autograd.torch_names import to_method
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction
+from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
@@ -158,6 +165,48 @@ class Registries:
             raise ValueError(f"{owner}: the name {name!r} {why}; choose another one")
         setattr(self, name, value)
 
+    # ---- types and devices
+
+    parameters: Callable[..., Iterator[Parameter]]
+    _entries: Callable[..., Iterator[tuple[str, Any, str]]]
+
+    def to(
+        self,
+        *args: Any,
+        dtype: Any = None,
+        on: Backend | None = None,
+        device: str | Backend | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Convert to a type and move to a device; the parameters move into one flat store.
+
+        By position these are PyTorch's: to("cpu"), to(device), to("float64"), to(device, dtype).
+        """
+        kind, where = type_and_device(args, dtype, one_of("on", on, "device", device))
+        try:
+            is_type = kind is None or is_float(np.dtype(kind))
+        except TypeError:
+            is_type = False
+        if not is_type:
+            raise ValueError(
+                f"to: {kind!r:.60} is neither a floating-point type nor a device: give one of "
+                'these, such as "float32", or "cuda"'
+            )
+        parameters = list(self.parameters())
+        first = next((p.data for p in parameters if p.is_drawn), None)
+        kind = kind or (np.float32 if first is None else first.dtype)
+        where = where or (CPU if first is None else backend.of(first))
+        if parameters:
+            FlatStore(parameters, kind, where)
+        self.convert_buffers(kind, where)
+        return self
+
+    def convert_buffers(self, dtype: Any, on: Backend) -> None:
+        """Convert buffers to a type, unless they hold integers, and move them to a backend."""
+        for _, m, name in self._entries("_buffers"):
+            old = getattr(m, name)
+            object.__setattr__(m, name, on.asarray(old, dtype if is_float(old.dtype) else None))
+
     # ---- copies and pickles
 
     def __copy__(self) -> Self:
@@ -182,6 +231,11 @@ class Registries:
     def _parts(self) -> Iterator[tuple[str, Parameter | Registries]]:
         yield from self._parameters.items()
         yield from self._modules.items()
+
+    # ---- types and devices; last, since these are names of Python's types
+
+    cpu, cuda = to_method("cpu"), to_method("cuda")
+    half, float, double = to_method("float16"), to_method("float32"), to_method("float64")
 
 
 def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:

@@ -9,7 +9,6 @@ Rules:
   length, which are summed together.
 - The optimizer and Update see memory through `owned` and `updates` alone. A store that keeps less,
   elsewhere, or in another type overrides what these call; nobody asks which store it is.
-- Running sums of optimizers are in memory of the store, as values are (`allocate_sums`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +51,7 @@ ShardArrays: TypeAlias = tuple[Shard, Array, Array]
 
 class UpdateArrays(NamedTuple):
     """Values, their gradients, and their running sums by name, of which an update moves all; beside
-    masters, what an update has of 16 bits."""
+    masters, the values that are their rounding."""
 
     values: Array
     grads: Array
@@ -117,13 +116,6 @@ class FlatStore(Store):
         for shard in self.own_shards(start, end):
             yield shard, self.shard_values(shard), self.shard_gradient(shard)
 
-    def allocate_sums(self, names: Iterable[str], n: int) -> dict[str, Array]:
-        """Memory for running sums of an optimizer, n numbers each, which are 0.
-
-        Who has the dict looks the arrays up at each use: a store may put others there.
-        """
-        return {name: self.on.xp.zeros(n, self.updated_dtype) for name in names}
-
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
@@ -139,17 +131,12 @@ class FlatStore(Store):
             at += n
 
     def mixed(self, shard: Shard) -> Mixed:
-        """What an update has of 16 bits, where it moves masters of a shard."""
+        """What an update has beside the masters of a shard, where it moves these."""
         return Mixed()
-
-    @property
-    def undo(self) -> tuple[Array, ...]:
-        """The memory in which an update keeps what it changes (`kernels/undo.py`), if it is to."""
-        return ()
 
     def scale(self, array: Array, factor: float) -> None:
         """Multiplies what a step changes besides its updates: gradients, or running sums."""
-        scale_loop(array, factor, *self.undo)
+        scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """What this rank updates of elements start to end - 1."""

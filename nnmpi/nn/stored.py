@@ -5,7 +5,7 @@ file  ── found: names ──► paths here     order.here(array) ──►  
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,46 +35,30 @@ class Order(NamedTuple):
         return there[::-1] if self.is_transposed else there
 
 
-class Form(Protocol):
-    """What a kind of file calls tensors, and how it has each."""
-
-    def found(self, names: Iterable[str]) -> dict[str, str]:
-        """The names in a file by the paths here; those of no tensor of the model are left out."""
-
-    def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Pairs of names in a file that are one tensor of the model, so both have to be equal."""
-
-    def name(self, path: str) -> str | None:
-        """The name in a file that is written; None for what it does not have."""
-
-    def order(self, path: str) -> Order:
-        """How a file has the numbers of a tensor."""
-
-
 AS_IS = Order()
 
 
-class Plain:
-    """A file with the names and the order of the model."""
+class Form:
+    """Names of tensors in a kind of file, and their order there; by default those of a model."""
 
     def found(self, names: Iterable[str]) -> dict[str, str]:
-        """The same names."""
+        """The names in a file by the paths here; those of no tensor of the model are left out."""
         return {name: name for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """None: a file has each tensor under its own name."""
+        """Pairs of names in a file that are one tensor of the model, so both have to be equal."""
         return []
 
     def name(self, path: str) -> str | None:
-        """The same name."""
+        """The name in a file that is written; None for what it does not have."""
         return path
 
     def order(self, path: str) -> Order:
-        """The same order."""
+        """How a file has the numbers of a tensor."""
         return AS_IS
 
 
-PLAIN = Plain()
+PLAIN = Form()
 
 
 def _swapped(outputs: np.ndarray, a: int, b: int) -> np.ndarray:

@@ -26,8 +26,8 @@ def clip_grad_norm_(
 ) -> Array:
     """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
 
-    The norm is that of the order `norm_type`, which may be inf; that of 16-bit gradients is
-    computed in float32. It stays on the device, as a 0-d array, so the host does not wait for it,
+    The norm is that of the order `norm_type`, which may be inf; it is computed in
+    the type of sums. It stays on the device, as a 0-d array, so the host does not wait for it,
     unless `error_if_nonfinite`.
     """
     if not max_norm > 0 or not norm_type > 0:

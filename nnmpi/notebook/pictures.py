@@ -1,4 +1,4 @@
-"""What a notebook shows of a value: the picture that a command draws of it.
+"""Pictures of values in notebooks: those that commands draw of them.
 
 The values lie on floors below, and know nothing of drawing: each class of the table gets its
 `_repr_svg_` here, when nnmpi is imported.
@@ -11,7 +11,6 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.nn.graph import Graph
 from nnmpi.notebook.graph_svg import graph
-from nnmpi.notebook.mesh_svg import mesh
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh
@@ -21,20 +20,20 @@ from nnmpi.schedules.pipeline import Schedule
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing import rounds_svg
-from nnmpi.sim.drawing.svg import page, svg, text
+from nnmpi.sim.drawing.svg import INK, QUIET, box, page, svg, text
 from nnmpi.sim.drawing.tables import plural
 from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
-"""Of what is drawn without saying how many: stages are of a rank, where it may have several."""
+"""Numbers for pictures that say none: stages are of a rank, where it may have several."""
 
 CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
-"""What an algorithm may be; one that is a `reduce` of one chunk is a `reduce-scatter` of it too."""
+"""Operations of algorithms; a `reduce` of one chunk is a `reduce-scatter` of it too."""
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """Its rounds; of a plan that is no collective, why it is no all-reduce."""
+    """The rounds of an algorithm; of a plan that is no collective, why it is no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -54,7 +53,7 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """What ranks do, and the bubble."""
+    """The passes of ranks, and the bubble."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 
@@ -67,6 +66,44 @@ def trace(t: TraceFile) -> str:
     """The step of median time."""
     return svg([t.timeline(t.median_step())])
 
+
+# ---- a mesh
+
+CELL, ROW, LEFT, TOP, MOST = 58, 30, 180, 64, 32
+COLOURS = ("#e6eefb", "#fbeedd", "#e3f3e8", "#f0e6f6")
+
+
+def mesh(m: Mesh) -> str:
+    """The grid of its ranks; neighbours along the axes of rows have colours.
+
+            tp 0   tp 1                  an axis of one rank is not drawn; others beside the last
+    dp 0  [  0  ] [  1  ]                two are rows too
+    dp 1  [  2  ] [  3  ]
+    """
+    axes = [axis for axis, n in m.axes.items() if n > 1] or [*m.axes][-1:]
+    *outer, last = axes
+    rows = m.groups(last)[:MOST]
+    title = " x ".join(f"{axis} {n}" for axis, n in m.axes.items() if n > 1) or "one rank"
+    drawn = sum(len(ranks[:MOST]) for ranks in rows)
+    if m.size > drawn:
+        title += f", {drawn:,} of {m.size:,} ranks"
+    parts = [text(16, 22, title, 16, weight="bold")]
+    for i, _ in enumerate(rows[0][:MOST]):
+        parts.append(text(LEFT + (i + 0.5) * CELL, TOP - 12, f"{last} {i}", 12, QUIET, "middle"))
+    for k, ranks in enumerate(rows):
+        at, y = m.coordinates(ranks[0]), TOP + k * ROW
+        name = ", ".join(f"{axis} {at[axis]}" for axis in outer)
+        parts.append(text(LEFT - 12, y + ROW / 2, name, 12, QUIET, "end"))
+        colour = COLOURS[at[outer[0]] % len(COLOURS)] if outer else COLOURS[0]
+        for i, rank in enumerate(ranks[:MOST]):
+            parts.append(box(LEFT + i * CELL, y, CELL - 4, ROW - 4, colour))
+            middle = LEFT + i * CELL + (CELL - 4) / 2
+            parts.append(text(middle, y + ROW / 2 - 2, str(rank), 13, INK, "middle"))
+    width = max(LEFT + min(len(rows[0]), MOST) * CELL, 10 * len(title)) + 16
+    return page(width, TOP + len(rows) * ROW + 12, parts)
+
+
+# ---- the table
 
 PICTURES: dict[type, Callable[[Any], str | None]] = {
     Algorithm: algorithm,

@@ -1,34 +1,43 @@
-"""What the commands that start ranks have in common."""
+"""Commands that start ranks: their arguments, their errors and what they print."""
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from io import StringIO
 from typing import Any
 
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.options import cli
+from nnmpi.parallel.agreement import all_or_none
 
 
-def on_ranks(program: str, command: Callable[[Comm], int], memory: str) -> int:
+def on_ranks(
+    p: cli.Parser,
+    command: Callable[[Comm, argparse.Namespace], int],
+    arguments: Sequence[str] | None,
+    memory: str,
+) -> int:
     """The exit status of a command on every rank of the job; what ends it early is one line on
     stderr, of one rank. `memory`: what to do where it is too small."""
 
     def of_job() -> int:
         comm = job()
         try:
-            return command(comm)
+            with first_prints(comm):  # --help prints once
+                given = all_or_none(comm, lambda: p.parse_args(arguments))
+            return command(comm, given)
         except KeyboardInterrupt:
             if comm.size > 1:  # the others wait for this rank
                 comm.abort("interrupted", 130)
             raise
 
     try:
-        return cli.run(program, of_job, memory)
+        return cli.run(p.program, of_job, memory)
     except OtherRankError:
         return 0  # the other rank prints the error, and its exit status is that of the job
     except RuntimeError as error:  # MPI cannot be used
-        return cli.fail(program, error, 1)
+        return cli.fail(p.program, error, 1)
 
 
 def first_prints(comm: Comm) -> AbstractContextManager[Any]:

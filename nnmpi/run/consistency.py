@@ -45,7 +45,7 @@ MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
 Compared: TypeAlias = tuple[str, Any, str]
-"""What must be the same on all ranks: its name, its value as far as the repr tells, the remedy."""
+"""A thing that is the same on all ranks: its name, its value as the repr tells it, the remedy."""
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
@@ -72,12 +72,6 @@ def digest_of(dataset: Dataset) -> str:
     return f"{_digest(repr(found).encode()):016x}"
 
 
-def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
-    """Raises on all ranks if metrics have other names, or if functions stand for other options."""
-    given = {"the metrics": metrics, "the options that are functions": own}
-    check_given(comm, given, "give all ranks the same functions")
-
-
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
     """Raises on all ranks if their options differ, their snapshots are of different steps, or some
     ranks know what others would measure again.
@@ -94,20 +88,16 @@ def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> 
     check_same(comm, _given(given, remedy))
 
 
-def check_file(comm: Comm, what: str, path: str | os.PathLike[str], remedy: str) -> None:
-    """Raises on all ranks if a file differs, or cannot be read on a rank: then `remedy` says what
-    to do. Every rank calls it."""
-    _check_files(comm, f"{what} {shown(path)}", lambda: [Path(path)], remedy)
-
-
 def check_weights(comm: Comm, path: str) -> None:
     """Raises on all ranks if the weights of --load differ. Every rank calls it."""
     remedy = "name a file of --save, or a folder of GPT-2"
-    _check_files(comm, f"--load {shown(path)}", lambda: files_of(source_of(path)), remedy)
+    check_files(comm, f"--load {shown(path)}", lambda: files_of(source_of(path)), remedy)
 
 
-def _check_files(comm: Comm, what: str, found: Callable[[], list[Path]], remedy: str) -> None:
-    digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in found()])
+def check_files(comm: Comm, what: str, files: Callable[[], list[Path]], remedy: str) -> None:
+    """Raises on all ranks if files differ, or cannot be read on a rank: then `remedy` says what to
+    do. Every rank calls it."""
+    digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in files()])
     check_same(comm, [(what, digests, FILES)])
 
 

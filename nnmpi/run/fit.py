@@ -13,17 +13,17 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run import model_file
+from nnmpi.run import ends
 from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
 from nnmpi.run.page import page
-from nnmpi.run.ready import check_ready
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.pace import measured
-from nnmpi.run.run_state import RunState, StepPhase
-from nnmpi.run.saves import NO_SAVES, NoSaves
+from nnmpi.run.run_state import Followed, RunState, StepPhase
+from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
+from nnmpi.run.told import place
 from nnmpi.run.training import Training
 
 
@@ -53,8 +53,8 @@ class Fit:
         return self._session.comm
 
     @property
-    def _saves(self) -> NoSaves:
-        return self._training.saves if self._training.config.checkpoint_dir else NO_SAVES
+    def _saves(self) -> Saves:
+        return self._training.saves
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
@@ -87,7 +87,7 @@ class Fit:
         """The run from where it is: its begin, or what is left of it after a loss."""
         run = self._run
         if self._recovery.stage != RunStage.RUNNING:
-            check_ready(run, self._session, epochs)
+            ends.check_ready(run, self._session, epochs)
             self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self._session.wake()
             run.begin(epochs)
@@ -100,9 +100,9 @@ class Fit:
 
     def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
         """Opens what this rank writes; tells how the run starts, and what was lost since then."""
-        start = "start", self._run.first
         run, comm, config, recovery = self._run, self._comm, self._session.config, self._recovery
-        resumed, is_told = run.resumed if run.runs == 1 else None, not run.told.is_new(*start)
+        resumed = run.resumed if run.runs == 1 else None
+        is_told = run.told.events >= place(run.first, "start")
         mark = resumed.mark if resumed and not is_told else None
         found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
         if comm.rank == 0 or report:
@@ -115,7 +115,7 @@ class Fit:
         run.report = found
         begun = resumed_event if resumed else start_event
         event = {**begun(self._session, run), **environment(self._session)}
-        if run.told.once(*start):
+        if run.told.once(run.first, "start"):
             arranged = arranged_event(self._session.arrangement) if run.opened else {}
             run.report.event({**event, **arranged})
         for event in recovery.news:
@@ -130,12 +130,12 @@ class Fit:
         except (AgreedError, RankLost):
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
-            model_file.rescue(self._session, error)
+            ends.rescue(self._session, error)
             raise
         run, is_suspended = self._run, "checkpoint" in self._run.metrics
         if not is_suspended:
             self._session.check_copies()
-            model_file.save(self._session)
+            ends.save(self._session)
             self._session.check_copies(buffers=True)  # after the model was saved: nothing is lost
         result = self._finish(run.metrics, is_suspended)
         run.tell("result", result)
@@ -163,7 +163,7 @@ class Fit:
             **written,
             "measured": gather_objects(self._comm, footprint),
             **self._training.tracer.outcome(strategy.layout.mesh),
-            **({"plan": self._run.plan_outcome} if self._run.plan else {}),
+            **self._run.plan_outcome,
         }
 
     def _epochs(self) -> None:
@@ -221,8 +221,8 @@ class Fit:
         else:
             run.pace.start()
         try:
-            if run.result is not None and run.follows:
-                self._follow(run.result, is_noted=run.state == run.result.state)
+            if run.pending is not None and run.pending.result is not None:
+                self._follow(run.pending.result)
             while sessions != run.sessions and not run.epoch_is_over:
                 sessions = run.sessions
                 self._make_steps()
@@ -246,33 +246,31 @@ class Fit:
                 run.phase = StepPhase.COMPUTING
         run.phase = StepPhase.BETWEEN_STEPS
 
-    def _follow(self, result: StepResult, is_noted: bool = False) -> None:
-        """What follows a step; after a loss all of it is done that was not."""
+    def _follow(self, result: StepResult) -> None:
+        """What follows a step; after a loss it is done again, but for what was told."""
         run, step = self._run, result.state.step
-        loss = self._note(result, is_noted)
-        if run.told.once("progress", step):
+        run.pending = Followed(run.counters, result)
+        loss = self._note(result)
+        if run.told.once(step, "progress"):
             run.report.progress(step, run.total_steps, loss, self._run.pace.epoch_rates)
         self._sample()
         self._tell("on_step", {"event": "step", "step": step, "loss": loss})
         if self._training.hears_steps and self._session.arrangement.steps_together:
             self._compare_settings()
         self._saves.after_step(self._session, result)
+        run.pending = None
         self._session.back_up()
-        run.follows = False
         run.pace.resume()
 
-    def _note(self, result: StepResult, is_noted: bool) -> float:
-        """Updates the state of the run from a step's result, unless it is noted there; returns the
-        loss of a sample."""
+    def _note(self, result: StepResult) -> float:
+        """Updates the state of the run from a step's result; returns the loss of a sample."""
         run, every = self._run, self._session.config.check_copies
         loss = mean(result.loss, result.divisor)
         self._check_finite("loss", loss, result.state.step)
-        if not is_noted:
-            run.state, run.stopping = result.state, run.stopping or result.request >= STOPS
-            run.skipped += not result.updated
-            run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
-            run.result, run.follows = result, True
-            run.pace.lap(result)
+        run.state, run.stopping = result.state, run.stopping or result.request >= STOPS
+        run.skipped += not result.updated
+        run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
+        run.pace.lap(result)
         if every and run.state.step % every == 0:
             self._session.check_copies()
         return loss
@@ -307,8 +305,9 @@ class Fit:
         lost."""
         run, step = self._run, self._run.state.step
         for i, callback in enumerate(self._training.callbacks):
-            if hasattr(callback, occasion) and run.told.is_new((occasion, i), step):
-                with run.told.call((occasion, i), step):
+            here = place(step, occasion, i)
+            if hasattr(callback, occasion) and not run.told.is_called(here):
+                with run.told.call(here):
                     getattr(callback, occasion)(self._trainer, {**event, **self._session.scale})
         self._keep_changes(occasion)
         run.pace.resume()

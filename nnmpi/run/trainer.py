@@ -20,15 +20,14 @@ from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency
 from nnmpi.run.events import start_event
 from nnmpi.run.fit import Fit
-from nnmpi.run.no_session import SPARE
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.report import Event, Report
 from nnmpi.run.setup.optimizers import MakeOptimizer
-from nnmpi.run.setup.setup import NO_METRICS
+from nnmpi.run.setup.setup import NO_METRICS, Given
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
-from nnmpi.run.training import Given, Training
+from nnmpi.run.training import SPARE, Training
 
 T = TypeVar("T")
 
@@ -142,7 +141,7 @@ class Trainer:
             self.stop()
 
     def lr_factor(self, step: int) -> float:
-        """What multiplies the learning rates in a step."""
+        """The factor of the learning rates in a step."""
         return self._training.run.lr_factor(step)
 
     def describe(self) -> Event:
@@ -232,8 +231,8 @@ class Trainer:
     # ---- other layouts, and the end
 
     def snapshot(self) -> Snapshot:
-        """What this rank needs to go on from here, in copies; every rank calls it, after the same
-        step or epoch. No message is sent."""
+        """All that this rank needs to go on from here, in copies; every rank calls it, after the
+        same step or epoch. No message is sent."""
         self._check_together("snapshot", self.session.is_closed)
         return self.session.snapshot()
 

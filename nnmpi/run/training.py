@@ -8,18 +8,14 @@ Config, Given ─► set_up ─► Setup, RunState, Saves ─► arrange ─► 
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from threading import RLock
-from typing import Any, NamedTuple, cast
+from typing import Any, NoReturn, cast
 
 from nnmpi.comm import Comm
-from nnmpi.data import Dataset
-from nnmpi.metrics import Metric
-from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -29,15 +25,14 @@ from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.footprint import Footprint
 from nnmpi.run.loggers import loggers_of
-from nnmpi.run.no_session import NO_SESSION, SPARE
 from nnmpi.run.planning.at_start import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import Uncut, fitted
-from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of
-from nnmpi.run.setup.setup import set_up
+from nnmpi.run.setup.optimizers import optimizer_of
+from nnmpi.run.setup.setup import Given, set_up
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.text import samples
 from nnmpi.run.trace import Tracer
@@ -47,21 +42,39 @@ COLLECTING = RLock()
 return at once, having collected nothing."""
 
 
-class Given(NamedTuple):
-    """What users give a Trainer besides a Config and a Comm; see there."""
+class NoModelError(AttributeError, ValueError):
+    """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
 
-    build: Callable[[], Module] | None
-    data: Dataset | tuple[Any, ...] | None
-    loss: Any
-    metrics: Mapping[str, Metric]
-    callbacks: Sequence[object]
-    optimizer: MakeOptimizer | None
-    schedule: LRSchedule | None
-    resume: str | os.PathLike[str] | None
+
+class NoSession:
+    """A stand-in for the session, after a restore that failed and on a spare rank."""
+
+    is_closed = True
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    end = close
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NoModelError(f"this Trainer has no model {self._why}")
+
+
+NO_SESSION = cast(Session, NoSession("since its last restore failed: restore a snapshot"))
+SPARE = cast(
+    Session,
+    NoSession(
+        "on this rank, which is spare: the layout has no place for it; it waits in fit, and takes "
+        "part where another is lost; where trainer.is_spare, call nothing else"
+    ),
+)
 
 
 class Training:
-    """What a Trainer has on one rank. It knows neither the Trainer nor what ranks were lost.
+    """The parts of a Trainer on one rank. It knows neither the Trainer nor what ranks were lost.
 
     asked    how ranks were to be arranged, before any was lost
     config   how they are arranged
@@ -85,8 +98,7 @@ class Training:
     def set_up(self, config: Config, comm: Comm, ranks: int) -> None:
         """Loads data, and makes what no arrangement of so many ranks changes; every rank calls
         it."""
-        build, data, loss, metrics, callbacks, optimizer, schedule, _ = self._given
-        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule, ranks)
+        setup, callbacks = set_up(config, comm, self._given, ranks), self._given.callbacks
         self.callbacks = all_or_none(
             comm, lambda: [*check_callbacks(callbacks), *loggers_of(config)]
         )

@@ -40,7 +40,7 @@ from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import consistency
-from nnmpi.run.command import first_prints, on_ranks
+from nnmpi.run.command import on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.report import Event
 from nnmpi.sim.drawing.tables import plural
@@ -67,21 +67,20 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; every rank calls it."""
-    return on_ranks("nnmpi.tokenize", lambda comm: _main(comm, arguments), "give a smaller text")
+    return on_ranks(parser(), command, arguments, "give a smaller text")
 
 
-def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
-    def read() -> argparse.Namespace:
-        with first_prints(comm):  # --help prints once
-            given = parser().parse_args(arguments)
+def command(comm: Comm, given: argparse.Namespace) -> int:
+    """Writes the file, and says what is in it; every rank calls it."""
+
+    def check() -> None:
         for name in ("text", "out", "tokenizer"):
             if (value := getattr(given, name)) is not None:
                 check_text(name, value)
         if not given.out.endswith(".npy"):
             raise ValueError(f"out {shown(given.out)} must end with .npy, as --out tokens.npy")
-        return given
 
-    given = all_or_none(comm, read)
+    all_or_none(comm, check)
     began = time.perf_counter()
     event = tokenized(Path(given.text), Path(given.out), given.tokenizer, comm)
     event["seconds"] = round(time.perf_counter() - began, 4)
@@ -110,7 +109,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
     """
     all_or_none(comm, lambda: check_target(out, "write"))
     consistency.check_given(comm, {"tokenizer": tokenizer})
-    consistency.check_file(comm, "the text", text, REMEDY)
+    consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
     made = _tokenizer(text, tokenizer, comm)
     vocabulary = vocabulary_of(made.describe())
     consistency.check_given(comm, {"the vocabulary": vocabulary}, consistency.FILES)
@@ -144,7 +143,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """That of a path, or of the characters that all parts of the text have."""
+    """The tokenizer of a path, or of the characters that all parts of the text have."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     own = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))

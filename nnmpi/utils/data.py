@@ -12,7 +12,7 @@ import numpy as np
 
 from nnmpi.autograd import Tensor, replacements
 from nnmpi.autograd.functional import as_tensors, stack, tensor
-from nnmpi.nn.random_tensors import randperm
+from nnmpi.nn.random_numbers import randperm
 
 T = TypeVar("T")
 

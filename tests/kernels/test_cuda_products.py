@@ -8,7 +8,7 @@ from helpers.kernels.numbers import Rng, one_of
 from nnmpi.arrays import backend
 from nnmpi.arrays.cuda.products import products_loop
 from nnmpi.arrays.dtypes import named
-from nnmpi.arrays.kernels.products import matmul
+from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.autograd.ops import linear
 
 pytestmark = needs_device

@@ -1,5 +1,6 @@
 """Convolutions by cuDNN against im2col: by a fake of its front end, or by cuDNN on a GPU."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from helpers.kernels import fakecudnn
 import nnmpi
 from nnmpi import nn, optim
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda import convolution
+from nnmpi.arrays.cuda import cudnn
 from nnmpi.arrays.kernels import conv
-from nnmpi.arrays.kernels.cudnn import Cudnn
+from nnmpi.arrays.kernels.conv import Cudnn
 from nnmpi.autograd.ops.conv import conv2d
 
 pytestmark = needs_device
@@ -51,13 +52,13 @@ def computed(case: dict[str, Any], algorithm: str, bias: bool = True) -> list[np
 def test_it_computes_what_im2col_does(
     fake: fakecudnn.Fake | None, monkeypatch: pytest.MonkeyPatch, name: str, bias: bool
 ) -> None:
-    asked, run = list[str](), convolution.run
+    asked, run = list[str](), cudnn.run
 
-    def counted(op: convolution.CudnnOp, *others: Any) -> None:
-        asked.append(op.operation)
-        run(op, *others)
+    def counted(convolution: cudnn.Convolution, arrays: Sequence[backend.Array]) -> None:
+        asked.append(convolution.op.operation)
+        run(convolution, arrays)
 
-    monkeypatch.setattr(convolution, "run", counted)
+    monkeypatch.setattr(cudnn, "run", counted)
     found = computed(CASES[name], "auto", bias)
     assert asked == ["conv_fprop", "conv_dgrad", "conv_wgrad"], "im2col was taken"
     for a, b in zip(found, computed(CASES[name], "im2col", bias), strict=True):

@@ -9,7 +9,7 @@ from helpers import mpijob
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta import MetaArray, NumbersReadError
-from nnmpi.arrays.meta.layout import owner
+from nnmpi.arrays.meta.shapes import owner
 from nnmpi.nn.graph_recorder import order_of
 
 rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.comm import OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.decoding import Past, decoding
+from nnmpi.nn.layers.sequences import Past, decoding
 from nnmpi.run.text.generation import Sampling
 
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))

@@ -3,17 +3,23 @@
 A graph has one operation. It is built once for what it describes, thread and device, and gets
 addresses. Only engines that give the same bits each time are used, since the same layout gives the
 same bits; and only those that compute in float32, unless TF32 is allowed.
+
+Operations of convolutions, channels last in memory:
+
+forward   y = conv(x, w)        x (N, H, W, C), w (O, kh, kw, C / groups), y (N, h, w, O)
+data      dx from dy, w
+weights   dw from x, dy
 """
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, allows_tf32, xp_of
 
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 """The types of arrays, and cuDNN's names of them; sums are float32."""
@@ -166,3 +172,100 @@ def as_output(tensor: Any, dim: Sequence[int], stride: Sequence[int], dtype: str
     """A tensor that an operation writes, with these sizes and strides."""
     named = tensor.set_output(True).set_data_type(type_of(dtype))
     return named.set_dim([*dim]).set_stride([*stride])
+
+
+# ---- convolutions
+
+TensorSizes = tuple[int, int, int, int]  # of a tensor, channels last
+Ends = tuple[int, int]  # along the rows and along the columns
+
+
+class Operand(NamedTuple):
+    """An argument of a graph: its name in cuDNN, and the field of the Spec with its sizes."""
+
+    name: str
+    sizes: str
+
+
+class CudnnOp(NamedTuple):
+    """An operation of cuDNN."""
+
+    operation: str
+    inputs: tuple[Operand, Operand]
+    output: str
+
+
+FORWARD = CudnnOp("conv_fprop", (Operand("image", "x"), Operand("weight", "w")), "y")
+DATA = CudnnOp("conv_dgrad", (Operand("loss", "y"), Operand("filter", "w")), "x")
+WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "w")
+
+
+class Convolution(NamedTuple):
+    """An operation of a convolution, with the sizes and options on which its graph depends."""
+
+    op: CudnnOp
+    x: TensorSizes
+    w: TensorSizes
+    y: TensorSizes
+    before: Ends
+    after: Ends
+    stride: Ends
+    dilation: Ends
+    dtype: str
+    tf32: bool = False
+
+    @property
+    def instead(self) -> str:
+        return "a convolution, im2col takes it"
+
+    def doing(self, op: CudnnOp) -> "Convolution":
+        """Another operation of the same convolution."""
+        return self._replace(op=op)
+
+    def tensors(self, graph: Any) -> list[Any]:
+        """Add the operation to a graph; return its two inputs and its output."""
+        dtype = type_of(self.dtype)
+        inputs = {
+            name: graph.tensor(name=name, data_type=dtype, **dims(getattr(self, sizes)))
+            for name, sizes in self.op.inputs
+        }
+        operation: Callable[..., Any] = getattr(graph, self.op.operation)
+        output = operation(
+            **inputs,
+            pre_padding=list(self.before),
+            post_padding=list(self.after),
+            stride=list(self.stride),
+            dilation=list(self.dilation),
+        )
+        written = as_output(output, **dims(getattr(self, self.op.output)), dtype=self.dtype)
+        return [*inputs.values(), written]
+
+
+def dims(sizes: TensorSizes) -> dict[str, list[int]]:
+    """Sizes (n, h, w, c), channels last in memory, as cuDNN names them: (n, c, h, w)."""
+    n, h, w, c = sizes
+    return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}
+
+
+def convolution(
+    x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
+) -> Convolution | None:
+    """The convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to images of `sizes`, or None.
+
+    None: cuDNN does not do it, or is not there.
+    """
+    kh, kw, C, O = w.shape
+    fits = x.dtype.name in TYPES and x.size and O and C * groups == x.shape[3]
+    if library() is None or not fits or min(window.after for window in windows) < 0:
+        return None
+
+    def along(name: str) -> Ends:
+        rows, columns = (getattr(window, name) for window in windows)
+        return rows, columns
+
+    return Convolution(
+        FORWARD,
+        *(x.shape, (O, kh, kw, C), (x.shape[0], *sizes, O)),
+        *(along("before"), along("after"), along("stride"), along("dilation")),
+        *(x.dtype.name, allows_tf32(xp_of(x))),
+    )

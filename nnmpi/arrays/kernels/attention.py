@@ -8,9 +8,9 @@
 
     lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
-q, k, v, y and their gradients may have 16 bits: scores and sums are in float32, as lse is, and what
-is written is rounded once. On a device cuDNN computes where it can (`cuda/sdpa.py`), which has no
-scores in memory; else factors of products are rounded to 16 bits, as they are there.
+Scores, lse and sums have the type of sums of q, k, v, y and their gradients, and what is written is
+rounded once. On a device cuDNN computes where it can (`cuda/sdpa.py`), which has no
+scores in memory; else factors of products are rounded to the type of q, as they are there.
 
 The scores of some queries with all keys that they see are in cache from the first product to the
 second one. The backward pass computes them again, from lse, so memory is linear in T and S. Which
@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.cuda import sdpa
-from nnmpi.arrays.dtypes import is_half, types_of
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import progress_hook
+from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import cast, round_loop
-from nnmpi.arrays.kernels.products import matmul
 from nnmpi.arrays.kernels.softmax import (
     hide_later,
     of_scores,
@@ -146,16 +146,17 @@ def attention_gradients(
             sums = [_zeros(d) for d in of_heads]
         of_rows = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
         attention_gradient_loop(*of_rows, *(d[:, :, keys] for d in sums), *how.of(tile))
-        if is_half(dk.dtype) and queries.stop == T:
+        if types_of(dk.dtype).is_mixed and queries.stop == T:
             for found, d in zip(sums, of_heads, strict=True):
                 round_loop(found, d)
         progress()
 
 
 def _zeros(d: Array) -> Array:
-    """Where gradients are added up: in d, but of 16 bits in float32."""
-    if is_half(d.dtype):
-        return xp_of(d).zeros(d.shape, types_of(d.dtype).sums)
+    """Where gradients are added up: in d, if it has the type of sums."""
+    types = types_of(d.dtype)
+    if types.is_mixed:
+        return xp_of(d).zeros(d.shape, types.sums)
     d[...] = 0
     return d
 
@@ -290,7 +291,7 @@ def _scores(
     later = first + rows.start if first >= 0 else -1
     s: Array
     columns = k[:, :, None, keys].swapaxes(-1, -2)
-    if is_half(q.dtype):  # products with the scale would be rounded
+    if types_of(q.dtype).is_mixed:  # products with the scale would be rounded
         s = matmul(q[..., rows, :], columns, types_of(q.dtype).sums)
         s *= scale
     else:

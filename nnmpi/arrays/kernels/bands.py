@@ -83,8 +83,7 @@ class Bands(NamedTuple):
     def buffer(self, like: Array, width: int, channels: int) -> Array:
         """Zeros for the rows of all samples, one under another: (rows, W, C)."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
-        zeros: Array = xp_of(like).zeros((rows, width, channels), like.dtype)
-        return zeros
+        return xp_of(like).zeros((rows, width, channels), like.dtype)
 
     def samples(self, tall: Array, rows: int) -> Array:
         """The first rows of each sample in rows of input (rows, W, C): a view (N, rows, W, C)."""
@@ -133,5 +132,4 @@ def _stacked(tall: Array, n: int, step: int, rows: int) -> Array:
     """
     row, *rest = tall.strides
     as_strided = xp_of(tall).lib.stride_tricks.as_strided
-    view: Array = as_strided(tall, (n, rows, *tall.shape[1:]), (step * row, row, *rest))
-    return view
+    return as_strided(tall, (n, rows, *tall.shape[1:]), (step * row, row, *rest))

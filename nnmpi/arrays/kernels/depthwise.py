@@ -89,11 +89,6 @@ class Depthwise(Im2col):
                 for m in range(z.shape[-1]):
                     yield m, images, z[a, b, ..., m]
 
-    @property
-    def columns_of_output(self) -> int:
-        """There are no columns."""
-        return 0
-
     def forward(self, s: slice, z: Array) -> None:
         """The outputs z (T, O) of images x[s], without bias."""
         weights = self._multiples(self.w)

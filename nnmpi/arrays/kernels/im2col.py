@@ -23,7 +23,7 @@ from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
-from nnmpi.arrays.kernels.products import products_loop
+from nnmpi.arrays.kernels.linear import products_loop
 from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
@@ -96,8 +96,7 @@ class Im2col:
         kernel = (rows.dilation * sh, columns.dilation * sw, sc)
         shape = (self.groups, f, f, n, *self.covers, rows.kernel, columns.kernel, some)
         strides = (some * sc, down, right, sn, f * down, f * right, *kernel)
-        view: Array = self.xp.lib.stride_tricks.as_strided(padded, shape, strides)
-        return view
+        return self.xp.lib.stride_tricks.as_strided(padded, shape, strides)
 
     def _padded(self, s: slice) -> Array:
         """Images x[s] with their padding."""
@@ -137,12 +136,6 @@ class Im2col:
         """The outputs z (T, O) of images x[s], without bias."""
         w = self.w.reshape(-1, self.w.shape[3])
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
-
-    @property
-    def columns_of_output(self) -> int:
-        """The numbers that are gathered for an output."""
-        size = self.groups * int(prod(self.w.shape[:3]))
-        return 0 if self.pointwise else size
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
         """A buffer (T, O) for the outputs of n images, and its view by pooling windows."""

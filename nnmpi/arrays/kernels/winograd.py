@@ -12,7 +12,7 @@
 and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
 F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
 transforms are GEMMs, and planes are padded by 16 elements: rows that are a power of two apart share
-a cache set. Of images in 16 bits, V, U and the gradient of M have 16 bits, all else is in float32.
+a cache set. V, U and the gradient of M have the type of images, all else is in that of sums.
 """
 
 from functools import lru_cache
@@ -25,8 +25,8 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
+from nnmpi.arrays.kernels.linear import products_loop
 from nnmpi.arrays.kernels.precision import cast
-from nnmpi.arrays.kernels.products import products_loop
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 _PLANE_PAD = 16

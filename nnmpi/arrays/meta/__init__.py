@@ -15,4 +15,5 @@ from nnmpi.arrays.meta.array import MetaArray as MetaArray
 from nnmpi.arrays.meta.functions import is_meta as is_meta
 from nnmpi.arrays.meta.functions import like as like
 from nnmpi.arrays.meta.functions import xp as xp
-from nnmpi.arrays.meta.layout import NumbersReadError as NumbersReadError
+from nnmpi.arrays.meta.shapes import NumbersReadError as NumbersReadError
+from nnmpi.arrays.meta.shapes import owner as owner

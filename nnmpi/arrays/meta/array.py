@@ -1,14 +1,41 @@
-"""MetaArray: an array without numbers."""
+"""MetaArray: an array without numbers; LiveBytes: the memory that such arrays would take."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from math import prod
 from typing import Any, NoReturn
+from weakref import finalize
 
 import numpy as np
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.layout import addresses, nesting, refuse, small, strides
-from nnmpi.arrays.meta.live import counting
+from nnmpi.arrays.meta.shapes import addresses, nesting, refuse, small, strides
+
+
+class LiveBytes:
+    """The bytes of arrays that were made since counting began and that are alive, and the most."""
+
+    def __init__(self) -> None:
+        self.bytes = self.most = 0
+
+    def count(self, array: Any) -> None:
+        """Counts an array until it is freed."""
+        nbytes = int(array.nbytes)
+        self._change(nbytes)
+        finalize(array, self._change, -nbytes).atexit = False
+
+    def forget(self) -> None:
+        """Begins a new most."""
+        self.most = self.bytes
+
+    def _change(self, nbytes: int) -> None:
+        self.bytes += nbytes
+        self.most = max(self.most, self.bytes)
+
+
+counting: ContextVar[LiveBytes | None] = ContextVar("counting", default=None)
+"""The counter of arrays that are made, if they are counted."""
+
 
 RULES: dict[Any, Callable[..., Any]] = {}
 """What functions of NumPy do with arrays without numbers, beside OF_METHODS."""

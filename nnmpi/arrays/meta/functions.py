@@ -9,7 +9,7 @@ from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
 from nnmpi.arrays.meta.array import RULES, MetaArray, made, made_as
-from nnmpi.arrays.meta.layout import nesting, owner, refuse, small
+from nnmpi.arrays.meta.shapes import nesting, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -179,7 +179,7 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
     vjps = _vjps(a, b, lambda g: kept(g, 1), lambda g: kept(g, 0))
     y = in_layout(xp.where, chosen, a, b)
     if hasattr(a, "dtype") and a.dtype == getattr(b, "dtype", None):
-        y = cast(y, a.dtype)  # CuPy's where has no bfloat16, and gives float32
+        y = cast(y, a.dtype)  # CuPy's where has not all types
     return Result(y, (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps))
 
 

@@ -53,8 +53,7 @@ def probabilities(x: Array, w: Array) -> Array:
     xp = xp_of(x)
     z = x.reshape(len(x), tokens_of(x), x.shape[-1]) @ w.T
     z = xp.exp(z - z.max(axis=-1, keepdims=True))
-    p: Array = z / z.sum(axis=-1, keepdims=True)
-    return p
+    return z / z.sum(axis=-1, keepdims=True)
 
 
 @widened
@@ -103,8 +102,7 @@ def route(
         dp = d * chosen / total
         if auxiliary:
             dp += share
-        dz: Array = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
-        return dz
+        return p * (dp - (p * dp).sum(axis=-1, keepdims=True))
 
     def vjp_w(dz: Array, out: Array | None) -> Array:
         return xp.matmul(dz.reshape(-1, E).T, x.reshape(-1, x.shape[-1]), out=out)
@@ -187,8 +185,7 @@ def _in_slots(rows: Array, index: Array) -> Array:
     """The row of the token in each slot, (E, N slots, C); zeros where there is none."""
     xp = xp_of(rows)
     none = xp.zeros((index.shape[1], rows.shape[1]), rows.dtype)
-    found: Array = xp.concatenate((rows, none))[index]
-    return found
+    return xp.concatenate((rows, none))[index]
 
 
 def _added(rows: Array, index: Array, tokens: int) -> Any:

@@ -1,4 +1,4 @@
-"""Matrix products.
+"""Products: of matrices, in linear layers, and along axes that are named by letters.
 
 Weights come behind inputs, since the tape visits later arguments first: their sums over ranks start
 before the gradient of the input is computed. Their vjps write into `out`, the gradient buffer.
@@ -8,16 +8,17 @@ gradient of w. `mlp` has to give the bits of `linear` layer by layer, as users m
 (hooks, recording, parts on ranks).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
+from string import ascii_letters
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, picks, products
+from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import linear as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
-from nnmpi.arrays.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
-from nnmpi.arrays.kernels.precision import cast, in_one_type, widened_products
+from nnmpi.arrays.kernels.precision import cast, in_one_type, widened, widened_products
 from nnmpi.autograd.ops.elementwise import unbroadcast
 
 
@@ -38,10 +39,10 @@ def matmul(a: Array, b: Array) -> Result:
         lead = xp.broadcast_shapes(one.shape[:-2], other.shape[:-2])
         types = types_of(like.dtype)
         dtype = types.sums if types.is_mixed and lead != like.shape[:-2] else None
-        return cast(unbroadcast(products.matmul(one, other, dtype), like.shape), like.dtype)
+        return cast(unbroadcast(kernels.matmul(one, other, dtype), like.shape), like.dtype)
 
     return Result(
-        products.matmul(a, b),
+        kernels.matmul(a, b),
         (
             lambda g, out: gradient(full(g), columns.swapaxes(-1, -2), rows).reshape(a.shape),
             lambda g, out: gradient(rows.swapaxes(-1, -2), full(g), columns).reshape(b.shape),
@@ -81,7 +82,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
     y = xp.empty((len(rows), len(w)), x.dtype)
-    outputs(rows, w, b, y, relu)
+    kernels.outputs(rows, w, b, y, relu)
 
     before, shape, passed = x.shape, y.shape, y if relu else None
 
@@ -91,17 +92,17 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
-        gradients(g, w, None, dx, None, None)
+        kernels.gradients(g, w, None, dx, None, None)
         return dx.reshape(before)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
-        gradients(g, w, rows, None, dw, None)
+        kernels.gradients(g, w, rows, None, dw, None)
         return dw
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         db = xp.empty(len(w), w.dtype) if out is None else out
-        gradients(g, w, None, None, None, db)
+        kernels.gradients(g, w, None, None, None, db)
         return db
 
     value = y if x.ndim == 2 else y.reshape(*before[:-1], w.shape[0])
@@ -118,7 +119,7 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         _check_linear(shape, dtype, w)
         shape = shape[0], len(w)
         ys.append(xp.empty(shape, dtype))
-    mlp_outputs(x, ws, bs, tuple(ys), relus)
+    kernels.mlp_outputs(x, ws, bs, tuple(ys), relus)
     inside, last = tuple(ys[:-1]), ys[-1] if relus[-1] else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
@@ -126,7 +127,76 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         found = [xp.empty(a.shape, dtype) if need else None for a, need in pairs]
         dws, dbs = tuple(found[1::2]), tuple(found[2::2])
         values = *inside, g if last is None else last  # which is read for ReLU only
-        mlp_gradients(g, x, ws, values, relus, found[0], dws, dbs)
+        kernels.mlp_gradients(g, x, ws, values, relus, found[0], dws, dbs)
         return found
 
     return Result(ys[-1], picks(1 + len(parameters)), prepare)
+
+
+@widened
+def einsum(*arrays: Array, equation: str) -> Result:
+    """The sum over all letters that are not in the output of the product of the elements."""
+    xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
+    sizes: dict[str, int] = {}
+    for a, term in zip(arrays, inputs, strict=True):
+        for c, n in zip(term, a.shape, strict=True):
+            known = sizes.get(c, 1)
+            if n != known and 1 not in (n, known):
+                shapes = ", ".join(str(a.shape) for a in arrays)
+                raise ValueError(f"einsum: {equation!r} does not fit shapes {shapes}")
+            sizes[c] = n if known == 1 else known
+
+    def summed(terms: Sequence[str], to: str, *factors: Array) -> Array:
+        return xp.einsum(f"{','.join(terms)}->{to}", *factors, optimize=True)
+
+    def vjp_of(k: int) -> Callable[[Array, Array | None], Array]:
+        shape, term = arrays[k].shape, inputs[k]
+        length = dict(zip(term, shape, strict=True))  # of each letter once
+        others, terms = [*arrays[:k], *arrays[k + 1 :]], [*inputs[:k], *inputs[k + 1 :]]
+
+        def vjp(g: Array, out: Array | None) -> Array:
+            # what is nowhere else has one gradient for all; what was repeated gets a sum
+            there = {*output, *"".join(terms)}
+            kept = [c for c, n in length.items() if c in there and n == sizes[c]]
+            d = summed([output, *terms], "".join(kept), g, *others)
+            lengths = dict(zip(kept, d.shape, strict=True))  # 1 where all other terms have it
+            d = d.reshape([lengths.get(c, 1) for c in length])
+            d = xp.broadcast_to(d, tuple(length.values()))
+            if len(length) == len(term):
+                return d
+            whole = xp.zeros(shape, g.dtype)
+            summed([term], "".join(length), whole)[...] = d  # a view of the diagonal
+            return whole
+
+        return vjp
+
+    vjps = tuple(map(vjp_of, range(len(arrays))))
+    is_view = len(arrays) == 1 and {*output} == {*inputs[0]}  # else numbers are summed
+    return Result(summed(inputs, output, *arrays), vjps, is_view=is_view)
+
+
+def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of each input and of the output; those in the place of dots are free ones."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms, dots = left.split(","), "..."
+    named = [term.replace(dots, "", 1) for term in terms]
+    output = right.replace(dots, "", 1)
+    letters = "".join(named)
+    if not {*letters, *output} <= {*ascii_letters} or not {*output} <= {*letters}:
+        raise ValueError(
+            f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and what is "
+            "behind the arrow must be before it too"
+        )
+    rest = [n - len(names) for n, names in zip(axes, named, strict=False)]
+    fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(rest, terms, strict=False)]
+    if len(terms) != len(axes) or not all(fits) or len({*output}) < len(output):
+        raise ValueError(
+            f"einsum: {equation!r} for tensors of {', '.join(map(str, axes))} axes: it needs a "
+            "term for each tensor, a letter for each axis, and each letter of the output once"
+        )
+    most = max(rest)
+    free = "".join([c for c in ascii_letters if c not in equation][:most])
+    if not arrow:
+        right = dots + "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
+    inputs = [t.replace(dots, free[most - n :]) for t, n in zip(terms, rest, strict=True)]
+    return inputs, right.replace(dots, free)

@@ -41,8 +41,7 @@ class TableGradient:
 
 def whole(g: Any) -> Array:
     """A gradient as an array."""
-    found: Array = g.whole() if isinstance(g, TableGradient) else g
-    return found
+    return g.whole() if isinstance(g, TableGradient) else g
 
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:

@@ -6,11 +6,9 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.attention import KeepOf, Tile
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import attention, rotary
-from nnmpi.nn.decoding import past
-from nnmpi.nn.layers.basic import ALL, check_probability, dropout_key, dropout_mask
-from nnmpi.nn.layers.sequences import check_base, check_even
-from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.autograd.ops import attention
+from nnmpi.nn.layers.basic import ALL, check_probability, check_sizes, dropout_key, dropout_mask
+from nnmpi.nn.layers.sequences import check_base, check_even, past
 from nnmpi.nn.module import Module
 
 
@@ -93,7 +91,7 @@ class SelfAttention(Module):
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
-        return apply(rotary.rotary, qkv, base=self.rotary, positions=positions, parts=2)
+        return apply(attention.rotary, qkv, base=self.rotary, positions=positions, parts=2)
 
     @property
     def drops(self) -> bool:

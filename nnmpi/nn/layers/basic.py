@@ -1,5 +1,7 @@
-"""Layers without running statistics: linear, embedding, dropout, flatten."""
+"""Layers without running statistics: linear, embedding, dropout, flatten; checks of the sizes and
+names that layers are made with."""
 
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,15 +9,38 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.rows import dropout_mask_loop
+from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, array_of, as_tensor
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.passes import Pass, current_pass
+
+
+def check_sizes(layer: str, least: int, **sizes: int) -> None:
+    """Refuse sizes that are not integers (NumPy's included) or are too small."""
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or size < least:
+            raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")
+
+
+def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> None:
+    """Raises ValueError unless a value is one of those that are known."""
+    if value not in known:
+        raise ValueError(f"{layer}: {name}={value!r} is none of {', '.join(known)}")
+
+
+def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
+    """One size for each axis, of one for all or a tuple of them; refuses what is no such size."""
+    ((name, given),) = size.items()
+    found = tuple(given) if isinstance(given, Sequence) else (given,) * axes
+    if len(found) != axes or any(not isinstance(n, int | np.integer) or n < least for n in found):
+        several = f" or a tuple of {axes}" if axes > 1 else ""
+        raise ValueError(f"{layer}: {name}={given!r} must be an integer{several}, at least {least}")
+    return found
 
 
 class ChannelRange(NamedTuple):

@@ -13,7 +13,7 @@ from nnmpi.autograd.ops import conv
 from nnmpi.autograd.ops.resample import PAD_MODES
 from nnmpi.autograd.recording import recording
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_choice, check_sizes, each_axis
+from nnmpi.nn.layers.basic import check_choice, check_sizes, each_axis
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 

@@ -5,7 +5,7 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import experts
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_choice, check_sizes
+from nnmpi.nn.layers.basic import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass

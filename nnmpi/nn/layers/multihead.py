@@ -13,8 +13,7 @@ from nnmpi.autograd.method_functions import softmax, swapaxes
 from nnmpi.autograd.ops import attention, linear
 from nnmpi.nn import init
 from nnmpi.nn.layers.attention import everywhere, keep_of
-from nnmpi.nn.layers.basic import Linear, check_probability
-from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.layers.basic import Linear, check_probability, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 

@@ -11,7 +11,7 @@ from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import norm
 from nnmpi.nn import init
-from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, current_pass

@@ -10,8 +10,13 @@ from nnmpi.autograd.functional import concatenate
 from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, recurrent
 from nnmpi.nn import init
-from nnmpi.nn.layers.basic import check_probability, dropout_key, dropout_mask
-from nnmpi.nn.layers.sizes import check_choice, check_sizes
+from nnmpi.nn.layers.basic import (
+    check_choice,
+    check_probability,
+    check_sizes,
+    dropout_key,
+    dropout_mask,
+)
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass

@@ -65,7 +65,7 @@ class ReferenceUpdate:
 
     From equal parameters and equal gradients one formula gives the same numbers, whichever rank
     updates which part of them. `parameters` are those of which this rank holds a part; their
-    gradients are clipped already. Of 16 bits the copy has the masters.
+    gradients are clipped already. The copy has the masters, where there are such.
     """
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import META, Backend
-from nnmpi.arrays.meta.live import LiveBytes, counting
+from nnmpi.arrays.meta.array import LiveBytes, counting
 
 
 class Gauge(NamedTuple):

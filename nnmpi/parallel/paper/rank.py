@@ -18,18 +18,17 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
-from nnmpi.parallel.arrangement.state_bytes import running_sums
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.paper.comm import Ranks
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.recording import passes
 from nnmpi.parallel.paper.stage import PaperStage
+from nnmpi.parallel.paper.twins import moved, twin
 from nnmpi.parallel.rank_steps import RANK_STEPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -114,7 +113,19 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
 
 @remembered
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """A step of a rank over a batch of so many samples."""
+    """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
+    if (source := twin(a, rank, batch)) != rank:
+        found = step(a, source, batch)
+        by_axis = {
+            axis: [moved(a, each, source, rank) for each in several]
+            for axis, several in found.exchanges.items()
+        }
+        return found._replace(exchanges=by_axis)
+    return carried_out(a, rank, batch)
+
+
+def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """A step of a rank as its executor carries it out."""
     one = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({}, _held(a, one))
@@ -138,8 +149,6 @@ def _held(a: Arrangement, one: PaperRank) -> Memory:
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
-    if isinstance(store, JournaledNodeStore) and values:  # state of all ranks of the node
-        windows -= running_sums(a, store.length - store.spans[0][0])
     sums = sum(array.nbytes for array in one.optimizer.state.values())
     slots = store.slot_bytes() + one.ranks.wide_terms
     return Memory(values, gradients, sums + masters, slots=slots, windows=windows)

@@ -17,7 +17,7 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta.array import made
-from nnmpi.arrays.meta.layout import nesting
+from nnmpi.arrays.meta.shapes import nesting
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.collectives.step import Collective

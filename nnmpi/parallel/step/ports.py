@@ -24,8 +24,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.epilogue import constant
 from nnmpi.autograd import Tensor, as_tensor
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module

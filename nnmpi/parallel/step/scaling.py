@@ -1,6 +1,4 @@
-"""What the loss scale changes in a step: the loss on its way back, and the end of the update."""
-
-from collections.abc import Callable
+"""What the loss scale changes in a step: the loss on its way back."""
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
@@ -9,17 +7,16 @@ from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink
-from nnmpi.parallel.step.update import Outcome
 
 
 def widened(scores: Tensor) -> Tensor:
-    """Scores as a loss takes them: in float32, if they have 16 bits."""
-    return scores.astype("float32") if types_of(scores.dtype).is_mixed else scores
+    """Scores as a loss takes them: in the type of sums."""
+    types = types_of(scores.dtype)
+    return scores.astype(types.sums) if types.is_mixed else scores
 
 
 class ScaledLossSink(LossSink):
-    """The loss of scores in 16 bits: computed in float32, and times the loss scale on its way
-    back."""
+    """The loss, computed in the type of sums, and times the loss scale on its way back."""
 
     def __init__(self, objective: Objective, scaler: Scaler) -> None:
         super().__init__(objective)
@@ -27,7 +24,7 @@ class ScaledLossSink(LossSink):
 
     def root(self, micro: int, y: Tensor) -> Tensor:
         if type(self._loss_of) is CrossEntropyLoss and types_of(y.dtype).is_mixed:
-            return self._loss_of.of_halves(y, self._load.micro[micro].y)
+            return self._loss_of.in_sums(y, self._load.micro[micro].y)
         return super().root(micro, widened(y))
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
@@ -35,10 +32,3 @@ class ScaledLossSink(LossSink):
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))
-
-
-def rescaled(scaler: Scaler, apply: Callable[[int], Outcome], step: int) -> Outcome:
-    """An update, after which the loss scale changes, on all ranks alike."""
-    outcome = apply(step)
-    scaler.now = scaler.now.after(outcome.updated)
-    return outcome

@@ -24,9 +24,8 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
-from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient
+from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.comm import Comm
 from nnmpi.nn import Branches, Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
@@ -66,7 +65,7 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Itself; before parameters have 16 bits, its first input x and the result are wider."""
+        """Itself; before parameters have their type, its first input x and the result are wider."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
@@ -207,7 +206,9 @@ class BranchesOnRanks(Branches):
         # all ranks have the gradient of the result, and send that of each input, whatever they run
         ends = [*entered.values()]
         if call.result.requires_grad and not ends:
-            ends = [_result_of_nothing(xp_of(array).zeros(0, call.result.dtype))]
+            ends = [Tensor(xp_of(array).zeros(0, call.result.dtype))]  # nothing gets its gradient
+            if recording.get():
+                ends[0].requires_grad, ends[0].node = True, TapeNode(ends[0], (), (), ())
         options = {"join": self.join, "axis": self.dim, "comm": comm, "call": call}
         return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
 
@@ -231,14 +232,6 @@ class Elsewhere(Module):
 
     def extra_repr(self) -> str:
         return f"rank {self.rank}"
-
-
-def _result_of_nothing(array: Array) -> Tensor:
-    """A tensor that requires a gradient, which nothing gets."""
-    t = Tensor(array)
-    if recording.get():
-        t.requires_grad, t.node = True, TapeNode(t, (), (), ())
-    return t
 
 
 def joined_on_ranks(

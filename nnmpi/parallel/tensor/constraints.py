@@ -115,7 +115,10 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
         free = (n for n in named if not follows(n) or (n.name, how) == (pattern, "spatial"))
-        known = {n.name: _names_of_ways(graph, n) for n in free}
+        known = dict[str, list[str]]()
+        for n in free:
+            names = [way.pattern.how for way in (WHOLE, *possible(graph, n, [*Marker]))]
+            known[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]
         having = [name for name, names in known.items() if how in names]
         if not having or (pattern in known and pattern not in having):
             why = "the model has no such layer"
@@ -126,12 +129,6 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
             raise ValueError(f"layout {pattern}={how}: {why}")
         found |= dict.fromkeys(having, how)
     return found
-
-
-def _names_of_ways(graph: Graph, node: Node) -> list[str]:
-    ways = WHOLE, *possible(graph, node, [*Marker])
-    names = [*(way.pattern.how for way in ways), *["samples"] * takes_samples(graph, node)]
-    return [*dict.fromkeys(names)]
 
 
 def refuse_rows(graph: Graph, k: int, ranks: int) -> None:

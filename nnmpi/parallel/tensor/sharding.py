@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nnmpi.autograd.ops.join import SUMS
+from nnmpi.autograd.ops.shape import SUMS
 from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node

@@ -51,7 +51,6 @@ from nnmpi.parallel.tensor.patterns import (
     PATTERNS,
     POSITIONS,
     SAMPLES,
-    SUM_OUTPUT,
     Along,
     Marker,
     Pattern,
@@ -143,22 +142,12 @@ class Way(NamedTuple):
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
-    def joins_positions(self) -> bool:
-        """Whether one side is cut along positions, and the other one is not."""
-        return (self.input is POSITIONS) != (self.output is POSITIONS)
-
-    @property
     def name(self) -> str:
         """The name of its pattern, and whether one side alone is cut along positions or samples."""
         how, sides = self.pattern.how, {POSITIONS: " of positions", SAMPLES: " of samples"}
         if self.input is self.output or how in ("samples", "spatial"):
             return how
         return how + "".join(sides[m] for m in self.markers)
-
-    @property
-    def sums_output(self) -> bool:
-        """Whether each rank has a term of the output, and all of them get the sum."""
-        return SUM_OUTPUT in self.pattern.sends
 
     @property
     def rebuilds(self) -> bool:

@@ -42,8 +42,16 @@ def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
     )
 
 
+def progress(one: Holding) -> tuple[int, bool, bool]:
+    """How far its run is, of those that have begun it: the end of an epoch clears its sums."""
+    counters, result = one.facts.followed
+    is_followed = result is None and counters.state.step == one.version
+    return -counters.runs, is_followed, counters.sums.samples == 0
+
+
 def newest(holdings: Iterable[Holding]) -> Holding:
-    """One of the newest that have everything together; raises ValueError if there are none."""
+    """The one with the least progress of the newest that have everything together; raises
+    ValueError if there are none."""
     found, lacks = [*holdings], ""
     for key in sorted({one.key for one in found}, reverse=True):
         there = [one for one in found if one.key == key]
@@ -52,7 +60,7 @@ def newest(holdings: Iterable[Holding]) -> Holding:
         except ValueError as error:
             lacks = lacks or str(error)
         else:
-            return there[0]
+            return min(there, key=progress)
     raise ValueError(lacks)
 
 

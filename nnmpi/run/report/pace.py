@@ -1,4 +1,4 @@
-"""What events say of a run: Pace, its time, rates and gradients; losses and metrics of an epoch."""
+"""Figures of a run for its events: time, rates, gradients; losses and metrics of an epoch."""
 
 import math
 import time
@@ -47,19 +47,15 @@ class Pace:
     """
 
     def __init__(self, counts_tokens: bool = False, before: PaceCounts = NO_TIME) -> None:
-        self._counts_tokens = counts_tokens
+        self._counts_tokens, self._so_far = counts_tokens, before
         self._since = time.perf_counter()
         self._began = self._since - before.elapsed
         self._is_warm = False
-        self._seconds, self._samples, self._tokens = before[:3]  # of the run
-        self._before_epoch = before.before_epoch
-        self._norm, self._norms = before.norm, before.norms
 
     @property
     def counts(self) -> PaceCounts:
-        """What a run that is resumed here goes on with."""
-        mine = self._seconds, self._samples, self._tokens, self._before_epoch
-        return PaceCounts(*mine, self._norm, self._norms, time.perf_counter() - self._began)
+        """The time so far, with which a run that is resumed here goes on."""
+        return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
         """Another one of the same run, which goes on from there."""
@@ -67,8 +63,7 @@ class Pace:
 
     def start(self) -> None:
         """Start an epoch, and the time of its first step."""
-        self._before_epoch = self._seconds, self._samples, self._tokens
-        self._norm, self._norms = 0.0, 0
+        self._so_far = self._so_far._replace(before_epoch=self._so_far[:3], norm=0.0, norms=0)
         self.resume()
 
     def resume(self) -> None:
@@ -77,15 +72,17 @@ class Pace:
 
     def lap(self, result: StepResult) -> None:
         """Record the end of a step."""
-        now = time.perf_counter()
+        now, so_far = time.perf_counter(), self._so_far
         if self._is_warm:
-            self._seconds += now - self._since
-            self._samples += result.samples
-            self._tokens += result.divisor
-        self._is_warm, self._since = True, now
+            so_far = so_far._replace(
+                seconds=so_far.seconds + now - self._since,
+                samples=so_far.samples + result.samples,
+                tokens=so_far.tokens + result.divisor,
+            )
         if result.updated and result.gradient_norm is not None:
-            self._norm += result.gradient_norm
-            self._norms += 1
+            norm = so_far.norm + result.gradient_norm
+            so_far = so_far._replace(norm=norm, norms=so_far.norms + 1)
+        self._is_warm, self._since, self._so_far = True, now, so_far
 
     @property
     def seconds(self) -> float:
@@ -95,27 +92,32 @@ class Pace:
     @property
     def rates(self) -> Event:
         """Samples, and tokens, per second of the run so far; 0 if no step was measured."""
-        return self._rates("", (0.0, 0, 0.0))
+        return self._rates("", NO_TIME.before_epoch)
 
     @property
     def epoch_rates(self) -> Event:
         """Samples, and tokens, per second of the epoch so far."""
-        return self._rates("", self._before_epoch)
+        return self._rates("", self._so_far.before_epoch)
 
     def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
         seconds, samples, tokens = since
-        counts = {"samples": self._samples - samples}
+        counts = {"samples": self._so_far.samples - samples}
         if self._counts_tokens:
-            counts["tokens"] = round(self._tokens - tokens)
+            counts["tokens"] = round(self._so_far.tokens - tokens)
         return {
-            f"{prefix}{name}_per_second": round(mean(count, self._seconds - seconds), 1)
+            f"{prefix}{name}_per_second": round(mean(count, self._so_far.seconds - seconds), 1)
             for name, count in counts.items()
         }
 
     def of_epoch(self) -> Event:
-        """What the event of an epoch says; the norm is the mean over its steps, before clipping."""
-        known = {"mean_gradient_norm": self._norm / self._norms} if self._norms else {}
-        return {"seconds": self.seconds, **known, **self._rates("epoch_", self._before_epoch)}
+        """Figures of an epoch; the norm is the mean over its steps, before clipping."""
+        norm, norms = self._so_far.norm, self._so_far.norms
+        known = {"mean_gradient_norm": norm / norms} if norms else {}
+        return {
+            "seconds": self.seconds,
+            **known,
+            **self._rates("epoch_", self._so_far.before_epoch),
+        }
 
 
 # ---- losses and metrics
@@ -151,7 +153,7 @@ def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
 
 
 def counts_tokens(dataset: Dataset, loss: Criterion) -> bool:
-    """Whether what the loss is divided by are tokens: labels of the positions of sequences."""
+    """True if the loss is divided by tokens: labels of the positions of sequences."""
     y = dataset.train.y
     is_counted = isinstance(loss, ClassLoss) and loss.weight is None
     return is_counted and y.ndim == 2 and any(map(is_index, arrays(dataset.train.x)))

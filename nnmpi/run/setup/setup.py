@@ -3,7 +3,8 @@
 What does not fit raises a ValueError of one line; if one rank fails, all ranks fail.
 """
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -16,8 +17,7 @@ from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
-from nnmpi.data.buckets import lengths_of
-from nnmpi.data.loader import X_AND_Y, Fields
+from nnmpi.data.loader import X_AND_Y, Fields, lengths_of
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
@@ -25,7 +25,7 @@ from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.utils import skip_init
-from nnmpi.optim import schedule
+from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options import terms
 from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.options.quoting import shown
@@ -53,8 +53,24 @@ NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""
 
 
+class Given(NamedTuple):
+    """Arguments that users give a Trainer besides a Config and a Comm; see there."""
+
+    build: Callable[[], Module] | None = None
+    data: Dataset | tuple[Any, ...] | None = None
+    loss: Any = None
+    metrics: Mapping[str, Metric] = NO_METRICS
+    callbacks: Sequence[object] = ()
+    optimizer: MakeOptimizer | None = None
+    schedule: LRSchedule | None = None
+    resume: str | os.PathLike[str] | None = None
+
+
+NOTHING_GIVEN = Given()
+
+
 class Setup(NamedTuple):
-    """What a run starts from, however its ranks are arranged; the same on every rank.
+    """The start of a run, however its ranks are arranged; the same on every rank.
 
     own: the names of functions that stand for options
     """
@@ -69,7 +85,7 @@ class Setup(NamedTuple):
     train: Loader
     test: Loader
     steps: int
-    schedule: Callable[[int], schedule.LRSchedule]  # of a run of so many steps
+    schedule: Callable[[int], LRSchedule]  # of a run of so many steps
     make_optimizer: MakeOptimizer
     own: Mapping[str, str]
 
@@ -79,17 +95,10 @@ class Setup(NamedTuple):
 
 
 def set_up(
-    config: Config,
-    build: Callable[[], Module] | None,
-    data: Dataset | tuple[Any, ...] | None,
-    comm: Comm,
-    loss: Any = None,
-    metrics: Mapping[str, Metric] = NO_METRICS,
-    optimizer: MakeOptimizer | None = None,
-    own_schedule: schedule.LRSchedule | None = None,
-    ranks: int | None = None,
+    config: Config, comm: Comm, given: Given = NOTHING_GIVEN, ranks: int | None = None
 ) -> Setup:
     """Checks the config, of so many ranks that work, and loads the data. Every rank calls it."""
+    build, metrics = given.build, given.metrics
     if build is not None:
         config = replace(config, model=_name_of(build))
     config, build = all_or_none(comm, lambda: models.resolved(config, build))
@@ -99,12 +108,12 @@ def set_up(
         native.check()
         check_backup(config, comm)
         on = _checked_device(config, comm, ranks or config.ranks or comm.size)
-        criterion = objectives.checked(loss, metrics)
-        return on, criterion, dataset_of(config, data, criterion) if is_first else None
+        criterion = objectives.checked(given.loss, metrics)
+        return on, criterion, dataset_of(config, given.data, criterion) if is_first else None
 
     found, criterion, downloaded = all_or_none(comm, checked)
     on = chosen(comm, found)
-    dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, data, criterion))
+    dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, given.data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
@@ -115,11 +124,11 @@ def set_up(
         standardiser = standardiser_of(config, dataset, comm)
         train, test = _loaders(config, dataset, standardiser, criterion)
         steps = total_steps(config, len(train))
-        schedules = partial(schedule_of, config, own_schedule)
+        schedules = partial(schedule_of, config, given.schedule)
         schedules(steps)(0)  # raises ValueError for what is no factor
-        make = optimizer_of(config, optimizer, comm)
-        both = {"optimizer": optimizer, "lr_schedule": own_schedule}
-        own = {name: _name_of(given) for name, given in both.items() if given is not None}
+        make = optimizer_of(config, given.optimizer, comm)
+        both = {"optimizer": given.optimizer, "lr_schedule": given.schedule}
+        own = {name: _name_of(function) for name, function in both.items() if function is not None}
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
             *(steps, schedules, make, own),
@@ -128,7 +137,8 @@ def set_up(
     setup = all_or_none(comm, rest)
     if config.load:
         consistency.check_weights(comm, config.load)
-    consistency.check_functions(comm, [*metrics], [*setup.own])
+    functions = {"the metrics": [*metrics], "the options that are functions": [*setup.own]}
+    consistency.check_given(comm, functions, "give all ranks the same functions")
     return setup
 
 

@@ -17,22 +17,17 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn import GPT
-from nnmpi.nn.decoding import Past, decoding
 from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.layers.sequences import Past, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.planning.machine import TYPICAL
-from nnmpi.parallel.planning.stage_cut import division_on_paper
-from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.parallelize import rebuild
-from nnmpi.parallel.tensor.shard import shard
-from nnmpi.parallel.tensor.sharding import UNSHARDED
 from nnmpi.run.setup import objectives
+from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model, initialise
 from nnmpi.sim.drawing.tables import plural
 
@@ -139,40 +134,34 @@ class Decoder:
 
 def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
     """The decoder of a gpt of these sizes from the file of `config.load`; every rank calls it."""
-    all_or_none(comm, lambda: _check_ranks(config, comm))
+    if comm.size != config.tp * config.pp:
+        comm.agree(
+            ValueError(
+                f"{plural(comm.size, 'rank')} for --tp {config.tp} --pp {config.pp}: one model "
+                f"generates; start it with mpirun -n {config.tp * config.pp}, or use another --tp "
+                "or --pp"
+            )
+        )
     layout = Layout.of(config, comm)
-    part = _own_part(config, sizes, layout, on)
+    part, whole = _own_part(config, sizes, layout, on)
     for stage in part.stages.values():
         stage.eval()
-    return Decoder(part, layout, sizes.positions, on)
+    return Decoder(part, layout, sizes.positions, on, whole)
 
 
-def _check_ranks(config: Config, comm: Comm) -> None:
-    """Raises ValueError unless the ranks are those of one model."""
-    if comm.size != config.tp * config.pp:
-        raise ValueError(
-            f"{plural(comm.size, 'rank')} for --tp {config.tp} --pp {config.pp}: one model "
-            f"generates; start it with mpirun -n {config.tp * config.pp}, or use another --tp or "
-            "--pp"
-        )
-
-
-def _own_part(config: Config, sizes: Sizes, layout: Layout, on: Backend) -> ModelPart:
-    """The weights that this rank has, of a model that is arranged as for training."""
+def _own_part(
+    config: Config, sizes: Sizes, layout: Layout, on: Backend
+) -> tuple[ModelPart, Callable[[Tensor], np.ndarray]]:
+    """The weights that this rank has, of a model that is arranged as for training; and what makes
+    its scores whole."""
     comm, zeros = layout.all, np.zeros((2, 1), np.int64)
     split = Split(zeros, zeros)
     windows = Dataset("prompt", split, split, sizes.vocabulary, "")
     model = all_or_none(comm, lambda: build_model(config, partial(GPT, *sizes), windows))
-    loss = objectives.criterion(None)
-    graph = all_or_none(comm, lambda: objectives.model_graph(config, model, windows, loss))
-    sharding = UNSHARDED
+    loss, cluster = objectives.criterion(None), discover(comm, on)
+    a = all_or_none(comm, lambda: on_paper(uncut(config, model, windows, loss), cluster))
     if config.tp > 1:
-        sharding = all_or_none(comm, lambda: shard(graph, config.tp, True))
-        rebuild(model, graph, sharding, layout.axis["tp"])
-    cluster = discover(comm, on)
-    times = ModelTimes(graph, TYPICAL, config.dtype)
-    division = all_or_none(comm, lambda: division_on_paper(times, config))
-    arrangement = arrange(config, cluster, graph, sharding, division, {"allreduce": "ring"})
-    part = strategies.own_stages(model, arrangement, comm.rank, {})
+        rebuild(model, a.graph, a.sharding, layout.axis["tp"])
+    part = strategies.own_stages(model, a, comm.rank, {})
     all_or_none(comm, lambda: initialise(config, part, on))
-    return part
+    return part, objectives.objective(loss, {}, a.sharding, layout.axis).whole

@@ -30,14 +30,13 @@ from nnmpi.run.text.generation import (
     tokens_of_prompt,
 )
 
-PROGRAM = "nnmpi.generate"
 TYPES = ("float32", "float64")
 
 
 def parser() -> cli.Parser:
     """The flags of the command."""
     p = cli.Parser(
-        PROGRAM,
+        "nnmpi.generate",
         description="Generate text. Of a text longer than the positions of the model, the last "
         "half of them is kept, and computed again.",
     )
@@ -84,13 +83,12 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    remedy = "use more ranks, by --tp or --pp"
-    return on_ranks(PROGRAM, lambda comm: _main(comm, arguments), remedy)
+    return on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
 
 
-def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
+def command(comm: Comm, given: argparse.Namespace) -> int:
+    """Prints the text as it comes; every rank calls it."""
     with first_prints(comm):
-        given = all_or_none(comm, lambda: parser().parse_args(arguments))
         try:
             for text in pieces(given, comm):
                 print(text, end="", flush=True)

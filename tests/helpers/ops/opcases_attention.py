@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import attention, rotary
+from nnmpi.autograd.ops import attention
 
 
 def _attention(
@@ -54,11 +54,11 @@ def _rotations() -> dict[str, Case]:
     }
     shape = 2, 3, 2, 4, 6
     cases = {
-        f"rotary{name}": Case(rotary.rotary, (shape,), _rotary, {"base": 100.0, **some})
+        f"rotary{name}": Case(attention.rotary, (shape,), _rotary, {"base": 100.0, **some})
         for name, some in options.items()
     }
-    cases["rotary of rows"] = Case(rotary.rotary, ((2, 5, 4),), _rotary, {"base": 1e4})
-    cases["rotary of nothing"] = Case(rotary.rotary, ((0, 5, 2, 4),), _rotary, {"base": 1e4})
+    cases["rotary of rows"] = Case(attention.rotary, ((2, 5, 4),), _rotary, {"base": 1e4})
+    cases["rotary of nothing"] = Case(attention.rotary, ((0, 5, 2, 4),), _rotary, {"base": 1e4})
     return cases
 
 

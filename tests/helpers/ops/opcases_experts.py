@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import experts, join
+from nnmpi.autograd.ops import experts, shape
 
 
 def _joined(t: Any, *parts: Any, join: str, axis: int = -1) -> Any:
@@ -29,7 +29,7 @@ def _cases() -> dict[str, Case]:
         "stack behind": ((same, same, same), {"join": "stack"}),
     }
     return {
-        f"joined: {name}": Case(join.joined, sizes, _joined, options)
+        f"joined: {name}": Case(shape.joined, sizes, _joined, options)
         for name, (sizes, options) in tries.items()
     }
 

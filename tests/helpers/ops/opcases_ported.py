@@ -9,7 +9,7 @@ from helpers.ops.opcases import Case, label
 from helpers.ops.opcases_layers import channels_last
 
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import activations, conv, einsum, logic, pool, resample, shape
+from nnmpi.autograd.ops import activations, conv, linear, logic, pool, resample, shape
 
 KINKS = np.array([[-30.0, -2.0, -1e-3], [0.0, 1e-3, 40.0]])
 
@@ -99,7 +99,7 @@ EQUATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
 def _einsums() -> dict[str, Case]:
     return {
         f"einsum {equation}": Case(
-            einsum.einsum,
+            linear.einsum,
             sizes,
             lambda t, *arrays, equation: t.einsum(equation, *arrays),
             {"equation": equation},

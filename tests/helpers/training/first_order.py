@@ -21,7 +21,7 @@ from helpers.kernels.halves import UNIT
 from helpers.training.pipelined import Heard, Options, digits
 
 from nnmpi import Config, Tensor, Trainer, nn
-from nnmpi.autograd.tape_node import TapeNode
+from nnmpi.autograd.recording import TapeNode
 from nnmpi.comm import comm_self
 from nnmpi.nn.parameter import Parameter
 

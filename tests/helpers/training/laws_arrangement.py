@@ -12,13 +12,13 @@ import pytest
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.arrays import meta
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
-from nnmpi.nn.kept import kept, memory_of, nbytes
+from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
@@ -29,7 +29,6 @@ from nnmpi.parallel.paper.traffic import traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.step.step_traffic import less, sent_along
-from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
@@ -193,9 +192,6 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
     }
     in_windows = store.parameter_bytes() + store.gradient_bytes()
     held["windows"] = made.window_bytes - in_windows * isinstance(store, NodeStore)
-    if isinstance(store, JournaledNodeStore):  # which has all of them on the first rank
-        every = [row["optimizer"] for row in gather_objects(comm, held)]
-        held["windows"] -= sum(every) if store._is_first_of_node else 0
     said_of = {name: getattr(said, name) for name in held}
     assert said_of == held, f"rank {comm.rank} holds {held}, not {said_of}"
 
@@ -213,7 +209,7 @@ def _keeps(trainer: Trainer, taken: Taken) -> None:
                 y = trainer.session.task.objective.loss(widened(y), labels)
             y = [y] if isinstance(y, Tensor) else y
             whole = [*x, *(y if s + 1 < len(a.stages) else [])]  # the loss has only what it reads
-            memory = kept(y) | {id(m): m for m in (memory_of(t.operand) for t in whole)}
+            memory = kept(y) | {id(m): m for m in (meta.owner(t.operand) for t in whole)}
             held = nbytes(memory.values())
         said = pass_bytes(a, rank, s, n).kept
         near = pytest.approx(said, rel=0.05, abs=100)

@@ -20,9 +20,9 @@ def _get(device: str) -> Backend:
     return CPU if device == "cpu" else DEVICE
 
 
-def _set_up(config: Config, build: Any, data: Any, comm: Comm, *others: Any) -> Setup:
+def _set_up(config: Config, comm: Comm, *others: Any) -> Setup:
     device = "cuda" if comm.size > 1 else "cpu"
-    return set_up(replace(config, device=device), build, data, comm, *others)
+    return set_up(replace(config, device=device), comm, *others)
 
 
 @contextmanager

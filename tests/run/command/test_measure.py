@@ -16,7 +16,7 @@ IRIS = "--model", "iris-mlp", "--data", "iris"
 
 
 def measured(config: Config, comm: Comm) -> Machine:
-    return measuring.measure(set_up(config, None, None, comm), comm)
+    return measuring.measure(set_up(config, comm), comm)
 
 
 @pytest.fixture(autouse=True)

@@ -84,7 +84,7 @@ def test_ranks_that_are_there_get_the_same_answer(options: str) -> None:
     config = Config(**{n: int(v) if v.isdecimal() else v for n, v in given.items()})
 
     def rank(comm: Comm) -> Event:
-        return dry_run(set_up(config, None, None, comm), comm)
+        return dry_run(set_up(config, comm), comm)
 
     on_paper = json.loads(layout(f"--ranks 3 {options} --json"))
     for event in threads.run(3, rank):
