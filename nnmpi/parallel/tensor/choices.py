@@ -9,17 +9,6 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
-from nnmpi.parallel.tensor.patterns import (
-    GATHER_OUTPUT,
-    HALO,
-    IMAGE_ROWS,
-    POSITIONS,
-    SAMPLES,
-    Along,
-    Marker,
-    Message,
-    of_row,
-)
 from nnmpi.parallel.tensor.possible import (
     follows,
     keeps_cut,
@@ -28,7 +17,23 @@ from nnmpi.parallel.tensor.possible import (
     variables_of,
 )
 from nnmpi.parallel.tensor.sides import OnSamples
-from nnmpi.parallel.tensor.ways import KEPT, OF_SAMPLES, TERMS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import (
+    GATHER_OUTPUT,
+    HALO,
+    IMAGE_ROWS,
+    KEPT,
+    OF_SAMPLES,
+    POSITIONS,
+    SAMPLES,
+    TERMS,
+    WHOLE,
+    Along,
+    AxisCut,
+    Marker,
+    Message,
+    Way,
+    of_row,
+)
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=OnSamples)
 FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)

@@ -8,9 +8,8 @@ from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, SAMPLES, Marker
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.ways import WHOLE
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLES, WHOLE, Marker
 
 BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})

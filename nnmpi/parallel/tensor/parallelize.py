@@ -24,12 +24,11 @@ from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
-from nnmpi.parallel.tensor.patterns import SAMPLES, SUM_GRADIENT, SUM_OUTPUT
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.sides import CutAlong, CutSamples, OnSamples, SideOfCall, Whole
-from nnmpi.parallel.tensor.ways import AxisCut, Way
+from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCut, Way
 
 
 def parallelize(

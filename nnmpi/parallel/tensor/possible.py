@@ -4,9 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 from nnmpi.nn.graph import Graph, Node, Use, Value
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, Marker
 from nnmpi.parallel.tensor.rules import OPS, RULES, ways
-from nnmpi.parallel.tensor.ways import Way
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:

@@ -24,16 +24,19 @@ from nnmpi.parallel.tensor import image_rows, layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import (
+from nnmpi.parallel.tensor.ways import (
+    BY_CHANNEL,
     EXPERTS,
     IMAGE_ROWS,
+    KEPT,
     POSITIONS,
     ROUTER,
     SAMPLES,
     SPATIAL,
     SPATIAL_OF_WHOLE,
+    Options,
+    Way,
 )
-from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Options, Way
 
 # ---- where positions go
 

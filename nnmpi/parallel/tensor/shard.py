@@ -24,10 +24,18 @@ from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import Choices, NodeChoice, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
-from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import (
+    IMAGE_ROWS,
+    OF_BRANCH,
+    POSITIONS,
+    SAMPLES,
+    TERMS,
+    WHOLE,
+    AxisCut,
+    Way,
+)
 from nnmpi.sim.drawing.tables import plural
 
 # ---- the search
