@@ -23,7 +23,7 @@ from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import measure, processor
-from nnmpi.run.run_plan import RunPlan
+from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, sharding_of, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
