@@ -1,4 +1,4 @@
-"""What a notebook shows of a value: the picture that a command draws of it.
+"""Pictures of values in notebooks: those that commands draw of them.
 
 The values lie on floors below, and know nothing of drawing: each class of the table gets its
 `_repr_svg_` here, when nnmpi is imported.
@@ -26,14 +26,14 @@ from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
-"""Of what is drawn without saying how many: stages are of a rank, where it may have several."""
+"""Numbers for pictures that say none: stages are of a rank, where it may have several."""
 
 CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
-"""What an algorithm may be; one that is a `reduce` of one chunk is a `reduce-scatter` of it too."""
+"""Operations of algorithms; a `reduce` of one chunk is a `reduce-scatter` of it too."""
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """Its rounds; of a plan that is no collective, why it is no all-reduce."""
+    """The rounds of an algorithm; of a plan that is no collective, why it is no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -53,7 +53,7 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """What ranks do, and the bubble."""
+    """The passes of ranks, and the bubble."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 

@@ -13,16 +13,15 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run import model_file
+from nnmpi.run import ends
 from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
 from nnmpi.run.page import page
-from nnmpi.run.ready import check_ready
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import Followed, RunState, StepPhase
-from nnmpi.run.saves import NO_SAVES, NoSaves
+from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
 from nnmpi.run.told import place
 from nnmpi.run.training import Training
@@ -54,8 +53,8 @@ class Fit:
         return self._session.comm
 
     @property
-    def _saves(self) -> NoSaves:
-        return self._training.saves if self._training.config.checkpoint_dir else NO_SAVES
+    def _saves(self) -> Saves:
+        return self._training.saves
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
@@ -88,7 +87,7 @@ class Fit:
         """The run from where it is: its begin, or what is left of it after a loss."""
         run = self._run
         if self._recovery.stage != RunStage.RUNNING:
-            check_ready(run, self._session, epochs)
+            ends.check_ready(run, self._session, epochs)
             self._comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self._session.wake()
             run.begin(epochs)
@@ -131,12 +130,12 @@ class Fit:
         except (AgreedError, RankLost):
             raise
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
-            model_file.rescue(self._session, error)
+            ends.rescue(self._session, error)
             raise
         run, is_suspended = self._run, "checkpoint" in self._run.metrics
         if not is_suspended:
             self._session.check_copies()
-            model_file.save(self._session)
+            ends.save(self._session)
             self._session.check_copies(buffers=True)  # after the model was saved: nothing is lost
         result = self._finish(run.metrics, is_suspended)
         run.tell("result", result)
@@ -164,7 +163,7 @@ class Fit:
             **written,
             "measured": gather_objects(self._comm, footprint),
             **self._training.tracer.outcome(strategy.layout.mesh),
-            **({"plan": self._run.plan_outcome} if self._run.plan else {}),
+            **self._run.plan_outcome,
         }
 
     def _epochs(self) -> None:

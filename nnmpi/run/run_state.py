@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
+from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.callbacks import Changes
@@ -19,7 +20,6 @@ from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
-from nnmpi.run.run_plan import RunPlan
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.told import Told, place
@@ -75,6 +75,28 @@ class VersionFacts(NamedTuple):
     followed: Followed
 
 
+class RunPlan(NamedTuple):
+    """What a run was planned to take.
+
+    looked  how many layouts were looked at
+    notes   what one should know of the figures, a line each
+    """
+
+    layout: Planned
+    looked: int
+    notes: list[str]
+
+    def event(self) -> Event:
+        """What the start of the run says of it."""
+        return {
+            "layout": self.layout.flags,
+            "predicted_seconds": self.layout.time.seconds,
+            "predicted_bytes": self.layout.nbytes,
+            "looked": self.looked,
+            "notes": self.notes,
+        }
+
+
 class RunState:
     """The counters of a run, the same on all ranks, and what this rank does and wants.
 
@@ -127,9 +149,15 @@ class RunState:
 
     @property
     def plan_outcome(self) -> Event:
-        """What --plan has predicted of a step, beside what it takes."""
-        assert self.plan is not None
-        return self.plan.outcome(self.batch_size, self.pace.rates["samples_per_second"])
+        """What --plan has predicted of a step, beside what it takes; nothing without it."""
+        if self.plan is None:
+            return {}
+        predicted, rate = self.plan.layout.time.seconds, self.pace.rates["samples_per_second"]
+        known = {"predicted_seconds": predicted}
+        if rate:  # a second step was made
+            measured = self.batch_size / rate
+            known |= {"measured_seconds": measured, "error": predicted / measured - 1}
+        return {"plan": known}
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""
@@ -258,7 +286,6 @@ class RunState:
 
     # ---- what strategies ask and tell
 
-    @property
     def _request(self) -> float:
         """What this rank requests after the step that is under way; nothing in one that is made
         again."""
@@ -273,7 +300,7 @@ class RunState:
         """What is asked and told in the steps of a run."""
         return StepControl(
             self._scheduled,
-            lambda: self._request,
+            self._request,
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
             self._reads,

@@ -47,7 +47,7 @@ class NoModelError(AttributeError, ValueError):
 
 
 class NoSession:
-    """What a Trainer has after a restore that failed, and on a spare rank."""
+    """A stand-in for the session, after a restore that failed and on a spare rank."""
 
     is_closed = True
 
@@ -74,7 +74,7 @@ SPARE = cast(
 
 
 class Training:
-    """What a Trainer has on one rank. It knows neither the Trainer nor what ranks were lost.
+    """The parts of a Trainer on one rank. It knows neither the Trainer nor what ranks were lost.
 
     asked    how ranks were to be arranged, before any was lost
     config   how they are arranged

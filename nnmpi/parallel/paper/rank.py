@@ -23,6 +23,7 @@ from nnmpi.parallel.paper.comm import Ranks
 from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.recording import passes
 from nnmpi.parallel.paper.stage import PaperStage
+from nnmpi.parallel.paper.twins import moved, twin
 from nnmpi.parallel.rank_steps import RANK_STEPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
@@ -112,7 +113,19 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
 
 @remembered
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """A step of a rank over a batch of so many samples."""
+    """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
+    if (source := twin(a, rank, batch)) != rank:
+        found = step(a, source, batch)
+        by_axis = {
+            axis: [moved(a, each, source, rank) for each in several]
+            for axis, several in found.exchanges.items()
+        }
+        return found._replace(exchanges=by_axis)
+    return carried_out(a, rank, batch)
+
+
+def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """A step of a rank as its executor carries it out."""
     one = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({}, _held(a, one))

@@ -15,6 +15,8 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
+from nnmpi.collectives.step import Collective
+from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.module import Module
@@ -23,6 +25,7 @@ from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.segment import segment
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
@@ -44,6 +47,7 @@ from nnmpi.parallel.paper.stage import (
 from nnmpi.parallel.step.ports import Joined
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.parallelize import rebuild
+from nnmpi.parallel.tensor.ways import OF_SAMPLES
 from nnmpi.schedules.op import Kind
 
 
@@ -61,6 +65,9 @@ class InSetUp:
 
 IN_SET_UP = InSetUp()
 
+AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
+"""Collectives of layers in which each rank along tp does the same."""
+
 
 class CutModel(NamedTuple):
     """A model whose layers are those of a rank, and what notes what they do."""
@@ -74,9 +81,43 @@ class CutModel(NamedTuple):
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
     """What the passes of a stage over so many samples do on a rank."""
-    at = a.mesh.coordinates(rank)
+    at = a.mesh.coordinates(_recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
+
+
+def _recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
+    """The first rank along tp whose passes of a stage are those of this rank, but for its place."""
+    tp = a.mesh.coordinates(rank)["tp"]
+    return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
+
+
+@remembered
+def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
+    """For each place along tp the first one that has parts of the same lengths of a stage.
+
+    The first place is apart: it has the tokens and the classes of samples, which are 0 on paper.
+    """
+    sharding, of_stage = a.sharding, a.division.stages[stage].nodes
+    places = range(a.mesh.axes["tp"])
+    layers = [layer for layer in sharding.layers if layer.node in of_stage]
+    by = {message.row.by for layer in layers for message in layer.sends}
+    if sharding.branches.nodes or not by <= AMONG_ALL:
+        return places
+    nodes = [a.graph.nodes[k] for k in of_stage]
+    edges = {e for node in nodes for e in (*node.inputs, *node.outputs)} & {*sharding.edges}
+    variables = {v for node in nodes for v in node.variables} & {*sharding.variables}
+    cuts = {sharding.edges[e] for e in edges} | {sharding.variables[v] for v in variables}
+    several = {cut.bounds for cut in cuts} | {layer.bounds for layer in layers}
+    first = dict[Any, int]()
+
+    if OF_SAMPLES in cuts:
+        several.add(parts_of(samples, len(places)))
+
+    def lengths(r: int) -> Any:
+        return not r, *(bounds[r + 1] - bounds[r] for bounds in several if bounds)
+
+    return [first.setdefault(lengths(r), r) for r in places]
 
 
 @remembered
@@ -91,31 +132,43 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             cut = repeated.in_sections(a)
             edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
             has_gradient = any(edge.requires_grad for edge in edges)
-            record = partial(_kept_record, cut, rank, samples)
+            halves = has_gradient and _has_halves(a)
+            record = partial(_kept_record, cut, rank, samples, halves)
             return repeated.put_together(parts, record, has_gradient)
-        return _kept_record(a, rank, samples, stage)
+        return _kept_record(a, rank, samples, _has_halves(a), stage)
     finally:
         recording.reset(token)
 
 
-def _kept_record(a: Arrangement, rank: int, samples: int, stage: int) -> PassEvents:
+@remembered
+def _has_halves(a: Arrangement) -> bool:
+    """Whether backward passes are in two halves, of which those of first stages are one."""
+    count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
+    ranks = a.mesh.group(0, "pp") if pp > 1 else ()
+    return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
+
+
+def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
     """The passes of a stage, recorded once for all arrangements that cut its layers so."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
-    key = *_cut_key(a, rank), nodes.start, nodes.stop, samples
+    rank = _recorded_rank(a, rank, stage, samples)
+    key = *_cut_key(a, rank), nodes.start, nodes.stop, samples, halves
     if key not in cache:
         try:
-            cache[key] = recorded(a, rank, stage, samples, META)
+            cache[key] = recorded(a, rank, stage, samples, META, halves)
         except NumbersReadError:
-            cache[key] = recorded(a, rank, stage, samples, CPU)
+            cache[key] = recorded(a, rank, stage, samples, CPU, halves)
     known: PassEvents = cache[key]
     return known
 
 
-def recorded(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> PassEvents:
-    """Runs the passes of a stage, in one backward pass and in two halves."""
+def recorded(
+    a: Arrangement, rank: int, stage: int, samples: int, on: Backend, halves: bool = True
+) -> PassEvents:
+    """Runs the passes of a stage, in one backward pass, and if asked for in two halves."""
     cut = _cut_model(a, rank, on)
     with gauge(on) as live, np.errstate(all="ignore"):
-        return _Recording(a, cut, rank, stage, samples, live).passes()
+        return _Recording(a, cut, rank, stage, samples, live).passes(halves)
 
 
 def _cut_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
@@ -170,7 +223,7 @@ class _Recording:
         if len(a.stages) > 1:
             self._module = segment(cut.model, a.graph, part.nodes, part.variables)
 
-    def passes(self) -> PassEvents:
+    def passes(self, halves: bool) -> PassEvents:
         """What they do and take."""
         notes, live = self._cut.notes, self._live
         notes.taken()
@@ -190,7 +243,8 @@ class _Recording:
         back, taken = notes.taken(), taken._replace(more={**taken.more, Kind.B: more})
         if not leaves:  # a first stage has all of its backward pass in the second half
             return PassEvents(shapes, _in_second_half(taken), ahead, back, weights=back)
-        return self._in_halves(PassEvents(shapes, taken, ahead, back))
+        whole = PassEvents(shapes, taken, ahead, back)
+        return self._in_halves(whole) if halves else whole
 
     def _in_halves(self, whole: PassEvents) -> PassEvents:
         """The same, with the backward pass in two halves besides."""

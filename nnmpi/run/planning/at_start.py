@@ -10,7 +10,7 @@ from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.planning.machine import read_machine
 from nnmpi.run.measuring import measure
 from nnmpi.run.planning.planning import Asked, NoneFitsError, basis, search
-from nnmpi.run.run_plan import RunPlan
+from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut
 from nnmpi.run.setup.setup import Setup, build_model

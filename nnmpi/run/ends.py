@@ -1,8 +1,12 @@
-"""What must be so before a run begins."""
+"""Checks before a run begins; the file of --save, after its last step or an error."""
+
+import numpy as np
 
 from nnmpi.options.config import Config
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.run_state import RunState
+from nnmpi.run.files.atomic import NotSavedError
+from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 
 
@@ -40,3 +44,44 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
             "requires_grad of a parameter was changed after this Trainer was made; "
             "change it in `build`"
         )
+
+
+# ---- the file of --save
+
+
+def save(session: Session) -> None:
+    """Writes the model, if the first rank wants to; every rank calls it."""
+    comm, path = session.comm, session.config.save
+    wanted = np.array([bool(path)])
+    comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
+    problems: list[str] = []
+
+    def write() -> None:
+        try:
+            session.write(path)
+        except NotSavedError as error:
+            problems.append(str(error))
+
+    if wanted[0]:
+        all_or_none(comm, write)
+        for problem in gather_objects(comm, problems)[0]:
+            raise AgreedError(problem)
+
+
+def rescue(session: Session, error: Exception) -> None:
+    """Saves the model after an error on this rank, if it is whole and no other rank changes it.
+
+    Of several ranks, others may have made the step in which this one failed.
+    """
+    if session.is_closed:
+        return
+    run, comm = session.run, session.comm
+    if comm.size == 1:
+        whole = run.phase is not StepPhase.UPDATING
+    else:
+        whole = run.phase is StepPhase.BETWEEN_STEPS and session.first_has_all
+    if run.state.step and comm.rank == 0 and whole:
+        try:
+            session.write(session.config.save)
+        except Exception as other:
+            error.add_note(f"and the trained model was not saved: {other}")
