@@ -21,7 +21,7 @@ from nnmpi.nn.gpt2 import (
     texts_of,
     weights_in,
 )
-from nnmpi.nn.stored import PLAIN, Form
+from nnmpi.nn.state import PLAIN, Form
 from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError, check_target, refusing, replaced
 
