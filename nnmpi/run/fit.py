@@ -18,7 +18,7 @@ from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import Followed, RunState, StepPhase
-from nnmpi.run.saves import NO_SAVES, NoSaves
+from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
 from nnmpi.run.told import place
 from nnmpi.run.training import Training
@@ -47,8 +47,8 @@ class Fit:
         return self._session.comm
 
     @property
-    def _saves(self) -> NoSaves:
-        return self._training.saves if self._training.config.checkpoint_dir else NO_SAVES
+    def _saves(self) -> Saves | None:
+        return self._training.saves if self._training.config.checkpoint_dir else None
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
@@ -61,6 +61,7 @@ class Fit:
             finally:
                 self._run.end()
                 self._recovery.stage = RunStage.READY
+                self._following = ()  # which know this Fit, and with it the Trainer
 
     def _fail(self, error: BaseException) -> None:
         """The run has failed, whoever is lost now. What all ranks have found before the last step
@@ -68,9 +69,11 @@ class Fit:
         is_running = self._recovery.stage == RunStage.RUNNING and not self._run.is_evaluated
         if isinstance(error, AgreedError) and is_running:
             with suppress(RankLost):
-                self._saves.close()
+                if self._saves:
+                    self._saves.close()
                 self._session.close()
-        self._saves.abandon()
+        if self._saves:
+            self._saves.abandon()
         if self._run.opened is not None:
             reason = str(error) or type(error).__name__
             failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
@@ -87,10 +90,13 @@ class Fit:
             run.begin(epochs)
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self._training, self._recovery.news, outputs, report)
-        self._saves.begin(self._comm)
         self._following = [*self._after_steps()]
+        saves = self._saves
+        if saves is None:
+            return self._fit()
+        saves.begin(self._comm)
         result = self._fit()
-        self._saves.close()
+        saves.close()
         return result
 
     def _fit(self) -> Event:
@@ -108,10 +114,11 @@ class Fit:
             self._session.check_copies()
             ends.save(self._session)
             self._session.check_copies(buffers=True)  # after the model was saved: nothing is lost
-        result = ends.result(self._training, self._saves.finish(), is_suspended)
+        written = self._saves.finish() if self._saves else {}
+        result = ends.result(self._training, written, is_suspended)
         run.tell("result", result)
         self._tell("on_end", result)
-        if not is_suspended:
+        if self._saves and not is_suspended:
             self._saves.end(self._session, run.metrics)
         return result
 
@@ -120,7 +127,7 @@ class Fit:
         run = self._run
         while not run.is_evaluated:
             self._epoch()
-            if run.stopping and self._requests()[1]:
+            if self._saves and run.stopping and self._requests()[1]:
                 run.metrics = self._saves.suspend(self._session)
                 return
             self._evaluate_epoch()
@@ -142,21 +149,22 @@ class Fit:
             run.tell("epoch", event)
             self._tell("on_epoch", event)
             # requests may have come after the last step had agreed
-            stops, suspends, saves = self._requests()
+            stops, suspends, is_due = self._requests()
             suspends = suspends and run.has_more
             run.stopping = run.stopping or stops or suspends
-            if suspends:
+            if self._saves and suspends:
                 run.metrics = self._saves.suspend(self._session, metrics)
                 return
-            if not run.is_over:
-                self._saves.after_epoch(self._session, metrics, saves)
+            if self._saves and not run.is_over:
+                self._saves.after_epoch(self._session, metrics, is_due)
             run.metrics = {**metrics, "epochs": event["epoch"]}
         run.pace.resume()
 
     def _requests(self) -> list[bool]:
         """Whether some rank wants to stop the run, to suspend it, and a checkpoint."""
         run = self._run
-        row = np.array([run.stop_requested, run.suspend_requested, self._saves.is_due()], float)
+        is_due = self._saves is not None and self._saves.is_due()
+        row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
         self._comm.all_reduce(row, "doubling")
         wanted: list[bool] = (row > 0).tolist()
         return wanted
@@ -230,8 +238,8 @@ class Fit:
             yield self._sample
         if self._training.hears_steps:
             yield self._tell_step
-        if self._training.config.checkpoint_dir:
-            yield lambda result, loss: self._saves.after_step(self._session, result)
+        if (saves := self._saves) is not None:
+            yield lambda result, loss: saves.after_step(self._session, result)
 
     def _sample(self, result: StepResult, loss: float) -> None:
         """Tells a piece of text that the model writes now, every so many steps."""
