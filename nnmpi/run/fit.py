@@ -18,7 +18,7 @@ from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import Followed, RunState, StepPhase
-from nnmpi.run.saves import Saves
+from nnmpi.run.saves import NO_SAVES, NoSaves
 from nnmpi.run.session import Session
 from nnmpi.run.told import place
 from nnmpi.run.training import Training
@@ -47,8 +47,8 @@ class Fit:
         return self._session.comm
 
     @property
-    def _saves(self) -> Saves | None:
-        return self._training.saves if self._training.config.checkpoint_dir else None
+    def _saves(self) -> NoSaves:
+        return self._training.saves if self._training.config.checkpoint_dir else NO_SAVES
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""
@@ -61,7 +61,6 @@ class Fit:
             finally:
                 self._run.end()
                 self._recovery.stage = RunStage.READY
-                self._following = ()  # which know this Fit, and with it the Trainer
 
     def _fail(self, error: BaseException) -> None:
         """The run has failed, whoever is lost now. What all ranks have found before the last step
@@ -69,11 +68,9 @@ class Fit:
         is_running = self._recovery.stage == RunStage.RUNNING and not self._run.is_evaluated
         if isinstance(error, AgreedError) and is_running:
             with suppress(RankLost):
-                if self._saves:
-                    self._saves.close()
+                self._saves.close()
                 self._session.close()
-        if self._saves:
-            self._saves.abandon()
+        self._saves.abandon()
         if self._run.opened is not None:
             reason = str(error) or type(error).__name__
             failed = {"event": "failed", "error": reason, "steps": self._run.state.step}
@@ -90,13 +87,10 @@ class Fit:
             run.begin(epochs)
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self._training, self._recovery.news, outputs, report)
+        self._saves.begin(self._comm)
         self._following = [*self._after_steps()]
-        saves = self._saves
-        if saves is None:
-            return self._fit()
-        saves.begin(self._comm)
         result = self._fit()
-        saves.close()
+        self._saves.close()
         return result
 
     def _fit(self) -> Event:
@@ -114,11 +108,10 @@ class Fit:
             self._session.check_copies()
             ends.save(self._session)
             self._session.check_copies(buffers=True)  # after the model was saved: nothing is lost
-        written = self._saves.finish() if self._saves else {}
-        result = ends.result(self._training, written, is_suspended)
+        result = ends.result(self._training, self._saves.finish(), is_suspended)
         run.tell("result", result)
         self._tell("on_end", result)
-        if self._saves and not is_suspended:
+        if not is_suspended:
             self._saves.end(self._session, run.metrics)
         return result
 
@@ -127,7 +120,7 @@ class Fit:
         run = self._run
         while not run.is_evaluated:
             self._epoch()
-            if self._saves and run.stopping and self._requests()[1]:
+            if run.stopping and self._requests()[1]:
                 run.metrics = self._saves.suspend(self._session)
                 return
             self._evaluate_epoch()
@@ -149,22 +142,21 @@ class Fit:
             run.tell("epoch", event)
             self._tell("on_epoch", event)
             # requests may have come after the last step had agreed
-            stops, suspends, is_due = self._requests()
+            stops, suspends, saves = self._requests()
             suspends = suspends and run.has_more
             run.stopping = run.stopping or stops or suspends
-            if self._saves and suspends:
+            if suspends:
                 run.metrics = self._saves.suspend(self._session, metrics)
                 return
-            if self._saves and not run.is_over:
-                self._saves.after_epoch(self._session, metrics, is_due)
+            if not run.is_over:
+                self._saves.after_epoch(self._session, metrics, saves)
             run.metrics = {**metrics, "epochs": event["epoch"]}
         run.pace.resume()
 
     def _requests(self) -> list[bool]:
         """Whether some rank wants to stop the run, to suspend it, and a checkpoint."""
         run = self._run
-        is_due = self._saves is not None and self._saves.is_due()
-        row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
+        row = np.array([run.stop_requested, run.suspend_requested, self._saves.is_due()], float)
         self._comm.all_reduce(row, "doubling")
         wanted: list[bool] = (row > 0).tolist()
         return wanted
@@ -238,8 +230,8 @@ class Fit:
             yield self._sample
         if self._training.hears_steps:
             yield self._tell_step
-        if (saves := self._saves) is not None:
-            yield lambda result, loss: saves.after_step(self._session, result)
+        if self._training.config.checkpoint_dir:
+            yield lambda result, loss: self._saves.after_step(self._session, result)
 
     def _sample(self, result: StepResult, loss: float) -> None:
         """Tells a piece of text that the model writes now, every so many steps."""

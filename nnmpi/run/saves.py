@@ -93,7 +93,42 @@ class SaveTimes:
         return now + 2 * self._longest + 2 * self._write + 1 > self._end
 
 
-class Saves:
+class NoSaves:
+    """A run without checkpoints."""
+
+    def begin(self, comm: Comm) -> None:
+        """The run begins."""
+
+    def after_step(self, session: Session, result: StepResult) -> None:
+        """A step was made, and callbacks have heard of it."""
+
+    def is_due(self) -> bool:
+        """Whether this rank requests a checkpoint at the end of an epoch."""
+        return False
+
+    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
+        """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
+
+    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
+        """The run ends here, and has more to do; returns what its last event says of that."""
+        return {}
+
+    def finish(self) -> Event:
+        """Waits for what is being written; returns what the last event of a run says of it. The
+        checkpoint of `end` is not counted: it has the length of the log with that event."""
+        return {}
+
+    def end(self, session: Session, metrics: Event) -> None:
+        """The run is over."""
+
+    def close(self) -> None:
+        """The run has ended, on all ranks alike."""
+
+    def abandon(self) -> None:
+        """The run has ended on this rank alone."""
+
+
+class Saves(NoSaves):
     """The checkpoints of a run; every rank calls its methods, between the same steps.
 
     began       when the run did, by time.monotonic
@@ -118,7 +153,6 @@ class Saves:
         self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
-        """The run begins."""
         config, self._is_first = self._config, comm.rank == 0
         try:
             self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
@@ -138,7 +172,6 @@ class Saves:
         return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """A step was made, and callbacks have heard of it."""
         run, times, step = self._run, self._times, result.state.step
         if self._is_first:
             run.save_requested = run.save_requested or times.is_due()
@@ -151,11 +184,9 @@ class Saves:
         self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
-        """Whether this rank requests a checkpoint at the end of an epoch."""
         return self._is_first and (self._run.save_requested or self._times.is_due())
 
     def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
-        """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
         run, times = self._run, self._times
         is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
         if is_due or times.after_steps(self._at, run.state.step):
@@ -222,20 +253,16 @@ class Saves:
     # ---- the end of a run
 
     def suspend(self, session: Session, metrics: Event | None = None) -> Event:
-        """The run ends here, and has more to do; returns what its last event says of that."""
         run, path = self._run, self._last(session, metrics, complete=False)
         counts = {"steps": run.state.step, "total_steps": run.total_steps}
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
-        """Waits for what is being written; returns what the last event of a run says of it. The
-        checkpoint of `end` is not counted: it has the length of the log with that event."""
         self._tell(self._writer.finish())
         directory, waited = self._config.checkpoint_dir, round(self._writer.waited, 4)
         return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
 
     def end(self, session: Session, metrics: Event) -> None:
-        """The run is over."""
         self._last(session, metrics, complete=True)
 
     def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
@@ -250,13 +277,11 @@ class Saves:
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
-        """The run has ended, on all ranks alike."""
         if self._is_open:
             self._tell(self._writer.close())
             self._is_open = False
 
     def abandon(self) -> None:
-        """The run has ended on this rank alone."""
         if self._is_open:
             self._is_open = False
             self._writer.abandon()
@@ -285,3 +310,6 @@ def path_of(result: WriteResult | None) -> str:
             f"{result.problem}"
         )
     return str(result.folder)
+
+
+NO_SAVES = NoSaves()
