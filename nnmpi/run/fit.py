@@ -61,6 +61,7 @@ class Fit:
             finally:
                 self._run.end()
                 self._recovery.stage = RunStage.READY
+                self._following = ()  # which know this Fit, and with it the Trainer
 
     def _fail(self, error: BaseException) -> None:
         """The run has failed, whoever is lost now. What all ranks have found before the last step
