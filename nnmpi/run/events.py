@@ -16,7 +16,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.mesh import CUTS, REPLICAS
-from nnmpi.parallel.model.holdings import axes_of, rearranged
+from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.parallel.paper.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.run.report.messages import Event
 from nnmpi.run.resume import Resumed

@@ -18,7 +18,7 @@ from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import Followed, RunState, StepPhase
-from nnmpi.run.saves import NO_SAVES, NoSaves
+from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
 from nnmpi.run.told import place
 from nnmpi.run.training import Training
@@ -47,8 +47,8 @@ class Fit:
         return self._session.comm
 
     @property
-    def _saves(self) -> NoSaves:
-        return self._training.saves if self._training.config.checkpoint_dir else NO_SAVES
+    def _saves(self) -> Saves:
+        return self._training.saves
 
     def run(self, report: Report | None, epochs: int | None) -> Event:
         """All of it, or so many epochs more; returns the last event."""

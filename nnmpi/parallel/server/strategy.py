@@ -15,7 +15,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.replicas.batch_size_check import check_micro_batches, check_parts
+from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.last import LastStep

@@ -32,7 +32,7 @@ from nnmpi.parallel.step.step_traffic import less, sent_along
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.parallel.tensor.patterns import TOKENS
+from nnmpi.parallel.tensor.ways import TOKENS
 
 Options = dict[str, Any]
 
