@@ -1,14 +1,16 @@
 """Holding: what a rank has of a model after some steps, without the numbers; who lacks what."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nnmpi.nn import Module
 from nnmpi.nn.place import Place, Range
+from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import memory_axes
 from nnmpi.run.run_state import VersionFacts
+from nnmpi.run.session import Session
 
 
 class Holding(NamedTuple):
@@ -93,3 +95,17 @@ def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working:
             gifts.append(Gift(rank, rank % working, new))
             known |= new
     return gifts
+
+
+def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
+    """What this rank has of versions of the model: that of now, in copies or as the next step
+    changes it, and backups."""
+    start, last = session.epoch_start, session.strategy.last
+    if start is None or start.version < session.run.state.step:  # else some is of later steps
+        facts = session.version_facts()
+        version = max(facts.followed.step, last.version if last else 0)
+        yield HeldVersion(version, session.snapshot(copies).owned, facts)
+    if session.backups is not None:
+        yield from session.backups.held()
+    if start is not None:
+        yield start

@@ -6,7 +6,7 @@ ranks that work make a new one.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -25,7 +25,7 @@ from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.checkpoints.read import newest_path
-from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of
+from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of, versions
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, Decision, RunStage, Standing, agreed
 from nnmpi.run.report import Event
@@ -297,17 +297,3 @@ class Recovery:
     def _holding(self, own: HeldVersion, session: int) -> Holding:
         ranges = tuple(one.range for one in own.ranges)
         return Holding(own.version, session, self._tensors, ranges, own.about)
-
-
-def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
-    """What this rank has of versions of the model: that of now, in copies or as the next step
-    changes it, and backups."""
-    start, last = session.epoch_start, session.strategy.last
-    if start is None or start.version < session.run.state.step:  # else some is of later steps
-        facts = session.version_facts()
-        version = max(facts.followed.step, last.version if last else 0)
-        yield HeldVersion(version, session.snapshot(copies).owned, facts)
-    if session.backups is not None:
-        yield from session.backups.held()
-    if start is not None:
-        yield start

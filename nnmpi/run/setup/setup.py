@@ -37,8 +37,8 @@ from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.planning.measured_stages import measured_stages
 from nnmpi.parallel.planning.residences import within_memory
+from nnmpi.parallel.planning.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import consistency
