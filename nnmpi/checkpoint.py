@@ -21,13 +21,13 @@ from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]
-"""What --json prints of a checkpoint."""
+"""Facts of a checkpoint, which --json prints."""
 
 HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
 
 class Printed(NamedTuple):
-    """What is printed, and the exit status."""
+    """The output of a subcommand, and the exit status."""
 
     values: list[Checkpoint]
     text: str
@@ -101,21 +101,18 @@ def verified(options: argparse.Namespace) -> Printed:
 
 def exported(options: argparse.Namespace) -> Printed:
     """The files that were written."""
+    newest, remedy = None, ""
     if options.step is not None:
         folder = _chosen(options)
-        try:
-            found: Found | None = Found(folder, read_manifest(folder))
-        except DamagedError as error:
-            raise ValueError(f"cannot export {shown(folder)}: {error}") from None
+    elif newest := newest_of(Path(options.directory), {}):
+        folder, remedy = newest.folder, "; --step takes another one"
     else:
-        found = newest_of(Path(options.directory), {})
-    if found is None:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     try:
+        found = newest or Found(folder, read_manifest(folder))
         files = export(found, options.out, options.optimizer)
     except DamagedError as error:
-        remedy = "; --step takes another one" * (options.step is None)
-        raise ValueError(f"cannot export {shown(found.folder)}: {error}{remedy}") from None
+        raise ValueError(f"cannot export {shown(folder)}: {error}{remedy}") from None
     text = f"step {found.step} to {' and '.join(map(shown, files))}"
     passed_over = [f"{line}\n" for line in found.passed_over]
     value = {"step": found.step, "files": files, "passed_over": [*found.passed_over]}
@@ -145,7 +142,7 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """What is known of a checkpoint; with a `problem` if it is not whole."""
+    """The facts of a checkpoint; with a `problem` if it is not whole."""
     try:
         manifest = read_manifest(folder)
         check(folder, manifest)

@@ -27,7 +27,7 @@ SHARED = Path("/dev/shm")
 
 
 class Finding(NamedTuple):
-    """What a check has found; `problem` says what is wrong and what to do, if anything is."""
+    """The result of a check; `problem` says what is wrong and what to do, if anything is."""
 
     text: str
     problem: str = ""
@@ -74,7 +74,7 @@ def launcher() -> Finding:
 
 
 def going_on() -> Finding:
-    """Whether a job goes on without a rank that is killed."""
+    """Try whether a job goes on without a rank that is killed."""
     if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True "):
         return Finding("mpirun --with-ft ulfm: a job goes on without a rank that is killed")
     return Finding(

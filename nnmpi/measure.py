@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def known_machine(comm: Comm, out: str) -> Machine | None:
-    """What the file has already, which stays, on the first rank; raises ValueError there if it is
-    of another machine."""
+    """The figures that the file has already, which stay, on the first rank; raises ValueError there
+    if it is of another machine."""
     if comm.rank or not Path(out).exists():
         return None
     known, ranks = read_machine(out), len(comm.node())

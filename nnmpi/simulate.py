@@ -12,7 +12,7 @@ from nnmpi.run import dry_run
 from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
-"""What to do where memory is too small."""
+"""The remedy where memory is too small."""
 
 COMMANDS = {
     "collective": collective,

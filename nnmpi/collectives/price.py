@@ -55,7 +55,7 @@ class Network(NamedTuple):
 
 
 class Links(Protocol):
-    """What a price is asked of: a network, or the links of some of its ranks."""
+    """The links that a price is asked of: those of a network, or the links of some of its ranks."""
 
     @property
     def gamma(self) -> float:

@@ -35,7 +35,7 @@ class PlanError(ValueError):
 
 
 class Collective(Enum):
-    """What each rank brings, and what it has afterwards."""
+    """An operation of ranks together; its value says what each of them has afterwards."""
 
     ALL_REDUCE = "sum, for all"
     REDUCE_SCATTER = "sum, a part for each"

@@ -118,7 +118,7 @@ def check_sizes(algorithm: Algorithm, p: int) -> int:
 
 
 def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
-    """How many rounds, or chunks, there are."""
+    """The number of rounds, or of chunks."""
     try:
         n = f(p)
     except Exception as error:

@@ -1,9 +1,9 @@
-"""What users pass, checked: arrays, lengths and types, parts, tags, names of algorithms."""
+"""Checks of what users pass: arrays, lengths and types, parts, tags, names of algorithms."""
 
 import operator
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -22,21 +22,17 @@ Parts: TypeAlias = Sequence[int] | None
 LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 
 
-class Family(NamedTuple):
-    """The algorithms of one operation, and whether they only move numbers."""
-
-    algorithms: Mapping[str, Algorithm]
-    moves_only: bool
-
-
-FAMILIES = {
-    "broadcast": Family(BROADCASTS, moves_only=True),
-    "reduce": Family(REDUCES, moves_only=False),
-    "reduce_scatter": Family(REDUCE_SCATTERS, moves_only=False),
-    "all_gather": Family(ALL_GATHERS, moves_only=True),
-    "agree": Family(ALL_GATHERS, moves_only=True),
-    "carry_out": Family({}, moves_only=False),  # an algorithm of the user
+FAMILIES: Mapping[str, Mapping[str, Algorithm]] = {
+    "broadcast": BROADCASTS,
+    "reduce": REDUCES,
+    "reduce_scatter": REDUCE_SCATTERS,
+    "all_gather": ALL_GATHERS,
+    "agree": ALL_GATHERS,
+    "carry_out": {},  # an algorithm of the user
 }
+"""The algorithms of each operation."""
+MOVES_ONLY = "broadcast", "all_gather", "agree"
+"""Operations that add no numbers."""
 
 
 def unknown(name: str, operation: str, names: tuple[str, ...]) -> ValueError:

@@ -19,7 +19,7 @@ START = 300.0  # seconds in which all ranks start, unless NNMPI_TIMEOUT says oth
 
 
 class DebugSettings(NamedTuple):
-    """What the environment asks for."""
+    """The settings of diagnostics that the environment asks for."""
 
     compare: bool = False  # whether the ranks compare their calls before each collective
     timeout: float = math.inf  # seconds that a rank may wait in one call
@@ -41,7 +41,7 @@ class DebugSettings(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """What is called, again and again: without the number of the call and its place."""
+    """A call as it is made again and again: without its number and its place."""
 
     comm: str
     operation: str
@@ -81,7 +81,7 @@ class LoggedCall(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is called, without where."""
+        """The call in words, without its place."""
         words = {
             "broadcast": "from rank",
             "irecv": "from rank",
@@ -105,7 +105,7 @@ class LoggedCall(NamedTuple):
 
 
 class CallCounter:
-    """How many collectives this rank has called on one communicator."""
+    """The number of collectives that this rank has called on one communicator."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members, self.calls = tuple(members), 0  # members: ranks of the whole job

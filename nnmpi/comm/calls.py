@@ -21,6 +21,7 @@ from nnmpi.comm.allreduce.dispatch import PreparedSum
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import (
     FAMILIES,
+    MOVES_ONLY,
     Array,
     Parts,
     as_integers,
@@ -49,7 +50,7 @@ PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 
 
 class Calls:
-    """What this rank calls on the ranks of one transport."""
+    """The calls of this rank on the ranks of one transport."""
 
     def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
         self.comm, self.transport, self.progress = comm, transport, progress
@@ -126,16 +127,15 @@ class Calls:
         plan: Algorithm | None = None,
     ) -> tuple[Steps, CallRecord]:
         """The steps of an operation by an algorithm of its family, or by another plan."""
-        algorithms, moves_only = FAMILIES[operation]
-        plan = plan or algorithms.get(name)
+        plan = plan or FAMILIES[operation].get(name)
         if plan is None:
-            raise unknown(name, operation, tuple(algorithms))
+            raise unknown(name, operation, tuple(FAMILIES[operation]))
         row, bounds = flat(array, operation), None
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.transport.size, operation)
             name = f"{name}, {parts_text(parts)}"
         call = self.log(operation, name, row.size, row.dtype, root)
-        data = as_integers(row) if moves_only else row
+        data = as_integers(row) if operation in MOVES_ONLY else row
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
         steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
@@ -236,7 +236,7 @@ def record_of(
 
 
 class Freed:
-    """What takes the place of something that was freed: raises on every use.
+    """A stand-in for something that was freed: it raises on every use.
 
     MPI would end the process with an error of its own, or without one where memory is gone, and
     ranks that are threads would notice nothing.

@@ -301,7 +301,7 @@ class Comm:
         return steps if row is array else put_back(steps, row, array), call
 
     def _prepare(self, algorithm: str, n: int, dtype: Any) -> PreparedSum:
-        """What is done once for a length and a type; a set-up is a call of its own in the log."""
+        """Prepares sums of a length and a type, once; a set-up is a call of its own in the log."""
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):

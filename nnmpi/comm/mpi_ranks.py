@@ -48,7 +48,7 @@ def world(guard: bool = True) -> Comm:
 
 @functools.cache
 def _made() -> list[Comm]:
-    """Where the Comm is kept that `world` has made."""
+    """The Comm that `world` has made, if it has."""
     return []
 
 
@@ -108,7 +108,7 @@ def _started(guard: bool) -> Comm:
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
-    """What the environment asks for, or why it cannot be used; on several ranks, rank 0 decides."""
+    """The settings of the environment, or why it is unusable; on several ranks, rank 0 decides."""
     try:
         return DebugSettings.of(os.environ), None
     except ValueError as error:

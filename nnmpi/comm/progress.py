@@ -177,7 +177,7 @@ class Progress:
         return True
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """What this rank waits for, and for how many seconds: a call, or a work that it polls."""
+        """The call or the polled work that this rank waits for, and for how many seconds."""
         now = time.monotonic()
         polled = [w for w in tuple(self.works) if w.last_poll > now - RECENT]
         oldest = min(polled, key=lambda w: w.first_poll, default=None)
@@ -212,7 +212,7 @@ class Work:
 
     @property
     def signature(self) -> CallSignature:
-        """What was called."""
+        """The call, without its number and place."""
         return self._record[0]
 
     @property

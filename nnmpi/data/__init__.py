@@ -6,6 +6,7 @@ Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
 from nnmpi.data.dataset import hold_out as hold_out
 from nnmpi.data.dataset import samples_like as samples_like
-from nnmpi.data.download import default_directory
+from nnmpi.data.files import default_directory
 from nnmpi.data.inputs import Inputs as Inputs
 from nnmpi.data.loader import Batch as Batch
 from nnmpi.data.loader import Fields as Fields
@@ -97,8 +98,10 @@ CIFAR_SIZE = DatasetSize((3, 32, 32), 10, 50_000, 10_000)
 DATASETS = {
     "iris": DatasetEntry(embedded.iris, "iris"),
     "digits": DatasetEntry(embedded.digits, "digits"),
-    "mnist": DatasetEntry(mnist.mnist, "mnist", lambda _: MNIST_SIZE),
-    "fashion-mnist": DatasetEntry(mnist.fashion_mnist, "fashion-mnist", lambda _: MNIST_SIZE),
+    "mnist": DatasetEntry(partial(mnist.load, "mnist"), "mnist", lambda _: MNIST_SIZE),
+    "fashion-mnist": DatasetEntry(
+        partial(mnist.load, "fashion-mnist"), "fashion-mnist", lambda _: MNIST_SIZE
+    ),
     "cifar10": DatasetEntry(cifar.cifar10, "cifar10", lambda _: CIFAR_SIZE),
     "synthetic": DatasetEntry(
         synthetic.synthetic,

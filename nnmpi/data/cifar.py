@@ -9,9 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import check_labels, reading
+from nnmpi.data.files import check_labels, fetch, reading
 from nnmpi.options.quoting import shown
 
 CLASSES = 10
@@ -30,7 +29,7 @@ def cifar10(request: DatasetRequest) -> Dataset:
     folder = next((f for f in folders if not _missing(f)), None)
     archive = next((path for path in archives if path.is_file()), None)
     if folder is None and archive is None and request.download:
-        download.fetch("cifar10", own)
+        fetch("cifar10", own)
         archive = own / ARCHIVE
     if folder is not None:
         content = {name: _read_file(folder / name) for name in (*TRAIN, TEST)}

@@ -1,4 +1,10 @@
-"""Batches of a split: the order of rows, gathering and standardising, in advance by a thread."""
+"""Batches of a split: the order of rows, gathering and standardising, in advance by a thread.
+
+With lengths, batches are of samples of similar length: the steps of a recurrent layer are full, and
+few.
+
+lengths of the samples, sorted    2 2 3 | 3 4 | 5 5 6 | 7 7 9
+batches, in the order drawn       5 5 6,  2 2 3,  7 7 9,  3 4      the smaller one is the last"""
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -14,9 +20,8 @@ import numpy as np
 
 from nnmpi.arrays import dtypes, keyed
 from nnmpi.data.augment import augmented, check_images
-from nnmpi.data.buckets import by_length
 from nnmpi.data.dataset import Split
-from nnmpi.data.inputs import Inputs, arrays, each, is_index, is_one_row, take
+from nnmpi.data.inputs import Inputs, arrays, described, each, is_index, is_one_row, take
 from nnmpi.data.standardise import Standardiser
 from nnmpi.options.terms import Augment
 
@@ -43,8 +48,8 @@ class Batch(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one, and
-    a rank that has some positions of sequences these."""
+    """The parts of a batch to gather: a pipeline needs x on its first rank and y on its last one,
+    and a rank that has some positions of sequences these."""
 
     x: bool = True
     y: bool = True
@@ -99,7 +104,7 @@ class Loader:
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
 
     `divisor` maps the labels of a batch to what the sum of their losses is divided by. With
-    `lengths`, (N,), batches are of samples of similar length (see nnmpi.data.buckets). With
+    `lengths`, (N,), batches are of samples of similar length. With
     `augment` images are varied, in each epoch in another way (see nnmpi.data.augment).
     """
 
@@ -237,3 +242,43 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
             stop.set()
             free.release()
             thread.join()
+
+
+# ---- batches of samples of similar length
+
+
+def lengths_of(x: Inputs, name: str) -> np.ndarray:
+    """The lengths of samples, (N,): the input of that name, which the model takes too."""
+    found = x.get("lengths") if isinstance(x, dict) else None
+    if found is None or found.ndim != 1 or not is_index(found):
+        what = described(x) if found is None else f"{found.dtype} of shape {found.shape} as lengths"
+        raise ValueError(
+            f"--bucket-by-length sorts samples by their input named lengths, and data {name} has "
+            f"{what}: give x as a dict with lengths, (N,) integers"
+        )
+    return found
+
+
+def by_length(
+    order: np.ndarray, lengths: np.ndarray, batch_size: int, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """The rows of each batch: samples in this order, those of one length as they come in it.
+
+    The order of batches is drawn, and which lengths the smaller one has.
+    """
+    rows = order[np.argsort(lengths[order], kind="stable")]
+    whole, rest = divmod(len(rows), batch_size)
+    place = int(keyed.permutation(keyed.key(seed, "smaller batch", epoch), whole + 1)[0])
+    sizes = [batch_size] * whole
+    sizes.insert(place, rest)
+    batches = np.split(rows, np.cumsum(sizes)[:-1])
+    last = [batches.pop(place)]
+    drawn = keyed.permutation(keyed.key(seed, "batches", epoch), whole)
+    return [batches[i] for i in drawn] + last * (rest > 0)
+
+
+def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
+    """The share of padding in batches that are as long as their longest sample."""
+    found = [(lengths[rows].max() * len(rows), lengths[rows].sum()) for rows in batches]
+    positions, tokens = np.sum(found, axis=0)
+    return float(1 - tokens / max(positions, 1))

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nnmpi.data import download
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import REMEDY, check_labels, reading
+from nnmpi.data.files import REMEDY, check_labels, fetch, reading
 from nnmpi.options.quoting import shown
 
 CLASSES = 10
@@ -25,28 +24,23 @@ GZIP = b"\x1f\x8b"
 KINDS = {2049: "labels", 2051: "images"}
 
 
-def mnist(request: DatasetRequest) -> Dataset:
-    """Handwritten digits of 28 x 28 pixels: 60,000 for training and 10,000 for testing."""
-    return _load("mnist", "MNIST/raw", request)
+TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
+"""The folders in which torchvision puts handwritten digits, and articles of clothing."""
 
 
-def fashion_mnist(request: DatasetRequest) -> Dataset:
-    """Articles of clothing, in the shape and number of MNIST."""
-    return _load("fashion-mnist", "FashionMNIST/raw", request)
-
-
-def _load(name: str, torchvision: str, request: DatasetRequest) -> Dataset:
-    """The four files from the first directory that has all of them, else the divided test pair.
+def load(name: str, request: DatasetRequest) -> Dataset:
+    """Images of 28 x 28 pixels, 60,000 for training and 10,000 for testing: of the four files in
+    the first directory that has all of them, else of the divided test pair.
 
     Files of several directories are never combined: those of MNIST and Fashion-MNIST have the same
     names, and only the directory distinguishes them.
     """
     own = request.directory / name
-    directories = (own, request.directory / torchvision, request.directory)
+    directories = (own, request.directory / TORCHVISION[name], request.directory)
     found = [_find(directory) for directory in directories]
     complete = [files for files in found if files.keys() >= {*TRAIN, *TEST}]
     if not complete and request.download:
-        download.fetch(name, own)
+        fetch(name, own)
         complete = [_find(own)]
     pairs = [files for files in found if files.keys() == {*TEST}]
     if complete or pairs:

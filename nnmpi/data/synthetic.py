@@ -32,8 +32,8 @@ def synthetic(request: DatasetRequest) -> Dataset:
     return Dataset(f"synthetic:{request.argument}", train, test, classes, "")
 
 
-def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
-    """Parse `1x28x28:10:12800` into (shape, classes, samples)."""
+def size_of(argument: str) -> DatasetSize:
+    """The size that an argument asks for: `1x28x28:10:12800` is a shape, classes and samples."""
     number = r"0{0,17}[1-9]\d{0,17}"
     form = re.fullmatch(r"(N|NxNxN):(N):(N)".replace("N", number), argument, re.ASCII)
     if form is None:
@@ -41,13 +41,8 @@ def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
             f"synthetic:{shown(argument)} is not of the form {FORM}, where SHAPE is a number of "
             f"features or CxHxW, and numbers are above 0 with at most 18 digits, as in {EXAMPLE}"
         )
-    return tuple(int(side) for side in form[1].split("x")), int(form[2]), int(form[3])
-
-
-def size_of(argument: str) -> DatasetSize:
-    """The size that an argument asks for."""
-    shape, classes, samples = parse(argument)
-    return DatasetSize(shape, classes, samples, max(samples // 5, 1), "float32")
+    shape, samples = tuple(map(int, form[1].split("x"))), int(form[3])
+    return DatasetSize(shape, int(form[2]), samples, max(samples // 5, 1), "float32")
 
 
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:

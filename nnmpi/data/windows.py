@@ -57,7 +57,7 @@ class TokenWindows:
 
 
 class About(NamedTuple):
-    """What tokens are: JSON, behind those of a file.
+    """The kind of tokens, as JSON behind those of a file.
 
     held_out_units: for how many characters, or bytes, the last tenth stands
     """
@@ -70,7 +70,7 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "About":
-        """Of the tokens of a tokenizer."""
+        """The kind of tokens that a tokenizer makes."""
         words = tokenizer.tokens, tokenizer.unit
         return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
 
@@ -80,7 +80,7 @@ class About(NamedTuple):
 
     @classmethod
     def read(cls, line: bytes) -> "About":
-        """What `line` has made; raises ValueError for other bytes."""
+        """The kind of tokens in a line that `line` has made; raises ValueError for other bytes."""
         try:
             return cls(**json.loads(line))
         except (ValueError, TypeError):
@@ -115,7 +115,7 @@ def in_windows(name: str, tokens: Any, T: int, about: About) -> Dataset:
 
 
 def held_out(n: int) -> slice:
-    """Those of n tokens that are for testing: a tenth, the last one."""
+    """The last tenth of n tokens, which is for testing."""
     return slice(n - n // HELD_OUT, n)
 
 

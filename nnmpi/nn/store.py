@@ -9,7 +9,6 @@ Rules:
   length, which are summed together.
 - The optimizer and Update see memory through `owned` and `updates` alone. A store that keeps less,
   elsewhere, or in another type overrides what these call; nobody asks which store it is.
-- Running sums of optimizers are in memory of the store, as values are (`allocate_sums`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,13 +116,6 @@ class FlatStore(Store):
         for shard in self.own_shards(start, end):
             yield shard, self.shard_values(shard), self.shard_gradient(shard)
 
-    def allocate_sums(self, names: Iterable[str], n: int) -> dict[str, Array]:
-        """Memory for running sums of an optimizer, n numbers each, which are 0.
-
-        Who has the dict looks the arrays up at each use: a store may put others there.
-        """
-        return {name: self.on.xp.zeros(n, self.updated_dtype) for name in names}
-
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
@@ -142,14 +134,9 @@ class FlatStore(Store):
         """What an update has beside the masters of a shard, where it moves these."""
         return Mixed()
 
-    @property
-    def undo(self) -> tuple[Array, ...]:
-        """The memory in which an update keeps what it changes (`kernels/undo.py`), if it is to."""
-        return ()
-
     def scale(self, array: Array, factor: float) -> None:
         """Multiplies what a step changes besides its updates: gradients, or running sums."""
-        scale_loop(array, factor, *self.undo)
+        scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """What this rank updates of elements start to end - 1."""
@@ -257,9 +244,10 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 def within(shards: Iterable[Shard], start: int, end: int) -> Iterator[Shard]:
     """What elements start to end - 1 have of the shards."""
     for a, b, at in shards:
-        lo, hi = max(a, start), min(b, end)
-        if lo < hi:
-            yield Shard(lo, hi, at + lo - a)
+        if a < end and start < b:  # most are elsewhere
+            lo, hi = max(a, start), min(b, end)
+            if lo < hi:
+                yield Shard(lo, hi, at + lo - a)
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:

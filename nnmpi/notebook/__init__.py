@@ -45,5 +45,5 @@ def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """What `%load_ext nnmpi` calls."""
+    """Make `%%ranks` known to IPython; `%load_ext nnmpi` calls it."""
     ipython.register_magic_function(ranks, "cell", "ranks")

@@ -27,7 +27,7 @@ OVERSUBSCRIBED = {
 
 
 class RanksError(Exception):
-    """What IPython shows of it is its traceback: here, one line."""
+    """An error that IPython shows in one line, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -59,7 +59,7 @@ def ranks(line: str, cell: str) -> None:
 
 
 def run_cell(folder: str) -> None:
-    """What each rank does."""
+    """Run the cell on this rank."""
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}

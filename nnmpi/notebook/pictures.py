@@ -1,4 +1,4 @@
-"""What a notebook shows of a value: the picture that a command draws of it.
+"""Pictures of values in notebooks: those that commands draw of them.
 
 The values lie on floors below, and know nothing of drawing: each class of the table gets its
 `_repr_svg_` here, when nnmpi is imported.
@@ -26,14 +26,14 @@ from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
-"""Of what is drawn without saying how many: stages are of a rank, where it may have several."""
+"""Numbers for pictures that say none: stages are of a rank, where it may have several."""
 
 CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
-"""What an algorithm may be; one that is a `reduce` of one chunk is a `reduce-scatter` of it too."""
+"""Operations of algorithms; a `reduce` of one chunk is a `reduce-scatter` of it too."""
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """Its rounds; of a plan that is no collective, why it is no all-reduce."""
+    """The rounds of an algorithm; of a plan that is no collective, why it is no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -53,18 +53,8 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """What ranks do, and the bubble."""
+    """The passes of ranks, and the bubble."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
-
-
-def arrangement(a: Arrangement) -> str:
-    """Who has which layers."""
-    return drawing.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a})
-
-
-def trace(t: TraceFile) -> str:
-    """The step of median time."""
-    return svg([t.timeline(t.median_step())])
 
 
 # ---- a mesh
@@ -111,9 +101,9 @@ PICTURES: dict[type, Callable[[Any], str | None]] = {
     Simulation: simulation,
     Timeline: lambda t: svg([t]),
     Graph: graph,
-    Arrangement: arrangement,
+    Arrangement: lambda a: drawing.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a}),
     Mesh: mesh,
-    TraceFile: trace,
+    TraceFile: lambda t: svg([t.timeline(t.median_step())]),
     RunLog: lambda run: picture([run]),
 }
 

@@ -1,27 +1,24 @@
 """What one update reads and writes, in the pieces that an optimizer's `_update` takes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
 from nnmpi.arrays.kernels.steps import Mixed
-from nnmpi.arrays.kernels.undo import blocks
 from nnmpi.nn.store import UpdateArrays
 from nnmpi.optim.groups import Group
 
 
 class Operands(NamedTuple):
     """What one update reads and writes: values, gradients, running sums, the number of the step,
-    the memory in which it keeps what it changes, if others may have to finish it, and what it has
-    beside masters."""
+    and what it has beside masters."""
 
     values: Array
     grads: Array
     sums: dict[str, Array]
     t: int
-    undo: tuple[Array, ...] = ()
     mixed: Mixed = Mixed()
 
     def sum_for(self, option: str, group: Group, name: str) -> Array | None:
@@ -37,23 +34,17 @@ class Operands(NamedTuple):
         return self.sums[name]
 
 
-def operands_of(
-    x: UpdateArrays, t: int, undo: tuple[Array, ...], keeps_undo: bool, takes_mixed: bool
-) -> Iterator[Operands]:
-    """All of x for an `_update` that keeps what it changes and takes 16 bits, where there is such;
-    else a block at a time, which is kept and converted here."""
+def operands_of(x: UpdateArrays, t: int, takes_mixed: bool) -> Iterator[Operands]:
+    """All of x for an `_update` that takes 16 bits, where there are some; else a block at a time,
+    which is converted here."""
     is_wide = x.grads.dtype == x.values.dtype and x.mixed.is_empty
-    if (is_wide or takes_mixed) and (keeps_undo or not undo):
-        yield Operands(x.values, x.grads, x.sums, t, undo, x.mixed)
+    if is_wide or takes_mixed:
+        yield Operands(x.values, x.grads, x.sums, t, x.mixed)
         return
-    values, n = x.mixed.values, len(x.values)
-    most = n if is_wide else min(n, backend.of(x.values).chunk_bytes // 64)
-    parts: Iterable[slice] = (slice(i, min(i + most, n)) for i in range(0, n, most))
-    for memory in undo:
-        beside = [] if values is None else [values]
-        parts = blocks([x.values, *x.sums.values(), *beside], most, memory)
-    for part in parts:
-        yield from _in_float32(x.part(part), t)
+    n = len(x.values)
+    most = min(n, backend.of(x.values).chunk_bytes // 64)
+    for i in range(0, n, most):
+        yield from _in_float32(x.part(slice(i, min(i + most, n))), t)
 
 
 def _in_float32(x: UpdateArrays, t: int) -> Iterator[Operands]:

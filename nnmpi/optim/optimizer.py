@@ -3,18 +3,16 @@
 Rules:
 
 - Nothing here communicates. A rank updates what `owned` of the store gives, and has running sums
-  for that only; `Entries.of_optimizer` collects those of all ranks, `arrangement/memory.py` counts
+  for that only; `Entries.of_optimizer` collects those of all ranks, `parallel/paper/rank.py` counts
   them.
 - Ranges are found again when `_dependencies` changes, which each step compares: what else ranges
   come to depend on belongs there, or sets `_ranges_of` to nothing as `take` does.
 - A step leaves the mark of a write (`storage.written`), by which the tape refuses older graphs.
-- A running sum lies in the order of memory, like the values, and where the store says
-  (`running_sums.py`); only `state_dict` has shapes.
+- A running sum lies in the order of memory, like the values; only `state_dict` has shapes.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,16 +60,12 @@ class Optimizer:
     """
 
     lr = Option()
-    keeps_undo = False
-    """Whether `_update` keeps in `undo` what it changes: said by the class that defines it. Else it
-    gets a block at a time, which was kept before."""
     takes_mixed = False
-    """Whether `_update` takes gradients of 16 bits and `mixed`, beside masters on the host. Else
-    it gets a piece at a time, with gradients in float32."""
+    """Whether `_update` takes gradients of 16 bits and `mixed`, beside masters on the host: said by
+    the class that defines it. Else it gets a piece at a time, with gradients in float32."""
 
     def __init_subclass__(cls) -> None:
         if "_update" in vars(cls):
-            cls.keeps_undo = vars(cls).get("keeps_undo", False)
             cls.takes_mixed = vars(cls).get("takes_mixed", False)
 
     def __init__(self, parameters: Parameters, **options: Any) -> None:
@@ -139,31 +133,12 @@ class Optimizer:
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         self._convert_sums()
-        self._move(lr_factor, 1)
-
-    @contextmanager
-    def in_place_of_another(self) -> Iterator[None]:
-        """Within it this rank has the running sums of another one, whose part of the parameters
-        their store says that it updates now."""
-        own, self._running = self._running, RunningSums(self.sums, self.parameters)
-        try:
-            yield
-        finally:
-            self._running = own
-
-    def repeat(self, lr_factor: float) -> None:
-        """The last step once more, without counting it, `in_place_of_another`."""
-        self._convert_sums(again=True)
-        self._move(lr_factor, 0)
-
-    def _move(self, lr_factor: float, steps: int) -> None:
-        """Update all ranges, of which this is so many steps more."""
         written = tick()
         groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
-            t, at = self.steps[i] + steps, self._running.starts[i]
+            t, at = self.steps[i] + 1, self._running.starts[i]
             for own in store.updates(start, end, self.state, at):
-                for x in operands_of(own, t, store.undo, self.keeps_undo, self.takes_mixed):
+                for x in operands_of(own, t, self.takes_mixed):
                     self._update(x, groups[group])
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
@@ -253,13 +228,11 @@ class Optimizer:
         """The running sums that a group with these options needs."""
         return ()
 
-    def _convert_sums(self, again: bool = False) -> None:
-        """Before running sums are changed: express them by the options of now, if these changed; or
-        `again`, from those that they were expressed by before the last time."""
+    def _convert_sums(self) -> None:
+        """Before running sums are changed: express them by the options of now, if these changed."""
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
-        """Numbers of a running sum of parameter i, expressed by the options of now; a copy, if
-        these changed: who reads leaves alone what others may read in memory of a node."""
+        """Numbers of a running sum of parameter i, expressed by the options of now."""
         return numbers
 
     def _update(self, x: Operands, group: Group) -> None:

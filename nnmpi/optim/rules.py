@@ -14,7 +14,7 @@ from nnmpi.optim.running_sums import store_of
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
 
-    keeps_undo = takes_mixed = True
+    takes_mixed = True
     momentum, weight_decay, nesterov = Option(), Option(), Option()
 
     def __init__(
@@ -42,7 +42,7 @@ class SGD(Optimizer):
     def _update(self, x: Operands, group: Group) -> None:
         velocity = x.sum_for("momentum", group, "momentum_buffer")
         c = steps.SgdStep(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
-        steps.sgd(x.values, x.grads, velocity, c, x.undo, x.mixed)
+        steps.sgd(x.values, x.grads, velocity, c, x.mixed)
 
 
 class Adam(Optimizer):
@@ -52,7 +52,7 @@ class Adam(Optimizer):
     max_exp_avg_sq / (1 - beta2), which take two passes over memory less (see `kernels.steps`).
     """
 
-    keeps_undo, takes_mixed, decoupled = True, True, False
+    takes_mixed, decoupled = True, False
     betas, eps, weight_decay = Option(), Option(), Option()
 
     def __init__(
@@ -71,7 +71,6 @@ class Adam(Optimizer):
     def _take_groups(self, groups: list[Group]) -> None:
         super()._take_groups(groups)
         self._betas: list[tuple[float, ...]] = [tuple(group["betas"]) for group in groups]
-        self._betas_before = self._betas
 
     def _check(self, group: Group) -> None:
         if not all(0 <= b < 1 for b in group["betas"]):
@@ -83,11 +82,9 @@ class Adam(Optimizer):
         largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
         return ("gradient_sum", "squared_gradient_sum", *largest)
 
-    def _convert_sums(self, again: bool = False) -> None:
+    def _convert_sums(self) -> None:
         """Sums have a factor of 1 / (1 - beta): new betas scale them."""
         end, starts = 0, self._running.starts
-        self._betas_before = self._betas_before if again else self._betas
-        self._betas = [*self._betas_before]
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
             if not self._changed(k):
@@ -121,7 +118,7 @@ class Adam(Optimizer):
         c = steps.AdamStep(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
         M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
         largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
-        steps.adam(x.values, x.grads, M, V, c, largest, x.undo, x.mixed)
+        steps.adam(x.values, x.grads, M, V, c, largest, x.mixed)
 
 
 class AdamW(Adam):
@@ -147,7 +144,7 @@ class RMSprop(Optimizer):
     `centered` subtracts the square of a running mean of the gradient; weight decay is added to it.
     """
 
-    keeps_undo = takes_mixed = True
+    takes_mixed = True
     alpha, eps, weight_decay, momentum = Option(), Option(), Option(), Option()
 
     def __init__(
@@ -188,7 +185,7 @@ class RMSprop(Optimizer):
         c = steps.RmsPropStep(
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
-        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.undo, x.mixed)
+        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.mixed)
 
 
 def _check_eps(eps: float) -> None:

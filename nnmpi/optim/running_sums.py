@@ -1,11 +1,9 @@
 """RunningSums: what an optimizer adds up over steps, of the numbers that one rank updates.
 
-    parameter      [ a b c d e f g | padding ]
-    stretches        (1, 3)  (5, 7)                this rank updates b, c, f and g
-    running sum    [ b c f g padding ]             of one parameter after the other
+parameter      [ a b c d e f g | padding ]
+stretches        (1, 3)  (5, 7)                this rank updates b, c, f and g
+running sum    [ b c f g padding ]             of one parameter after the other
 
-The store of the parameters hands out the memory, as it does for values: it may be that of one rank,
-or memory of a node.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +18,7 @@ from nnmpi.nn.store import FlatStore
 class RunningSums:
     """Running sums of parameters, in the order of the memory of each.
 
-    arrays   each running sum, by name; the store may put other memory there
+    arrays   each running sum, by name
     starts   where the numbers of each parameter begin in an array, and the length of an array
     """
 
@@ -28,7 +26,8 @@ class RunningSums:
         self._parameters, self._stretches = parameters, _own_stretches(parameters)
         lengths = (sum(stop - start for start, stop in own) for own in self._stretches)
         self.starts = list(accumulate(lengths, initial=0))
-        self.arrays = store_of(parameters).allocate_sums(names, self.starts[-1])
+        zeros, dtype = store_of(parameters).on.xp.zeros, store_of(parameters).updated_dtype
+        self.arrays = {name: zeros(self.starts[-1], dtype) for name in names}
 
     @property
     def fits(self) -> bool:

@@ -221,20 +221,6 @@ class Backups:
         self._due = self._now + (self.every or steps_between(cost, step, self._mtbf))
 
 
-class NoBackups:
-    """None are asked for, or no rank has anything that would be lost with it."""
-
-    def after_step(self, version: int, about: Any) -> None:
-        """There is nothing to do."""
-
-    def held(self) -> list[HeldVersion]:
-        """Nothing."""
-        return []
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-
 def check_backup(config: Config, comm: Comm) -> None:
     """Raises ValueError if backups would be made that nobody could use."""
     if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
@@ -246,7 +232,8 @@ def check_backup(config: Config, comm: Comm) -> None:
 
 def backups(
     arrangement: Arrangement, part: ModelPart, optimizer: Optimizer, comm: Comm
-) -> Backups | NoBackups:
-    """The backups that the options ask for; every rank calls it."""
+) -> Backups | None:
+    """The backups that the options ask for, if some rank has anything that would be lost with it;
+    every rank calls it."""
     is_needed = needs_backups(arrangement)
-    return Backups(arrangement, part, optimizer, comm) if is_needed else NoBackups()
+    return Backups(arrangement, part, optimizer, comm) if is_needed else None

@@ -99,6 +99,10 @@ class Mesh:
             rank, found[axis] = divmod(rank, n)
         return {axis: found[axis] for axis in self.axes}
 
+    def rank(self, at: Mapping[str, int]) -> int:
+        """The rank at a position along each axis."""
+        return int(self._grid[tuple(at[axis] for axis in self.axes)])
+
     def coordinates_of_all(self) -> dict[str, np.ndarray]:
         """The positions of all ranks along each axis."""
         places = np.indices(self._grid.shape).reshape(len(self.axes), -1)

@@ -34,7 +34,7 @@ from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.parallel.replicas.batch_size_check import check_micro_batches
+from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
 from nnmpi.parallel.step.executor import NO_SYNC, StepPlan, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs

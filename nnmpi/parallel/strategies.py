@@ -19,7 +19,7 @@ from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
 from nnmpi.parallel.pipeline.profile import profile as profile
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.rank_steps import PARTS
-from nnmpi.parallel.replicas.batch_size_check import check_micro_batches as check_micro_batches
+from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
 from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, swapper_of, synchronous
 
 

@@ -44,13 +44,11 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, KeptBuffers, NothingKept
+from nnmpi.parallel.step.last import LastStep
 from nnmpi.parallel.step.late import LateSteps, can_be_late
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
-from nnmpi.parallel.step.scaling import rescaled
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.handover import LocalChannels, borders
@@ -105,7 +103,7 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     entries: Entries
-    torn: TornStep | None  # how a step is finished in which a rank was lost; None: it is not
+    last: LastStep | None  # what this rank knows of it; None: a loss in a step undoes more
     traffic: StepTraffic  # what this rank sends in a step
 
     @property
@@ -184,10 +182,10 @@ class ExecutorStrategy:
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
-        torn: TornStep | None = None,
+        last: LastStep | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
-        self.layout, self.optimizer, self.torn = layout, optimizer, torn
+        self.layout, self.optimizer, self.last = layout, optimizer, last
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
@@ -198,7 +196,8 @@ class ExecutorStrategy:
         parts.check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
         with parts.progress(), closing(loads):
-            yield from self.traffic.counted(self._steps(loads, start, len(loader)))
+            each = self.last.kept(loads, start.step) if self.last else loads
+            yield from self.traffic.counted(self._steps(each, start, len(loader)))
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation
@@ -236,26 +235,23 @@ def synchronous(
         swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
     with swapper.making_state() if swapper else nullcontext():
         optimizer = spec.optimizer(parts.store.parameters)
-    update, apply = update_of(parts.store, optimizer, layout, spec)
-    survives = layout.all.fault_tolerant
-    buffers = KeptBuffers(part.model) if survives else NOTHING_KEPT
-    late, clip_norm = None, spec.arrangement.config.clip_norm
-    if not (swapper or survives) and can_be_late(spec.arrangement, parts.store, optimizer):
-        late = LateSteps(parts.store, optimizer, clip_norm, spec.task.scaler, apply, spec.control)
+    update = update_of(parts.store, optimizer, layout, spec)
+    last = LastStep(update, part.model) if layout.all.fault_tolerant else None
+    late, clip_norm, scaler = None, spec.arrangement.config.clip_norm, spec.task.scaler
+    if not (swapper or last) and can_be_late(spec.arrangement, parts.store, optimizer):
+        late = LateSteps(parts.store, optimizer, clip_norm, scaler, update.apply, spec.control)
     executor = executor_of(
         layout,
         spec,
         parts.sync,
-        late.apply if late else apply,
+        late.apply if late else update.apply,
         parts.batch_stats,
         swapper.channels if swapper else None,
         swapper.around if swapper else late.around if late else (),
-        buffers,
     )
-    torn = TornStep(update, parts.store, optimizer, buffers) if survives else None
     run = partial(late.steps, executor) if late else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
-    return ExecutorStrategy(parts, *run, optimizer, layout, spec, torn, close)
+    return ExecutorStrategy(parts, *run, optimizer, layout, spec, last, close)
 
 
 class RankStep(NamedTuple):
@@ -272,7 +268,7 @@ class RankStep(NamedTuple):
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep:
     """The step of a rank that makes every step with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
-    _, apply = update_of(parts.store, optimizer, layout, spec)
+    apply = update_of(parts.store, optimizer, layout, spec).apply
     channels, around = on_one_rank(spec)
     executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, channels, around)
     return RankStep(parts.store, optimizer, executor.run)
@@ -286,11 +282,9 @@ def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, Around]:
     return channels, [(Kind.F, channels.forward)]
 
 
-def update_of(
-    store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec
-) -> tuple[Update, Callable[[int], Outcome]]:
-    """The update of a rank that makes every step with the others, and what a step calls of it."""
-    update = Update(
+def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
+    """The update of a rank that makes every step with the others."""
+    return Update(
         store,
         optimizer,
         spec.arrangement.config.clip_norm,
@@ -298,10 +292,9 @@ def update_of(
         layout,
         counted(spec.arrangement, layout.all.rank),
         [p for p, _ in spec.part.tied],
+        spec.task.scaler,
         spec.recorder,
     )
-    scaler = spec.task.scaler
-    return update, partial(rescaled, scaler, update.apply) if scaler else update.apply
 
 
 def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
@@ -326,7 +319,6 @@ def executor_of(
     batch_stats: BatchStats = LOCAL,
     channels: Channels | None = None,
     around: Around = (),
-    buffers: NothingKept = NOTHING_KEPT,
 ) -> Executor:
     """What carries out the programs of the arrangement on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
@@ -342,5 +334,4 @@ def executor_of(
         spec.recorder,
         math.inf if a.config.verify else CHECKED_STEPS,
         around,
-        buffers,
     )

@@ -126,12 +126,12 @@ class Settings:
 
     @property
     def trains_others(self) -> bool:
-        """Whether other parameters require a gradient than when the run was set up."""
+        """True if other parameters require a gradient than when the run was set up."""
         return self._now()[0] != self._trained
 
     @property
     def changes(self) -> Changes:
-        """What is another than at the start."""
+        """Settings that are others than at the start."""
         (before, groups), (now, others) = self._start, self._now()
         both = zip(self._parameters, before, now, strict=True)
         return Changes(
@@ -144,7 +144,7 @@ class Settings:
 
     @property
     def unchanged(self) -> Changes:
-        """What `changes` is at the start."""
+        """The value of `changes` at the start."""
         return Changes(tuple({} for _ in self._start[1]))
 
     def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:

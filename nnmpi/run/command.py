@@ -1,4 +1,4 @@
-"""What the commands that start ranks have in common."""
+"""Commands that start ranks: their arguments, their errors and what they print."""
 
 import argparse
 import sys

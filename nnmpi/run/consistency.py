@@ -45,7 +45,7 @@ MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
 Compared: TypeAlias = tuple[str, Any, str]
-"""What must be the same on all ranks: its name, its value as far as the repr tells, the remedy."""
+"""A thing that is the same on all ranks: its name, its value as the repr tells it, the remedy."""
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.backup import Backups, NoBackups
+from nnmpi.parallel.backup import Backups
 from nnmpi.parallel.strategy import Strategy
 
 
@@ -54,12 +54,11 @@ def close_dropped(comm: Comm) -> None:
             dropped.pop(number)()
 
 
-def release(
-    resting: ExitStack, made: Backups | NoBackups, strategy: Strategy, model: Module
-) -> None:
+def release(resting: ExitStack, made: Backups | None, strategy: Strategy, model: Module) -> None:
     """Gives back what ranks share of a session; the model keeps what this rank has of it."""
     resting.close()
-    made.close()
+    if made is not None:
+        made.close()
     strategy.close()
     if model._meet is not None:
         model._meet = _refuse

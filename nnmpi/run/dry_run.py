@@ -45,7 +45,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     """
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
-    cluster = paper or discover(comm, setup.on)
+    cluster = _surviving(config, paper or discover(comm, setup.on))
     model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
 
     def arranged() -> Arrangement:
@@ -151,7 +151,12 @@ def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
     known = {"backup", *(option.name for option in options(GROUPS))}
     asked = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(asked))
-    return config, Cluster.on_paper(given.ranks, given.nodes, config.device)
+    return config, _surviving(config, Cluster.on_paper(given.ranks, given.nodes, config.device))
+
+
+def _surviving(config: Config, cluster: Cluster) -> Cluster:
+    """The cluster, of a job in which others go on if a rank is lost where backups are asked for."""
+    return cluster._replace(survives=cluster.survives or config.backup is not None)
 
 
 def check_cluster(ranks: int, nodes: int) -> None:

@@ -1,4 +1,4 @@
-"""What events say of an arrangement, of the start of a run, and of what it depends on."""
+"""Events of an arrangement, of the start of a run, and of all that it depends on."""
 
 import copy
 import math
@@ -9,14 +9,14 @@ from itertools import pairwise
 
 from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
-from nnmpi.data.buckets import padding
+from nnmpi.data.loader import padding
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.mesh import CUTS, REPLICAS
-from nnmpi.parallel.model.holdings import axes_of, rearranged
+from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.parallel.paper.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.run.report.messages import Event
 from nnmpi.run.resume import Resumed
@@ -71,7 +71,7 @@ def layout_event(a: Arrangement) -> Event:
 
 
 def arranged_event(a: Arrangement) -> Event:
-    """What ranks hold and send, and who has which layers."""
+    """The bytes that ranks hold and send, and who has which layers."""
     return {
         "kinds": [_figures(one) for one in alike_ranks(a, a.config.batch_size)],
         "blocks": [
@@ -82,7 +82,7 @@ def arranged_event(a: Arrangement) -> Event:
 
 
 def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
-    """What ranks move when they are arranged anew: values, running sums and buffers."""
+    """The bytes that ranks move when they are arranged anew: values, running sums and buffers."""
     ranks, found = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in found:

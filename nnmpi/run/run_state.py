@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
+from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.callbacks import Changes
@@ -19,10 +20,9 @@ from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
-from nnmpi.run.run_plan import RunPlan
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.run.told import ToldBefore
+from nnmpi.run.told import Told, place
 
 
 class StepPhase(Enum):
@@ -52,11 +52,49 @@ class Counters(NamedTuple):
     changed: Mapping[tuple[int, str], Changes]
 
 
+class Followed(NamedTuple):
+    """How far a run has come: what has followed each of its steps, or all of them but the last.
+
+    counters   of the run, before that one is noted
+    result     the step that is not noted yet, or what follows it is not done
+    """
+
+    counters: Counters
+    result: StepResult | None = None
+
+    @property
+    def step(self) -> int:
+        """The number of steps made."""
+        return (self.result or self.counters).state.step
+
+
 class VersionFacts(NamedTuple):
     """What is to be known of a version of the model besides its arrays; the same on all ranks."""
 
     head: Snapshot
-    counters: Counters
+    followed: Followed
+
+
+class RunPlan(NamedTuple):
+    """What a run was planned to take.
+
+    looked  how many layouts were looked at
+    notes   what one should know of the figures, a line each
+    """
+
+    layout: Planned
+    looked: int
+    notes: list[str]
+
+    def event(self) -> Event:
+        """What the start of the run says of it."""
+        return {
+            "layout": self.layout.flags,
+            "predicted_seconds": self.layout.time.seconds,
+            "predicted_bytes": self.layout.nbytes,
+            "looked": self.looked,
+            "notes": self.notes,
+        }
 
 
 class RunState:
@@ -77,8 +115,7 @@ class RunState:
     changed   settings, by the step and the occasion after which callbacks have changed them
     read_every  after each so many steps something reads the model, or what the last one has shown
     told      what this rank has told
-    result    the last step
-    follows   whether what follows it is not done yet
+    pending   while what follows a step is not done: that step, and the counters before it
     report    of a run that has begun
     opened    the same, where this rank writes
     pace      its time and rates; `fit` begins another one
@@ -91,7 +128,7 @@ class RunState:
         self.loaded: Loaded | None = None
         self.metrics: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
-        self.told, self.result, self.follows = ToldBefore(), cast(StepResult | None, None), False
+        self.told, self.pending = Told(), cast(Followed | None, None)
         self.set_span(None)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.read_every: tuple[int, ...] = (1,)
@@ -112,9 +149,15 @@ class RunState:
 
     @property
     def plan_outcome(self) -> Event:
-        """What --plan has predicted of a step, beside what it takes."""
-        assert self.plan is not None
-        return self.plan.outcome(self.batch_size, self.pace.rates["samples_per_second"])
+        """What --plan has predicted of a step, beside what it takes; nothing without it."""
+        if self.plan is None:
+            return {}
+        predicted, rate = self.plan.layout.time.seconds, self.pace.rates["samples_per_second"]
+        known = {"predicted_seconds": predicted}
+        if rate:  # a second step was made
+            measured = self.batch_size / rate
+            known |= {"measured_seconds": measured, "error": predicted / measured - 1}
+        return {"plan": known}
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""
@@ -128,8 +171,8 @@ class RunState:
         """A run begins: of so many epochs from the next one on, or what is left of it."""
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
-        self.metrics, self.result, self.follows = {}, None, False
-        self.told, self.changed = ToldBefore(), {}
+        self.metrics, self.pending = {}, None
+        self.told, self.changed = Told(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
@@ -141,7 +184,7 @@ class RunState:
         """The run is over, or has failed."""
         self.stopping = False
         self.forget_requests()
-        self.opened = None
+        self.opened = self.pending = None
 
     @contextmanager
     def epoch_ended(self) -> Iterator[None]:
@@ -155,7 +198,7 @@ class RunState:
 
     def tell(self, what: str, event: Event) -> None:
         """An event, unless it was told before a rank was lost."""
-        if self.told.once(what, self.state.step):
+        if self.told.once(self.state.step, what):
             self.report.event(event)
 
     @property
@@ -164,6 +207,11 @@ class RunState:
         sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
         now = (self.span, self.state, self.skipped, sums, self.first, self.runs)
         return Counters(*now, self.stopping, self.metrics, self.pace.counts, dict(self.changed))
+
+    @property
+    def followed(self) -> Followed:
+        """How far it has come."""
+        return self.pending or Followed(self.counters)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
         """Those of a snapshot of this run."""
@@ -174,18 +222,19 @@ class RunState:
             sums=snapshot.epoch._replace(metrics={}),
         )
 
-    def take(self, now: Counters, unfinished: StepResult | None) -> None:
-        """The counters are these; what follows a step is not done yet."""
+    def take(self, followed: Followed) -> None:
+        """The run has come so far."""
+        now, self.pending = followed.counters, followed if followed.result else None
         self.set_span(now.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
         self.stopping, self.metrics, self.changed = now.stopping, now.metrics, {**now.changed}
-        self.result, self.follows = unfinished, unfinished is not None
         self.pace = self.pace.again(now.pace)
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """The counters are those of the snapshot."""
-        self.follows = self.follows and snapshot.state == self.state
+        if snapshot.state != self.state:
+            self.pending = None
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
@@ -202,14 +251,8 @@ class RunState:
     def go_back(self, resumed: Resumed) -> None:
         """Steps are made again from a checkpoint on, which was told before."""
         now = self.counters_of(resumed.snapshot)
-        self.take(now._replace(pace=resumed.pace, stopping=False), None)
-        self.told.note("start", self.first)
-
-    @property
-    def finished(self) -> StepResult | None:
-        """The step in which a rank was lost, if it is in the model, and not noted yet."""
-        last = self.result if self.follows else None
-        return last if last is not None and last.state.step > self.state.step else None
+        self.take(Followed(now._replace(pace=resumed.pace, stopping=False)))
+        self.told.once(self.first, "start")
 
     @property
     def epochs(self) -> int:
@@ -243,11 +286,10 @@ class RunState:
 
     # ---- what strategies ask and tell
 
-    @property
     def _request(self) -> float:
         """What this rank requests after the step that is under way; nothing in one that is made
         again."""
-        if not self.told.is_new("progress", self.state.step + 1):
+        if self.told.events >= place(self.state.step + 1, "progress"):
             return 0.0
         if self.stop_requested or self.suspend_requested:
             return STOPS
@@ -258,7 +300,7 @@ class RunState:
         """What is asked and told in the steps of a run."""
         return StepControl(
             self._scheduled,
-            lambda: self._request,
+            self._request,
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
             self._reads,

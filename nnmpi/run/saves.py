@@ -93,43 +93,9 @@ class SaveTimes:
         return now + 2 * self._longest + 2 * self._write + 1 > self._end
 
 
-class NoSaves:
-    """A run without checkpoints."""
-
-    def begin(self, comm: Comm) -> None:
-        """The run begins."""
-
-    def after_step(self, session: Session, result: StepResult) -> None:
-        """A step was made, and callbacks have heard of it."""
-
-    def is_due(self) -> bool:
-        """Whether this rank requests a checkpoint at the end of an epoch."""
-        return False
-
-    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
-        """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
-
-    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
-        """The run ends here, and has more to do; returns what its last event says of that."""
-        return {}
-
-    def finish(self) -> Event:
-        """Waits for what is being written; returns what the last event of a run says of it. The
-        checkpoint of `end` is not counted: it has the length of the log with that event."""
-        return {}
-
-    def end(self, session: Session, metrics: Event) -> None:
-        """The run is over."""
-
-    def close(self) -> None:
-        """The run has ended, on all ranks alike."""
-
-    def abandon(self) -> None:
-        """The run has ended on this rank alone."""
-
-
-class Saves(NoSaves):
-    """The checkpoints of a run; every rank calls its methods, between the same steps.
+class Saves:
+    """The checkpoints of a run that has a directory for them; every rank calls its methods, between
+    the same steps.
 
     began       when the run did, by time.monotonic
     facts       returns what is compared when the run is resumed, besides options
@@ -153,9 +119,12 @@ class Saves(NoSaves):
         self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
+        """The run begins."""
+        if not self._config.checkpoint_dir:
+            return
         config, self._is_first = self._config, comm.rank == 0
         try:
-            self._writer = Writer(config.checkpoint_dir or "", comm, config.keep, config.keep_best)
+            self._writer = Writer(self._config.checkpoint_dir, comm, config.keep, config.keep_best)
         except (ValueError, OtherRankError) as error:
             raise UnusableDirectoryError(str(error)) from None
         self._is_open = True
@@ -172,6 +141,9 @@ class Saves(NoSaves):
         return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
+        """A step was made, and callbacks have heard of it."""
+        if not self._is_open:
+            return
         run, times, step = self._run, self._times, result.state.step
         if self._is_first:
             run.save_requested = run.save_requested or times.is_due()
@@ -184,9 +156,14 @@ class Saves(NoSaves):
         self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
-        return self._is_first and (self._run.save_requested or self._times.is_due())
+        """Whether this rank requests a checkpoint at the end of an epoch."""
+        is_wanted = self._run.save_requested or self._times.is_due()
+        return self._is_open and self._is_first and is_wanted
 
     def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
+        """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
+        if not self._is_open:
+            return
         run, times = self._run, self._times
         is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
         if is_due or times.after_steps(self._at, run.state.step):
@@ -253,17 +230,26 @@ class Saves(NoSaves):
     # ---- the end of a run
 
     def suspend(self, session: Session, metrics: Event | None = None) -> Event:
+        """The run ends here, and has more to do; returns what its last event says of that."""
+        if not self._is_open:
+            return {}
         run, path = self._run, self._last(session, metrics, complete=False)
         counts = {"steps": run.state.step, "total_steps": run.total_steps}
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
+        """Waits for what is being written; returns what the last event of a run says of it. The
+        checkpoint of `end` is not counted: it has the length of the log with that event."""
+        if not self._is_open:
+            return {}
         self._tell(self._writer.finish())
         directory, waited = self._config.checkpoint_dir, round(self._writer.waited, 4)
         return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
 
     def end(self, session: Session, metrics: Event) -> None:
-        self._last(session, metrics, complete=True)
+        """The run is over."""
+        if self._is_open:
+            self._last(session, metrics, complete=True)
 
     def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
         """Writes the last checkpoint of the run; returns its path."""
@@ -277,11 +263,13 @@ class Saves(NoSaves):
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
+        """The run has ended, on all ranks alike."""
         if self._is_open:
             self._tell(self._writer.close())
             self._is_open = False
 
     def abandon(self) -> None:
+        """The run has ended on this rank alone."""
         if self._is_open:
             self._is_open = False
             self._writer.abandon()
@@ -310,6 +298,3 @@ def path_of(result: WriteResult | None) -> str:
             f"{result.problem}"
         )
     return str(result.folder)
-
-
-NO_SAVES = NoSaves()

@@ -183,7 +183,7 @@ class Session:
             self.back_up()
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self.epoch_start = HeldVersion(
-                self.run.state.step, self.snapshot().owned, self._version_facts()
+                self.run.state.step, self.snapshot().owned, self.version_facts()
             )
         self._steps = self.strategy.steps(self.setup.train, self.run.state)
         return self._steps
@@ -271,10 +271,12 @@ class Session:
 
     def back_up(self) -> None:
         """A backup, if one is due; every rank calls it before the first step and after each."""
-        self.backups.after_step(self.run.state.step, self._version_facts())
+        if self.backups is not None:
+            self.backups.after_step(self.run.state.step, self.version_facts())
 
-    def _version_facts(self) -> VersionFacts:
-        return VersionFacts(self._head(), self.run.counters)
+    def version_facts(self) -> VersionFacts:
+        """What is to be known of the version of now besides its arrays."""
+        return VersionFacts(self._head(), self.run.followed)
 
     def _head(self) -> Snapshot:
         """A snapshot of now without arrays."""

@@ -13,7 +13,7 @@ from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
-from nnmpi.parallel.planning.measured_stages import UNIT_COSTS
+from nnmpi.parallel.planning.stage_cut import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.run.callbacks import Changes

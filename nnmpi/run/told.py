@@ -1,12 +1,20 @@
-"""ToldBefore: what a rank has told of a run, so that a step that is made again is silent."""
+"""Told: what a rank has told of a run, so that a step that is made again is silent.
+
+step 5   start progress sample on_step 0 on_step 1 epoch on_epoch 0 ...     in one order, so
+step 6         progress ...                                                 a place says all
+"""
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 
 from nnmpi.run.report.messages import Event
 
-KINDS = {
+KINDS = ("start", "progress", "sample", "on_step", "epoch", "on_epoch", "result", "on_end", "all")
+"""What is told after a step, in its order: events, and calls of callbacks."""
+
+OF_LOG = {
     "epoch": "epoch",
     "sample": "sample",
     "done": "result",
@@ -15,65 +23,67 @@ KINDS = {
 }
 """What is told by an event of the log."""
 
+Place: TypeAlias = tuple[int, int, int]
+"""The step, the number of a kind, and that of a callback."""
 
-class ToldBefore:
-    """The last step after which each thing was told: an event, or a call of one callback.
 
-    calling   the callback that runs now: a loss in it came from a call of its own
+def place(step: int, kind: str, callback: int = 0) -> Place:
+    """Where something is in what is told."""
+    return step, KINDS.index(kind), callback
+
+
+class Told:
+    """The last places that this rank has told.
+
+    events    of events
+    calls     of calls of its callbacks
+    calling   the call that runs now: a loss in it came from an operation of its own
     """
 
     def __init__(self) -> None:
-        self.last: dict[Hashable, int] = {}
-        self.calling: Hashable | None = None
+        self.events = self.calls = place(-1, "all")
+        self.calling: Place | None = None
+        self._again = frozenset[Place]()
 
-    def is_new(self, what: Hashable, step: int) -> bool:
-        """Whether this is told for the first time after this step."""
-        return step > self.last.get(what, -1)
-
-    def note(self, what: Hashable, step: int) -> None:
-        """It is told now."""
-        self.last[what] = max(step, self.last.get(what, -1))
-
-    def once(self, what: Hashable, step: int) -> bool:
-        """Whether it is told for the first time, which is noted."""
-        found = self.is_new(what, step)
-        self.note(what, step)
-        return found
+    def once(self, step: int, kind: str) -> bool:
+        """Whether an event is new, which is told from now on."""
+        here, before = place(step, kind), self.events
+        self.events = max(here, before)
+        return here > before
 
     @contextmanager
-    def call(self, what: Hashable, step: int) -> Iterator[None]:
-        """Around the call of a callback, which is noted when it has returned."""
-        self.calling = what
+    def call(self, here: Place) -> Iterator[None]:
+        """Around a call, which is told when it has returned."""
+        self.calling = here
         yield
-        self.calling = None
-        self.note(what, step)
+        self.calling, self._again = None, self._again - {here}
+        self.calls = max(here, self.calls)
 
-    def go_back(self, step: int, what: Hashable | None = None) -> None:
-        """What was told of later steps is told again: all of it, or one thing."""
-        for one in [*self.last] if what is None else [what]:
-            self.last[one] = min(step, self.last.get(one, -1))
+    def is_called(self, here: Place) -> bool:
+        """Whether a call was made, and is not to be made again."""
+        return here <= self.calls and here not in self._again
+
+    def go_back(self, step: int) -> None:
+        """What was told of later steps is told again."""
+        end = place(step, "all")
+        self.events, self.calls = min(self.events, end), min(self.calls, end)
 
     def is_in_log(self, log: str) -> None:
         """The first rank is lost, and the log shows what it has told; what it had in hand, it may
         have told or not."""
-        for told in KINDS.values():
-            self.last.pop(told, None)
-        for event in _last_run(log):
-            kind = KINDS.get(event.get("event", ""))
-            if kind is not None:
-                self.note(kind, event["step" if "step" in event else "steps"])
+        before = min(self.events, place(self.events[0], "progress"))
+        self.events = max([before, *_places_in(log)])
 
-    def take(self, told: Mapping[Hashable, int], again: Iterable[tuple[Hashable, int]]) -> None:
-        """Where this rank was spare, it has told what the others have; a callback that was
-        interrupted is called again on all ranks."""
-        self.last |= told
-        for what, step in again:
-            self.go_back(step - 1, what)
-        self.calling = None
+    def take(self, others: "Told | None", again: frozenset[Place]) -> None:
+        """Where this rank was spare, it has told what another one has; calls that were interrupted
+        on some rank are made again on all."""
+        if others is not None:
+            self.events, self.calls = others.events, others.calls
+        self.calling, self._again = None, again
 
 
-def _last_run(log: str) -> list[Event]:
-    """The events of the last run in a log, of which the last line may be cut off."""
+def _places_in(log: str) -> Iterator[Place]:
+    """Those of the events of the last run in a log, of which the last line may be cut off."""
     found: list[Event] = []
     with suppress(FileNotFoundError), open(log, encoding="utf-8") as file:
         for line in file:
@@ -81,4 +91,7 @@ def _last_run(log: str) -> list[Event]:
                 found.clear()
             if line.endswith("\n"):
                 found.append(json.loads(line))
-    return found
+    for event in found:
+        kind = OF_LOG.get(event.get("event", ""))
+        if kind is not None:
+            yield place(event["step" if "step" in event else "steps"], kind)

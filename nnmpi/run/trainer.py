@@ -141,7 +141,7 @@ class Trainer:
             self.stop()
 
     def lr_factor(self, step: int) -> float:
-        """What multiplies the learning rates in a step."""
+        """The factor of the learning rates in a step."""
         return self._training.run.lr_factor(step)
 
     def describe(self) -> Event:
@@ -231,8 +231,8 @@ class Trainer:
     # ---- other layouts, and the end
 
     def snapshot(self) -> Snapshot:
-        """What this rank needs to go on from here, in copies; every rank calls it, after the same
-        step or epoch. No message is sent."""
+        """All that this rank needs to go on from here, in copies; every rank calls it, after the
+        same step or epoch. No message is sent."""
         self._check_together("snapshot", self.session.is_closed)
         return self.session.snapshot()
 

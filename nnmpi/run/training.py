@@ -25,7 +25,7 @@ from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.footprint import Footprint
 from nnmpi.run.loggers import loggers_of
-from nnmpi.run.planning.at_start import planned_run
+from nnmpi.run.planning.planning import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves
@@ -47,7 +47,7 @@ class NoModelError(AttributeError, ValueError):
 
 
 class NoSession:
-    """What a Trainer has after a restore that failed, and on a spare rank."""
+    """A stand-in for the session, after a restore that failed and on a spare rank."""
 
     is_closed = True
 
@@ -74,7 +74,7 @@ SPARE = cast(
 
 
 class Training:
-    """What a Trainer has on one rank. It knows neither the Trainer nor what ranks were lost.
+    """The parts of a Trainer on one rank. It knows neither the Trainer nor what ranks were lost.
 
     asked    how ranks were to be arranged, before any was lost
     config   how they are arranged

@@ -26,7 +26,7 @@ PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """What a collective has to achieve, the plans that do so, and the formulas of their cost."""
+    """A collective: its claim, the plans that satisfy it, and the formulas of their cost."""
 
     claim: Claim
     algorithms: dict[str, Algorithm]

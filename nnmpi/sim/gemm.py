@@ -61,18 +61,18 @@ class GridCollective(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """What a rank receives, in messages: one a round."""
+        """The messages that a rank receives: one a round."""
         return self.times * self.algorithm.rounds(self.ranks)
 
     @property
     def received(self) -> float:
-        """What a rank receives, in numbers."""
+        """The numbers that a rank receives."""
         passes = 2 if self.algorithm is ALL_REDUCE else 1  # of the numbers through the ring
         return self.times * passes * self.numbers * (self.ranks - 1) / self.ranks
 
 
 class ProductPlan(NamedTuple):
-    """What every rank does and has, in numbers; ranks are numbered row by row of their grid."""
+    """The work and memory of every rank, in numbers; ranks are numbered by rows of their grid."""
 
     ranks: int
     collectives: tuple[GridCollective, ...]
@@ -83,7 +83,7 @@ class ProductPlan(NamedTuple):
 
     @property
     def received(self) -> float:
-        """What a rank receives, in numbers, on average over the ranks."""
+        """The numbers that a rank receives, on average over the ranks."""
         return sum(c.received for c in self.collectives)
 
 
@@ -170,7 +170,7 @@ def grids_of(p: int) -> list[tuple[int, int]]:
 
 
 def cost(plan: ProductPlan, on: Network, flops: float, size: int) -> Record:
-    """What a plan costs a rank, on average: seconds, messages, bytes.
+    """The cost of a plan for a rank, on average: seconds, messages, bytes.
 
     A rank does so many floating-point operations in a second; `size` are the bytes of a number.
     """

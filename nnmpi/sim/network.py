@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from nnmpi.collectives.price import Link, Network
 
 Record: TypeAlias = dict[str, Any]
-"""What a simulation has found, as a JSON object; the text of a command is made from it."""
+"""The result of a simulation, as a JSON object; the text of a command is made from it."""
 
 MAX_RANKS = 10_000_000
 MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows

@@ -46,7 +46,7 @@ class Costs(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """What ranks did, and when."""
+    """The ops of ranks, and when they were made."""
 
     timeline: Timeline
     makespan: float
@@ -91,7 +91,7 @@ def simulate(
 
 
 def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
-    """What ranks compute, each op as early as the program and messages let it."""
+    """The computations of ranks, each op as early as the program and messages let it."""
     ranks, stages = len(programs), len(costs.stages)
     clocks: list[float] = [0] * ranks
     arrivals: dict[tuple[tuple[bool, int], int], float] = {}  # by channel and micro-batch

@@ -24,7 +24,7 @@ LINES = {
 """Colour and style of an algorithm's line; ring and p2p cost the same on one level."""
 
 BY = ("bytes", "ranks")
-"""What is varied: a key of the records."""
+"""The keys of records that may be varied."""
 
 
 def sweep(
@@ -46,7 +46,7 @@ def _text(by: str, r: Record) -> str:
 
 
 def _heading(by: str, r: Record) -> str:
-    """What is not varied."""
+    """The heading: what is not varied."""
     fixed = _text("ranks" if by == "bytes" else "bytes", r)
     return f"{r['operation']}: {fixed}\n{as_text(r)}"
 

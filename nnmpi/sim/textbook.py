@@ -1,4 +1,4 @@
-"""What textbooks say a collective costs, what our plan of it costs, and why the two differ.
+"""The cost of collectives by textbooks and by our plans, and why the two differ.
 
 Textbooks leave out additions and numbers of ranks that are not a power of two. What our plans pay
 for these, and where another way was chosen, is a list of differences: textbook plus differences is

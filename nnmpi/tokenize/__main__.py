@@ -143,7 +143,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """That of a path, or of the characters that all parts of the text have."""
+    """The tokenizer of a path, or of the characters that all parts of the text have."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     own = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))

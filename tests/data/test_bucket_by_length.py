@@ -8,7 +8,7 @@ from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.data import Loader, Split, Standardiser
-from nnmpi.data.buckets import lengths_of, padding
+from nnmpi.data.loader import lengths_of, padding
 from nnmpi.run.report.messages import as_text
 
 N, T = 103, 20

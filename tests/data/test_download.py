@@ -14,7 +14,7 @@ from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import mnist
-from nnmpi.data.download import MIRRORS, Mirrors, fetch
+from nnmpi.data.files import MIRRORS, Mirrors, fetch
 
 CONTENT = b"some bytes " * 300_000
 

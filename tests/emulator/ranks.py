@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from helpers.sample import one_in
 from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
 from helpers.training.pipelined import CNN, MLP, by_first, equals, run
 
@@ -26,6 +27,11 @@ CASES: dict[int, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 """Layouts by the number of ranks, and what is trained in them, on one rank on the CPU too."""
 
 
+def sample(ranks: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every second case, or all of them with --all."""
+    return one_in(2, CASES[ranks], "over NCCL")
+
+
 def trains_as_one_rank(comm: Comm, layout: dict[str, Any], case: dict[str, Any]) -> None:
     """Parameters, gradients and losses are those of one rank on the CPU."""
     case = {**case, "given": case["given"]()} if "given" in case else case
@@ -34,7 +40,8 @@ def trains_as_one_rank(comm: Comm, layout: dict[str, Any], case: dict[str, Any])
 
 
 if __name__ == "__main__":
-    for layout, case in CASES[world().size]:
+    cases = sample(world().size)
+    for layout, case in cases:
         trains_as_one_rank(world(), layout, case)
     if world().rank == 0:
-        print(len(CASES[world().size]), "layouts")
+        print(len(cases), "layouts")

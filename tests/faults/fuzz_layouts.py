@@ -41,7 +41,7 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
     for steps in ({"steps": BREAK}, {"steps": STEPS, "resume": True}):
         for _ in range(DRAWS):
             ranks, layout = _layout(rng, trained)
-            options = {"verify": True, **trained, **steps, **layout}
+            options = {**trained, **steps, **layout}
             what = f"{ranks} ranks, {options}"
             try:
                 heard += threads.run(ranks, losses, options)[0]
@@ -83,21 +83,27 @@ def _trained(rng: np.random.Generator) -> Options:
 
 
 def _layout(rng: np.random.Generator, trained: Options) -> tuple[int, Options]:
-    """Ranks, and how they share the model and the work; with a limit of memory, batches alone."""
-    memory = f"{int(10 ** rng.uniform(4.5, 6))}B" if rng.random() < 0.15 else None
-    axes = ["dp"] if memory else ["dp", "pp", "tp", *["cp"] * ("context" in trained)]
-    ranks = 0
+    """Ranks, and how they share the model and the work."""
+    sums: Options = {
+        "zero": int(rng.integers(4)),
+        "recompute": rng.random() < 0.3,
+        "allreduce": str(rng.choice(["ring", "ring", "halving", "shared", "mpi"])),
+        "bucket_mb": [None, 0.002][rng.integers(2)],
+        "overlap": rng.random() < 0.7,
+    }
+    if rng.random() < 0.15:  # ranks with a limit of memory have the whole model
+        ranks = int(rng.integers(1, 4))
+        memory = f"{int(10 ** rng.uniform(4.5, 6))}B"
+        whole = {"zero": sums["zero"] % 2, "recompute": False, "memory": memory}
+        return ranks, {**sums, "dp": ranks, **whole}
+    axes, ranks = ["dp", "pp", "tp", *["cp"] * ("context" in trained)], 0
     while not 1 < ranks <= MOST_RANKS:
         sizes = {axis: int(rng.choice([1, 2, 3, 4], p=[0.4, 0.4, 0.1, 0.1])) for axis in axes}
         ranks = int(np.prod([*sizes.values()]))
     return ranks, {
+        **sums,
         **sizes,
-        "memory": memory,
+        "verify": True,
         "schedule": str(rng.choice(["1f1b", "naive", "gpipe", "interleaved", "zb-h1"])),
-        "zero": int(rng.integers(4)),
-        "recompute": rng.random() < 0.3,
-        "sequence_parallel": sizes.get("tp", 1) > 1 and rng.random() < 0.3,
-        "allreduce": str(rng.choice(["ring", "ring", "halving", "shared", "mpi"])),
-        "bucket_mb": [None, 0.002][rng.integers(2)],
-        "overlap": rng.random() < 0.7,
+        "sequence_parallel": sizes["tp"] > 1 and rng.random() < 0.3,
     }

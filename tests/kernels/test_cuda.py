@@ -139,14 +139,6 @@ VALUES_AT = {"adam_loop": 5, "sgd_loop": 3, "rmsprop_loop": 5}
 """Where steps have values in 16 bits."""
 
 
-@pytest.mark.parametrize("name", VALUES_AT)
-def test_a_step_that_keeps_undo_is_left_to_others(name: str) -> None:
-    mine = [*on_device(drawn(name, 0)), DEVICE.xp.zeros(100, "uint8")]
-    before = bits(from_device(mine))
-    assert KERNELS[name](*mine) is NotImplemented
-    assert bits(from_device(mine)) == before
-
-
 @pytest.mark.parametrize("goes", [True, False])
 @pytest.mark.parametrize("name", VALUES_AT)
 def test_a_step_is_made_as_the_device_has_decided(name: str, goes: bool) -> None:

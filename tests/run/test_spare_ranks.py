@@ -15,7 +15,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.ready import NotReadyError
+from nnmpi.run.ends import NotReadyError
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.report import Event, NullReport
 

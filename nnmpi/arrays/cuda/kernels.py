@@ -53,16 +53,14 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
     """A step of an optimizer on arrays of float32; gradients and values may have 16 bits, and
     `decide` may have written the factor of gradients."""
-    numbers = floats + flags
 
     def step(*args: Any) -> Any:
         p, g, *sums = args[:arrays]
-        values, *given = args[arrays : arrays + numbers + 1]
-        factor, *undo = args[arrays + numbers + 1 :]
+        values, *given, factor = args[arrays:]
         plain = are_plain(np.float32, p, *sums) and are_plain(g.dtype, g)
         halves = values is None or (fits(values) and are_plain(values.dtype, values))
         of_size = all(a is None or a.size == p.size for a in (g, *sums, values))
-        if undo or not (fits(p) and fits(g) and plain and halves and of_size):
+        if not (fits(p) and fits(g) and plain and halves and of_size):
             return NotImplemented
         by = factor if is_array(factor) else None
         floating = map(np.float32, (*given[:floats], 1.0 if by is not None else factor))

@@ -16,16 +16,14 @@ Rules:
 - `values` of a step are the rounding of p to 16 bits, or None: they are merged into p before it, as
   `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`:
   a number, or what the device has decided (`decide_loop`), by which it may also leave the step out.
-- `undo` of a step is the memory in which what it changes is kept (`undo.py`), or nothing.
 - M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, is_array, of, xp_of
 from nnmpi.arrays.kernels.precision import merge_loop
-from nnmpi.arrays.kernels.undo import blocks
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
@@ -86,22 +84,20 @@ PLAIN = Mixed()  # nothing besides
 
 
 def _chunks(
-    *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN, undo: tuple[Array, ...] = ()
+    *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN
 ) -> Iterator[tuple[Array, ...]]:
     """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed.
-    What is changed is kept in `undo`, if there is one, and put back if the device decides so."""
+    What is changed is put back if the device decides so."""
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
     scratch = [xp.empty(min(size, whole), p.dtype) for _ in range(scratches)]
-    parts: Iterable[slice] = (slice(i, min(i + size, whole)) for i in range(0, whole, size))
     beside = [] if values is None else [values]
     changed = [*{id(a): a for a in (p, *arrays[2:], *beside)}.values()]
     before = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
-    for memory in undo:
-        parts = blocks(changed, size, memory)
-    for part in parts:
+    for start in range(0, whole, size):
+        part = slice(start, min(start + size, whole))
         P, *others = (a[part] for a in arrays)
         if others and (is_decided or others[0].dtype != p.dtype or factor != 1):
             others[0] = others[0].astype(p.dtype)
@@ -116,10 +112,9 @@ def _chunks(
 
 
 @kernel
-def scale_loop(p: InOut, factor: float, *undo: InOut) -> None:
+def scale_loop(p: InOut, factor: float) -> None:
     """p is multiplied by a factor."""
-    for (P,) in _chunks(p, scratches=0, undo=undo):
-        P *= factor
+    p *= factor
 
 
 def adam(
@@ -129,7 +124,6 @@ def adam(
     V: Array,
     c: AdamStep,
     largest: Array | None = None,
-    undo: tuple[Array, ...] = (),
     mixed: Mixed = PLAIN,
 ) -> None:
     """One step of Adam or AdamW on p; M and V are the scaled sums above.
@@ -141,7 +135,7 @@ def adam(
     decay = 0.0 if c.decoupled else c.weight_decay
     shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
     numbers = (c.beta1, c.beta2, a, e, decay, shrink, mixed.factor)
-    adam_loop(p, g, M, V, largest, mixed.values, *numbers, *undo)
+    adam_loop(p, g, M, V, largest, mixed.values, *numbers)
 
 
 @kernel
@@ -159,11 +153,10 @@ def adam_loop(
     decay: float,
     shrink: float,
     factor: float,
-    *undo: InOut,
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
     xp, own = xp_of(p), (p, g, M, V, V if largest is None else largest)
-    for P, G, m, v, top, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
+    for P, G, m, v, top, t in _chunks(*own, mixed=Mixed(values, factor)):
         if shrink != 1:
             P *= shrink
         if decay:
@@ -182,20 +175,13 @@ def adam_loop(
         P -= t
 
 
-def sgd(
-    p: Array,
-    g: Array,
-    velocity: Array | None,
-    c: SgdStep,
-    undo: tuple[Array, ...] = (),
-    mixed: Mixed = PLAIN,
-) -> None:
+def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: Mixed = PLAIN) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     moving = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct = c.nesterov or not c.momentum
     numbers = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
-    sgd_loop(p, g, moving, mixed.values, *numbers, *undo)
+    sgd_loop(p, g, moving, mixed.values, *numbers)
 
 
 @kernel
@@ -210,11 +196,10 @@ def sgd_loop(
     rate: float,
     direct: bool,
     factor: float,
-    *undo: InOut,
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp, own = xp_of(p), (p, g, p if velocity is None else velocity)
-    for P, G, v, t in _chunks(*own, mixed=Mixed(values, factor), undo=undo):
+    for P, G, v, t in _chunks(*own, mixed=Mixed(values, factor)):
         if decay:
             G = _decayed(P, G, decay, t)
         if velocity is not None:
@@ -235,7 +220,6 @@ def rmsprop(
     velocity: Array | None,
     mean: Array | None,
     c: RmsPropStep,
-    undo: tuple[Array, ...] = (),
     mixed: Mixed = PLAIN,
 ) -> None:
     """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
@@ -244,7 +228,7 @@ def rmsprop(
     """
     moving = velocity if c.momentum else None
     numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, mixed.factor)
-    rmsprop_loop(p, g, squares, moving, mean, mixed.values, *numbers, *undo)
+    rmsprop_loop(p, g, squares, moving, mean, mixed.values, *numbers)
 
 
 @kernel
@@ -262,13 +246,12 @@ def rmsprop_loop(
     decay: float,
     momentum: float,
     factor: float,
-    *undo: InOut,
 ) -> None:
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
     own = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
     mixed = Mixed(values, factor)
-    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, mixed=mixed, undo=undo):
+    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, mixed=mixed):
         if decay:
             G = _decayed(P, G, decay, u)
         xp.multiply(G, G, out=t)

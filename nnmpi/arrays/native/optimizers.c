@@ -5,10 +5,6 @@
    have a factor. Where there are values of 16 bits beside masters p, a block of them is merged into
    p before its step, and gets the rounding of p behind it.
 
-   Where an array follows the numbers of a step, what is changed is kept in it, a block at a time,
-   as kernels/undo.py says: a block is copied, which brings it into the first cache, noted as begun,
-   changed there, and noted as done.
-
    squares_loop(g, factor, sums)   sums of squares of factor * g, one for each BLOCK_OF_SQUARES */
 #include "halves.h"
 #include "lanes.h"
@@ -28,29 +24,6 @@
 #include "optimizers.h"
 
 typedef void (*Step)(const Arguments *, const double *);
-
-/* Bytes of each array that are kept at a time. An Adam step of a million numbers takes 0.65 ms, and
-   with blocks of 512 bytes 0.1 ms more, of 1,024 bytes 0.25 ms, of 2,048 bytes 0.6 ms. */
-#define BLOCK 512
-#define NOTE 64        /* bytes in front of what is kept */
-#define LENGTH_BITS 20 /* of a note: done << 20 | numbers that are kept */
-
-/* Copies n numbers of each array that changes to `kept`, or back. */
-static void keep(const Arguments *a, int arrays, char *kept, npy_intp n, int is_back) {
-    for (int k = 0; k < arrays; k++) {
-        if (!a->at[k] || !a->array[k].is_written) continue;
-        size_t bytes = n * a->array[k].itemsize;
-        memcpy(is_back ? a->at[k] : kept, is_back ? kept : a->at[k], bytes);
-        kept += bytes;
-    }
-}
-
-/* A process that is killed has carried out its writes up to one of them, in the order of its code,
-   which the compiler is not to change. */
-static void note(npy_int64 *word, npy_int64 done, npy_intp n) {
-    __atomic_store_n(word, done << LENGTH_BITS | n, __ATOMIC_RELEASE);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-}
 
 #define MOST_STEP_ARRAYS 5 /* besides values of 16 bits */
 #define GRADIENT 1         /* which array that is */
@@ -87,59 +60,20 @@ static void converted(Arguments *a, const Rule *r) {
     }
 }
 
-/* A step on the numbers of now. */
-static void carry_out(Arguments *a, const Rule *r, int is_plain) {
-    if (!is_plain) converted(a, r);
-    else if (a->type == NPY_FLOAT) r->of_float(a, a->number);
-    else r->of_double(a, a->number);
-}
-
-/* Goes on to the next n numbers. */
-static void advance(Arguments *a, int arrays, npy_intp n) {
-    for (int k = 0; k < arrays; k++)
-        if (a->at[k]) a->at[k] = (char *)a->at[k] + n * a->array[k].itemsize;
-}
-
-/* A step of which the array behind the others keeps blocks. */
-static int in_kept_blocks(Arguments *a, const Rule *r, int is_plain) {
-    int arrays = r->arrays, width = a->array[arrays].itemsize;
-    npy_int64 *word = a->at[arrays];
-    char *kept = (char *)word + NOTE;
-    npy_intp changed = 0, whole = a->n, bytes = numbers(a, arrays) * width - NOTE;
-    for (int k = 0; k < arrays; k++)
-        if (a->at[k] && a->array[k].is_written) changed += a->array[k].itemsize;
-    npy_intp most = bytes / changed, n;
-    if (most < 1 || (npy_uintp)word % sizeof *word) return NOT_MADE_FOR;
-    npy_int64 done = *word >> LENGTH_BITS;
-    n = *word & ((1 << LENGTH_BITS) - 1);
-    if (n > most || n > whole) return NOT_MADE_FOR;
-    if (n) keep(a, arrays, kept, n, 1);
-    note(word, done, 0);
-    if (most > BLOCK / width) most = BLOCK / width;
-    for (npy_intp i = 0; i < whole; i += n) {
-        a->n = n = whole - i < most ? whole - i : most;
-        keep(a, arrays, kept, n, 0);
-        note(word, done + i, n);
-        carry_out(a, r, is_plain);
-        note(word, done + i + n, 0);
-        advance(a, arrays, n);
-    }
-    return DONE;
-}
-
 static int step_of(Arguments *a, const Rule *r) {
-    int is_kept = a->arrays > r->arrays, is_plain = !a->halves && r->factor == 1;
+    int is_plain = !a->halves && r->factor == 1;
     int values = r->values != NONE && a->at[r->values];
-    if (a->arrays > r->arrays + 1 || (is_kept && a->array[r->arrays].half)) return NOT_MADE_FOR;
     if (a->type != NPY_FLOAT && !is_plain) return NOT_MADE_FOR;
     if (values && (a->array[0].half || !a->array[r->values].half)) return NOT_MADE_FOR;
     without_gil(a, a->bytes);
-    if (is_kept) return in_kept_blocks(a, r, is_plain);
     npy_intp whole = a->n, most = is_plain ? whole : SOME;
     for (npy_intp i = 0; i < whole; i += most) {
         a->n = whole - i < most ? whole - i : most;
-        carry_out(a, r, is_plain);
-        advance(a, r->arrays, a->n);
+        if (!is_plain) converted(a, r);
+        else if (a->type == NPY_FLOAT) r->of_float(a, a->number);
+        else r->of_double(a, a->number);
+        for (int k = 0; k < r->arrays; k++)
+            if (a->at[k]) a->at[k] = (char *)a->at[k] + a->n * a->array[k].itemsize;
     }
     return DONE;
 }
@@ -213,10 +147,10 @@ static int squares_loop(Arguments *a) {
 }
 
 Kernel optimizer_kernels[] = {
-    HALVES(scale_loop, "=r@ # +=rU"),
-    HALVES(adam_loop, "=r@ r@ =r@ =r@ =?r@ =?r@ # # # # # # # +=rU"),
-    HALVES(sgd_loop, "=r@ r@ =?r@ =?r@ # # # # ! # +=rU"),
-    HALVES(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ =?r@ # # # # # # # +=rU"),
+    HALVES(scale_loop, "=r@ #"),
+    HALVES(adam_loop, "=r@ r@ =r@ =r@ =?r@ =?r@ # # # # # # #"),
+    HALVES(sgd_loop, "=r@ r@ =?r@ =?r@ # # # # ! #"),
+    HALVES(rmsprop_loop, "=r@ r@ =r@ =?r@ =?r@ =?r@ # # # # # # #"),
     HALVES(squares_loop, "r_ # ~r_"),
     END_OF_KERNELS,
 };

@@ -22,7 +22,7 @@ SHORT = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allr
 
 
 class PreparedSum(NamedTuple):
-    """What is found out once for sums of one length and type."""
+    """The facts about sums of one length and type that are found out once."""
 
     what: CallSignature
     steps: AllReduce
@@ -43,7 +43,7 @@ class AllReduceDispatch:
         self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
 
     def prepare(self, what: CallSignature) -> PreparedSum:
-        """What sums flat buffers, after `set_up`."""
+        """A sum of flat buffers, after `set_up`."""
         name, n, dtype = what.algorithm, what.elements, np.dtype(what.dtype)
         short = None
         if name == "shared":

@@ -38,7 +38,7 @@ MOST_PLANS = 1000  # that are kept
 
 
 class Move(NamedTuple):
-    """What one rank does in one round: a message each way, or none, or several where it is long.
+    """The messages of one rank in one round: one each way, or none, or several where it is long.
 
     Messages are given by the bytes they fill, and additions by their elements.
     """
@@ -79,7 +79,7 @@ def make_plan(
     message_limit: int = 1 << 30,
     narrow_sums: bool = False,
 ) -> Plan:
-    """What rank r does; no message is longer than `message_limit` bytes."""
+    """The plan of rank r; no message is longer than `message_limit` bytes."""
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
@@ -117,7 +117,7 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
 
 
 def _elements(chunks: ChunkRange, bounds: Bounds) -> tuple[int, int]:
-    """Where a range of chunks begins and ends."""
+    """The first element of a range of chunks, and the one behind it."""
     return bounds[int(chunks[0])], bounds[int(chunks[1])]
 
 

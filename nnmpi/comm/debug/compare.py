@@ -43,12 +43,11 @@ class CallComparison:
         return self._in_order.add(self._steps(call, blocks))
 
     def _steps(self, call: LoggedCall, blocks: bool) -> Steps:
-        rows = np.zeros((self._transport.size, NBYTES), np.uint8)
-        mine = encode(call)
-        rows[self._transport.rank, : len(mine)] = np.frombuffer(mine, np.uint8)
+        texts = np.zeros(self._transport.size, f"S{NBYTES}")
+        texts[self._transport.rank] = encode(call)
         gather, tag = ALL_GATHERS["halving"], call.number % TAGS
-        yield from self._interpreter.steps(gather, rows.reshape(-1), tag, blocks)
-        calls = [decode(row.tobytes()) for row in rows]
+        yield from self._interpreter.steps(gather, texts.view(np.uint8), tag, blocks)
+        calls = [LoggedCall(*json.loads(text)) for text in texts.tolist()]
         if len({_compared(c) for c in calls}) > 1:
             raise MismatchError(difference(calls))
 
@@ -58,10 +57,6 @@ def encode(call: LoggedCall) -> bytes:
     file = call.file.encode("ascii", "replace").decode()
     short = call._replace(comm=call.comm[-LONGEST_NAME:], file=file[-LONGEST_FILE:])
     return json.dumps(short, default=str).encode()
-
-
-def decode(data: bytes) -> LoggedCall:
-    return LoggedCall(*json.loads(data.rstrip(b"\0")))
 
 
 def difference(calls: list[LoggedCall]) -> str:

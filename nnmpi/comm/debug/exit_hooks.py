@@ -42,7 +42,7 @@ class Ending(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """What a rank that fails has heard of the others."""
+    """News of the other ranks that a rank has when it fails."""
 
     is_first: bool = True  # this rank, of all that fail
     others: Mapping[int, str] = {}  # messages of other ranks that fail
@@ -69,10 +69,7 @@ def fatal(who: str, ending: Ending, passed: tuple[type[Exception], ...] = ()) ->
 
 
 def install(
-    rank: int,
-    size: int,
-    ending: Ending,
-    failures: Callable[[str, bool], Failures] = lambda message, follows: Failures(),
+    rank: int, size: int, ending: Ending, failures: Callable[[str, bool], Failures]
 ) -> None:
     """Replaces Python's exception hooks: they print the exception of this rank, and act on it.
 

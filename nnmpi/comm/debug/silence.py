@@ -32,10 +32,10 @@ ASK, ANSWER, END = "ask", "answer", "end"
 
 
 class Silence:
-    """What the watchdog of one rank knows of it; `tell` sends a message to another one."""
+    """The silent ranks that a watchdog knows of; `tell` sends a message to another rank."""
 
     def __init__(
-        self, rank: int, progress: Progress, tell: Callable[[list[object], int], None]
+        self, rank: int, progress: Progress, tell: Callable[[int, str, object], None]
     ) -> None:
         self._rank, self._progress, self._tell = rank, progress, tell
         self.at_end = False  # of this rank
@@ -52,16 +52,15 @@ class Silence:
         if sign is not self._sign or self._waits():
             self._sign, self._last = sign, time.monotonic()
 
-    def hear(self, source: int, message: list[object]) -> None:
+    def hear(self, source: int, kind: str, value: float) -> None:
         """A message of another rank about silence."""
-        kind, value = message
         if kind == ASK:
             self.look()
-            self._tell([ANSWER, 0.0 if self._waits() else time.monotonic() - self._last], source)
+            self._tell(source, ANSWER, 0.0 if self._waits() else time.monotonic() - self._last)
         elif kind == ANSWER:
-            self._computed[source] = float(str(value))
+            self._computed[source] = value
         else:
-            end(int(str(value)))
+            end(int(value))
 
     def _waits(self) -> bool:
         return self.at_end or self._progress.waiting() is not None
@@ -77,7 +76,7 @@ class Silence:
             self._asked = now
             self._computed.clear()
             for r in others:
-                self._tell([ASK, None], r)
+                self._tell(r, ASK, None)
             return True
         if not self._computed.keys() >= {*others} and now - self._asked < patience:
             return True
@@ -110,7 +109,7 @@ class Silence:
             if self._rank in beside:
                 end(process)
             else:
-                self._tell([END, process], beside[0])
+                self._tell(beside[0], END, process)
         return True
 
 

@@ -44,7 +44,7 @@ FRAMES = 8  # of a stack, the innermost
 
 TIME_TO_FAIL = 0.5  # seconds in which ranks that fail hear of each other
 
-REPORT, LEFT, FAILED, SILENCE = b"r", b"l", b"f", b"s"
+REPORT, LEFT, FAILED = "report", "left", "failed"  # kinds of messages, beside those of silence
 END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
 
 
@@ -72,7 +72,7 @@ class Watchdog:
     def __init__(self, rank: int, progress: Progress, ending: Ending) -> None:
         self._rank, self._progress, self._ending = rank, progress, ending
         self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
-        self._silence = Silence(rank, progress, self._tell)
+        self._silence = Silence(rank, progress, self._send)
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._left: dict[int, Left] = {}
         self._failed: dict[int, tuple[str, bool, bool]] = {}  # message, is first, follows
@@ -98,7 +98,7 @@ class Watchdog:
             return Failures(is_first=not follows)
         self._receive()
         is_first = not (self._failed or follows)
-        self._send_all(FAILED, [message, is_first, follows])
+        self._send_all(FAILED, message, is_first, follows)
         until = time.monotonic() + TIME_TO_FAIL
         while time.monotonic() < until and not self._failed.keys() >= {*channel.left()}:
             time.sleep(0.01)
@@ -134,17 +134,17 @@ class Watchdog:
 
     def _receive(self) -> None:
         while (message := self._next()) is not None:
-            source, data = message
-            if data[:1] == FAILED:
-                text, is_first, follows = json.loads(data[1:])
+            source, (kind, *values) = message[0], json.loads(message[1])
+            if kind == FAILED:
+                text, is_first, follows = values
                 self._failed[source] = text, is_first, follows
-            elif data[:1] == LEFT:
-                calls, incomplete, last = json.loads(data[1:])
+            elif kind == LEFT:
+                calls, incomplete, last = values
                 self._left[source] = Left(calls, incomplete, last, time.monotonic())
-            elif data[:1] == SILENCE:
-                self._silence.hear(source, json.loads(data[1:]))
+            elif kind == REPORT:
+                self._report(LoggedCall(*values))
             else:
-                self._report(LoggedCall(*json.loads(data[1:])))
+                self._silence.hear(source, kind, values[0])
 
     def _next(self) -> tuple[int, bytes] | None:
         with self._lock:
@@ -160,7 +160,7 @@ class Watchdog:
             f"{stopped_ranks(os.getppid())}:"
         )
         self._report(None)
-        self._send_all(REPORT, call)
+        self._send_all(REPORT, *call)
         time.sleep(TIME_TO_REPORT)
         self._ending.end_job(1)
 
@@ -206,24 +206,21 @@ class Watchdog:
         log = self._progress.log
         calls = {name: counter.calls for name, counter in log.counters.items()}
         incomplete = [w.call[:2] for w in self._progress.works]
-        self._send_all(LEFT, [calls, incomplete, self._last()])
+        self._send_all(LEFT, calls, incomplete, self._last())
 
     def _last(self) -> str:
         calls = self._progress.log.calls
         return f"after {calls[-1]}" if calls else "without any call"
 
-    def _send_all(self, kind: bytes, values: object) -> None:
-        if self.channel is not None:
-            for r in self.channel.left():
-                self._send(kind, values, r)
+    def _send_all(self, *message: object) -> None:
+        for r in self.channel.left() if self.channel is not None else ():
+            self._send(r, *message)
 
-    def _send(self, kind: bytes, values: object, to: int) -> None:
+    def _send(self, to: int, *message: object) -> None:
+        """Sends the kind of a message and its values."""
         assert self.channel is not None
         with self._lock:
-            self.channel.send(kind + json.dumps(values, default=str).encode(), to)
-
-    def _tell(self, values: list[object], to: int) -> None:
-        self._send(SILENCE, values, to)
+            self.channel.send(json.dumps(message, default=str).encode(), to)
 
 
 def warn(rank: int, call: LoggedCall, seconds: float) -> None:
@@ -263,7 +260,7 @@ def join(
 
 
 def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None = None) -> str:
-    """What the rank waits in, its last calls and the stack of its thread.
+    """A report of what the rank waits in, its last calls and the stack of its thread.
 
     `late` is the call of another rank that timed out: the report tells whether it misses this one.
     Called from another thread than the rank's own.
@@ -288,7 +285,7 @@ def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None =
 
 
 def stack(thread: int) -> str:
-    """Where a thread is, without the frames of this package."""
+    """The innermost frames of a thread, without the frames of this package."""
     frame = sys._current_frames().get(thread)
     here = os.path.dirname(os.path.dirname(__file__))
     frames = [f for f in traceback.extract_stack(frame) if not f.filename.startswith(here)]

@@ -1,4 +1,4 @@
-"""What a communicator needs from what lies below it: bytes moved between ranks, and counted."""
+"""The protocol below a communicator: bytes are moved between ranks, and counted."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
@@ -72,7 +72,7 @@ class TransportFamily:
         self.abandoned = True
 
     def lost(self, reason: str) -> RankLost:
-        """What to raise where a rank is lost; all transports are revoked by then."""
+        """The error to raise where a rank is lost; all transports are revoked by then."""
         self.abandon()
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
@@ -187,7 +187,7 @@ class Transport(Receiver, Protocol):
         """Frees a duplicate or a split; collective. Does nothing where it was abandoned."""
 
     def free_memory(self) -> int:
-        """How many bytes of shared memory are free on this node."""
+        """The bytes of shared memory that are free on this node."""
 
     def window(self, nbytes: int) -> SharedWindow:
         """Allocates a segment of so many bytes on this rank; collective, within one node."""

@@ -26,7 +26,7 @@ HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER) and KERNEL.exists
 
 
 def node_number() -> int:
-    """The same on all ranks that can map each other's files: one kernel numbers their processes."""
+    """A number of the ranks that can map each other's files: one kernel numbers their processes."""
     name = KERNEL.read_text() + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
 

@@ -86,7 +86,7 @@ class Gate:
         self._after = sync, self._others
 
     def arrive(self) -> "Gate":
-        """What this rank wrote is visible to ranks that have seen it come."""
+        """Comes; what this rank wrote is visible to ranks that have seen it come."""
         self._look(self._own.item() + 1, 1)
         return self
 

@@ -36,7 +36,7 @@ class Killed(BaseException):  # not an Exception: what is killed handles no erro
 
 
 class Member(Protocol):
-    """Who makes an operation: a rank, since it started or since it shrank."""
+    """The maker of an operation: a rank, since it started or since it shrank."""
 
     job_rank: int
     era: int  # the number of the meeting at which all shrank; 0 at first
@@ -86,7 +86,7 @@ Posted: TypeAlias = PostedMessage | Rendezvous | Meeting
 
 
 class Hub:
-    """What the ranks of one process share. Everything in it is touched under its lock.
+    """The meeting point of the ranks of one process. Everything in it is touched under its lock.
 
     `killed` are ranks with the numbers, from 1, of the operation at which each is lost.
     """
@@ -247,7 +247,7 @@ class Hub:
         return posted.era in self._revoked or not self._lost.isdisjoint(posted.awaited)
 
     def _are_done(self, by: Member, requests: Sequence[Posted]) -> bool:
-        """What is complete stays so, though another rank has failed since."""
+        """Whether all are complete; one that is stays so, though another rank has failed since."""
         done = all(q.done for q in requests)
         if not done:
             self._check(by, requests)

@@ -216,5 +216,5 @@ class MPIReceiver:
 
 
 def _sum(array: NDArray[Any]) -> MPI.Op:
-    """What NumPy's addition is called in MPI, which does not add booleans."""
+    """The operation of MPI for NumPy's addition; MPI does not add booleans."""
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM

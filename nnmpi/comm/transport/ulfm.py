@@ -197,7 +197,7 @@ class UlfmTransport(MPITransport):
 
 
 class MessageGather:
-    """What all ranks bring, tested as a request is; with nothing to bring it is a barrier.
+    """A gather of what all ranks bring, tested as a request is; of nothing it is a barrier.
 
     rank 0   a . . .     a b . .     a b c d
     rank 1   b . . .     b c . .     b c d a     from the next rank, the second next, the fourth ...

@@ -82,7 +82,8 @@ def arrange(
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
-    store = _store(config, strategy.name, mesh.count(*REPLICAS), name, is_tied=bool(tied))
+    is_in_window = name == "shared" and not cluster.survives
+    store = _store(config, strategy.name, mesh.count(*REPLICAS), is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     found = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
@@ -196,17 +197,20 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> StoreKind:
-    """Where parameters and gradients are; `name` is that of the all-reduce."""
+def _store(
+    config: Config, strategy: str, copies: int, is_in_window: bool, is_tied: bool
+) -> StoreKind:
+    """Where parameters and gradients are. A window of a node, in which its ranks sum, has its
+    parameters too, unless other ranks go on without one that is lost within an update."""
     asked = asked_kind(config)
     for kind in STORE_KINDS.values():
         if kind.strategy == strategy:
             return kind
-    if asked.zero and copies > 1 and name != "shared":
+    if asked.zero and copies > 1 and not is_in_window:
         return asked
     if copies == 1 and not is_tied:
         return STORE_KINDS["local"]
-    return STORE_KINDS["node" if name == "shared" else "replica"]
+    return STORE_KINDS["node" if is_in_window else "replica"]
 
 
 # ---- where gradients are cut into buckets

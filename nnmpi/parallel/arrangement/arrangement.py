@@ -84,8 +84,8 @@ class StoreKind(NamedTuple):
     """A row of `STORE_KINDS`.
 
     updaters    the ranks that share the update of a bucket, each a part of it
-    own         the stretches of the flat buffer whose running sums can be read as long as the rank,
-                or with a shared memory its node, is there; and with them values that are up to date
+    own         the stretches of the flat buffer whose running sums can be read as long as the rank
+                is there; and with them values that are up to date
     divides     whether each replica has others of them; else all have the same
     copies      whether each replica has the values of all of them
     strategy    the strategy whose store it is, where there is one kind for it

@@ -6,12 +6,11 @@ from functools import cache
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import types_of
+from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.state_bytes import noted, sums_of_optimizer
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import REPLICAS, Mesh
@@ -36,7 +35,7 @@ def algorithm(
 
         a parameter is in several stages                      ring
         every rank has a GPU of its own, and finds NCCL       nccl, unless ranks may be lost
-        ZeRO 2 or 3                                           ring
+        ZeRO 2 or 3, or ZeRO where ranks may be lost          ring
         ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
@@ -52,11 +51,14 @@ def algorithm(
         return config.allreduce
     if config.allreduce == "auto" and not tied and _suits_nccl(config, cluster, mesh):
         return "nccl"
-    if tied or cluster.has_devices or (config.allreduce == "auto" and asked_kind(config).scatters):
+    divides = asked_kind(config).scatters and config.allreduce == "auto"
+    if tied or cluster.has_devices or divides or (config.zero and cluster.survives):
         return "ring"
     groups = mesh.groups(*REPLICAS)
+    longest = {at: power_of_two(n) for at, n in lengths.items()}
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
-        lack = "" if mesh.count(*REPLICAS) == 1 else _lack(config, cluster, mesh, lengths)
+        own = longest if cluster.survives else lengths
+        lack = "" if mesh.count(*REPLICAS) == 1 else _lack(config, cluster, mesh, own)
         if not lack:
             return "shared"
         if config.allreduce == "shared":
@@ -65,7 +67,6 @@ def algorithm(
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
     crowded = any(max(cluster.counts(group).values()) > 1 for group in groups)
-    longest = {at: 1 << (n - 1).bit_length() for at, n in lengths.items()}
     if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
     return "ring" if config.tp > 1 else MEASURED
@@ -138,12 +139,8 @@ def _lack(
     @cache
     def memory(n: int, ranks: int) -> int:
         """Of a node with so many ranks of a group, for n numbers."""
-        found = memory_of_sums(n, dtype, ranks) + n * dtype.itemsize
-        if cluster.survives:
-            types = types_of(dtype)
-            sums = sums_of_optimizer(config) + types.is_mixed
-            found += sums * n * types.masters.itemsize + ranks * noted(config, 0, types.masters)
-        return found
+        values = 0 if cluster.survives else n * dtype.itemsize
+        return memory_of_sums(n, dtype, ranks) + values
 
     needed: Counter[int] = Counter()
     for group in mesh.groups(*REPLICAS):

@@ -2,12 +2,12 @@
 
              what its replicas have              sole, if no rank along tp or pp has it either
 replica      the same                            nothing; everything of a rank without replicas
-node         the same, in the node's memory      the same, as long as a rank of the node is left
 zero 1, 2    all values, running sums of others  running sums of its shards; masters, if any
 zero 3       values and running sums of others   its shards
 served       servers have slices of others       a server's slice; nothing of a worker
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from typing import NamedTuple
@@ -67,11 +67,14 @@ def clipped(
 ) -> Iterator[tuple[HeldVariable, Stretch]]:
     """The numbers lo to hi - 1 of each parameter of a rank that are in stretches of its flat
     buffer, as (lo, hi)."""
-    held, several = a.model_on(rank), [*stretches]
+    held, several = a.model_on(rank), sorted(s for s in stretches if s[0] < s[1])
+    ends = [stop for _, stop in several]
     for one, (start, _) in zip(held.trained, held.spans, strict=True):
-        for lo, hi in ((max(a - start, 0), min(b - start, one.size)) for a, b in several):
-            if lo < hi:
-                yield one, (lo, hi)
+        end = start + one.size
+        for lo, hi in several[bisect_right(ends, start) :]:
+            if lo >= end:
+                break
+            yield one, (max(lo - start, 0), min(hi, end) - start)
 
 
 def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:

@@ -1,13 +1,10 @@
 """Bytes of what a rank updates, and of what it has besides: by their numbers, for plans."""
 
-from typing import Any
-
 import numpy as np
 
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.flat_buffer import DECIDED, record_length, undo_length
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
 
 
@@ -29,9 +26,3 @@ def sums_of_optimizer(config: Config) -> int:
     """How many running sums each number has."""
     of_sgd = int(config.momentum > 0)
     return {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[config.optimizer]
-
-
-def noted(config: Config, parameters: int, dtype: np.dtype[Any]) -> int:
-    """The bytes by which others can finish what a rank of a node has begun to update."""
-    undo = undo_length(sums_of_optimizer(config), dtype) * dtype.itemsize
-    return undo + record_length(DECIDED, parameters) * 8

@@ -36,7 +36,7 @@ from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.replicas.batch_size_check import check_parts
+from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
 from nnmpi.parallel.stores.slices import SliceStore

@@ -109,7 +109,7 @@ class Verified:
         control: StepControl,
     ) -> None:
         self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
-        self.torn, self.traffic = layout.torn, layout.traffic
+        self.last, self.traffic = layout.last, layout.traffic
         self._both, self._models, self._update = (layout, single), models, update
         self._comm, self._on_event, self._started = layout.layout.all, control.event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype

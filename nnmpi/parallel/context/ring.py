@@ -15,7 +15,7 @@ rank waits for the sum of another one before it sends.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
@@ -99,7 +99,15 @@ def ring_attention(
     kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
     y = xp.zeros((N, t, H, D), dtype)
     lse = xp.full((N, H, 1, t), -xp.inf, dtype)
-    part = partial(_part, ring.cut, keep_of, scale, causal, me, xp)
+
+    def part(r: int) -> tuple[Seen, Scores]:
+        """What the queries of this rank see of the keys of rank r, and how."""
+        seen, keep = ring.cut.seen(me, r, causal), None
+        if keep_of is not None:
+            queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]
+            keep = keep_of(xp.asarray(queries), xp.asarray(keys))
+        return seen, Scores(scale, causal=seen.causal, keep=keep)
+
     rows = _by_head(y)
     for r, there in ring.travelling(kv):
         seen, scores = part(r)
@@ -136,23 +144,6 @@ def ring_attention(
         return cast(d, qkv.dtype)
 
     return Result(value, (vjp,))
-
-
-def _part(
-    cut: SequenceCut,
-    keep_of: KeepOf | None,
-    scale: float,
-    causal: bool,
-    me: int,
-    xp: Any,
-    r: int,
-) -> tuple[Seen, Scores]:
-    """What the queries of rank `me` see of the keys of rank r, and how."""
-    seen, keep = cut.seen(me, r, causal), None
-    if keep_of is not None:
-        queries, keys = cut.of(me)[seen.queries], cut.of(r)[seen.keys]
-        keep = keep_of(xp.asarray(queries), xp.asarray(keys))
-    return seen, Scores(scale, causal=seen.causal, keep=keep)
 
 
 def _by_head(x: Array) -> Array:

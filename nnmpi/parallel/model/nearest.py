@@ -4,16 +4,31 @@
 
 A tensor is cut into cells, each within or without each box that is had. Of a cell, and so of what
 a needed box has of it, each holder has one range.
+
+What each rank of an arrangement has of a model in training, and what it needs of it, on paper:
+
+held      all of its part of each tensor that a rank has: what it needs before it trains
+updated   the stretches of trained parameters that a rank updates, and has running sums of
+owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
 """
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, product
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.nn.place import Part, Place, Range
+import numpy as np
+
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.nn import Module
+from nnmpi.nn.place import Part, Place, Range, whole
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.sole import updated_stretches
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.model.moves import (
+    VALUES,
+    Arrays,
     Holder,
     MovedTensor,
     MovePlan,
@@ -85,14 +100,20 @@ class _Choice:
                 if not numbers.size:
                     continue
                 if not holders:
-                    raise _no_part(tensor, had)
+                    raise ValueError(
+                        f"{tensor.path}: the parts {[*dict.fromkeys(one.box for _, one in had)]} "
+                        f"that ranks have do not make up its shape {tensor.shape}, each number once"
+                    )
                 if box not in known:
                     known[box] = [
                         _Inside(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
                     ]
-                for one in self._chosen(tensor, rank, need, numbers, known[box]):
-                    _append(found[one.holder, one.have], one.numbers)
+                for part, holder, have in self._chosen(tensor, rank, need, numbers, known[box]):
+                    ranges = found[holder, have]
+                    if ranges and ranges[-1].box == part.box and ranges[-1].hi == part.lo:
+                        part = part._replace(lo=ranges.pop().lo)
+                    ranges.append(part)
             for (holder, have), ranges in found.items():
                 yield TensorMove(holder, have, rank, need, (*ranges,))
 
@@ -110,7 +131,13 @@ class _Choice:
             givers = [one for one in own if one.numbers.lo <= lo < one.numbers.hi]
             givers = givers or [one for one in inside if one.numbers.lo <= lo < one.numbers.hi]
             if not givers:
-                raise _no_number(tensor, need, numbers._replace(lo=lo, hi=lo + 1))
+                one = numbers._replace(lo=lo, hi=lo + 1)
+                (at,) = runs_of(one, need.box, need.box, tensor.axes).target
+                size = Place(tensor.path, tensor.shape, need.box).size
+                raise ValueError(
+                    f"{tensor.path}: no rank has number {at} of the {size} of its part {need.box}; "
+                    "give the ranks all that the ranks had that it was taken from"
+                )
             far, _, best = min(
                 (self._far(one.holder, rank), self._sent[one.holder], k)
                 for k, one in enumerate(givers)
@@ -131,30 +158,6 @@ class _Choice:
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
 
 
-def _append(ranges: list[Range], one: Range) -> None:
-    """Appends a range, or makes the last one longer."""
-    if ranges and ranges[-1].box == one.box and ranges[-1].hi == one.lo:
-        one = one._replace(lo=ranges.pop().lo)
-    ranges.append(one)
-
-
-def _no_part(tensor: MovedTensor, had: Sequence[Had]) -> ValueError:
-    parts = [*dict.fromkeys(one.box for _, one in had)]
-    return ValueError(
-        f"{tensor.path}: the parts {parts} that ranks have do not make up its shape "
-        f"{tensor.shape}, each number once"
-    )
-
-
-def _no_number(tensor: MovedTensor, need: Range, one: Range) -> ValueError:
-    (at,) = runs_of(one, need.box, need.box, tensor.axes).target
-    size = Place(tensor.path, tensor.shape, need.box).size
-    return ValueError(
-        f"{tensor.path}: no rank has number {at} of the {size} of its part {need.box}; give the "
-        "ranks all that the ranks had that it was taken from"
-    )
-
-
 def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[Had]]]:
     """Boxes that make up the whole tensor, each within or without each box that is had, and who has
     these."""
@@ -171,3 +174,77 @@ def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[
         for cell in product(*inside):
             found[cell].append((holder, one))
     return [*found.items()]
+
+
+# ---- what ranks have and need, on paper
+
+
+def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
+    """All parts that ranks have, each with its rank."""
+    for rank in range(a.ranks):
+        model = a.model_on(rank)
+        for one in (*model.trained, *model.others):
+            yield rank, _place(a, one.variable, rank).range()
+
+
+def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
+    """What ranks update of trained parameters, in the order of memory, each with its rank."""
+    for rank in range(a.ranks):
+        for one, (lo, hi) in updated_stretches(a, rank):
+            yield rank, _place(a, one.variable, rank).range(lo, hi)
+
+
+def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
+    """What snapshots of ranks have, each with its rank."""
+    yield from updated(a)
+    trained = {one.variable for model in a.rank_models.values() for one in model.trained}
+    paths = {a.graph.variables[v].path for v in trained}
+    yield from ((r, one) for r, one in held(a) if one.tensor not in paths and r < a.mesh.size)
+
+
+def _place(a: Arrangement, v: int, rank: int) -> Place:
+    """The place of the part of a variable that a rank has."""
+    path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
+    part, cut = whole(shape), a.sharding.variables.get(v)
+    if cut is not None:
+        tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
+        side = cut.bounds[tp], cut.bounds[tp + 1]
+        part = (*part[: cut.axis], side, *part[cut.axis + 1 :])
+    return Place(path, shape, part)
+
+
+def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
+    """The axes of each parameter in the order of memory, by its path."""
+    return {p.place.path: p.memory_axes for p in model.parameters()}
+
+
+class Rearranged(NamedTuple):
+    """The moves from one arrangement to another one: of parameters and buffers, and of sums."""
+
+    values: MovePlan
+    sums: MovePlan
+
+
+def rearranged(
+    before: Arrangement, after: Arrangement, axes: Mapping[str, Sequence[int]]
+) -> Rearranged:
+    """What ranks move when they are arranged anew; those of the larger job are there.
+
+    `axes` are those of the model (see `axes_of`).
+    """
+    nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
+    dtype = after.updated_dtype
+    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(sums_of_optimizer(after.config)))
+    variables = after.graph.variables
+    order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
+    types = [np.dtype(v.dtype) for v in variables]
+    types = [dtype if is_float(t) else t for t in types]
+    tensors = [
+        MovedTensor(v.path, v.shape, own, ((VALUES, t),), not v.is_parameter)
+        for v, own, t in zip(variables, order, types, strict=True)
+    ]
+    summed = [tensor._replace(arrays=sums) for tensor in tensors]
+    return Rearranged(
+        plan_moves(tensors, owned(before), held(after), nodes),
+        plan_moves(summed, updated(before), updated(after), nodes),
+    )

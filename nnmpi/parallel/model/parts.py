@@ -47,17 +47,12 @@ those that require one come back."""
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
     """The tensors that cross between all stages, as ranks with these coordinates have them."""
-    edges = a.graph.edges
-    return [
-        tuple(resized(edges[e], a.local_shape(e, 1, at)) for e in stage.takes)
-        for stage in a.division.stages[1:]
-    ]
 
+    def here(e: int) -> Edge:
+        axes = zip(a.graph.edges[e].axes, a.local_shape(e, 1, at), strict=True)
+        return a.graph.edges[e]._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
-def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
-    """The edge with axes of these lengths: of one sample, along the axis of samples."""
-    axes = zip(edge.axes, lengths, strict=True)
-    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
+    return [tuple(map(here, stage.takes)) for stage in a.division.stages[1:]]
 
 
 class ModelPart(NamedTuple):

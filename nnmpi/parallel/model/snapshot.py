@@ -133,7 +133,10 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator
         if isinstance(tensor, Parameter) and tensor in numbers:
             yield from _updated(place, optimizer, numbers[tensor])
         elif whole and is_held:
-            yield _not_trained(place, tensor)
+            is_parameter = isinstance(tensor, Parameter)
+            row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
+            values = backend.to_host(row)
+            yield SavedRange(*place, memory_axes(tensor), 0, place.size, 0, values, {})
 
 
 def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
@@ -154,13 +157,6 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
         sums = {name: backend.to_host(row) for name, row in rows.items()}
         yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], own, sums)
-
-
-def _not_trained(place: Place, tensor: Any) -> SavedRange:
-    is_parameter = isinstance(tensor, Parameter)
-    row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
-    values = backend.to_host(row)
-    return SavedRange(*place, memory_axes(tensor), 0, place.size, 0, values, {})
 
 
 class Restored:

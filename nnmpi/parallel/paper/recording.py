@@ -5,7 +5,7 @@ A model whose layers read numbers runs on small random ones instead.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,33 +17,26 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, nbytes
-from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.segment import segment
-from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.arrangement.remembered import remembered
-from nnmpi.parallel.context.layers import on_positions
-from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.paper import repeated
+from nnmpi.parallel.paper.cut_model import CutModel, cut_key, cut_model, recorded_rank
 from nnmpi.parallel.paper.gauge import Gauge, gauge
-from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.stage import (
-    Notes,
-    NotingLog,
     PaperStage,
     PassBytes,
     PassEvents,
     RecordedStats,
-    RecordedStore,
     TensorShape,
     numbers,
 )
 from nnmpi.parallel.step.ports import Joined
 from nnmpi.parallel.step.scaling import widened
-from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.schedules.op import Kind
 
 
@@ -62,19 +55,9 @@ class InSetUp:
 IN_SET_UP = InSetUp()
 
 
-class CutModel(NamedTuple):
-    """A model whose layers are those of a rank, and what notes what they do."""
-
-    model: Module
-    layout: Layout
-    notes: Notes
-    numbers: dict[Any, int]  # of parameters, in the graph
-    on: Backend
-
-
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
     """What the passes of a stage over so many samples do on a rank."""
-    at = a.mesh.coordinates(rank)
+    at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
 
@@ -91,71 +74,43 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             cut = repeated.in_sections(a)
             edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
             has_gradient = any(edge.requires_grad for edge in edges)
-            record = partial(_kept_record, cut, rank, samples)
+            halves = has_gradient and _has_halves(a)
+            record = partial(_kept_record, cut, rank, samples, halves)
             return repeated.put_together(parts, record, has_gradient)
-        return _kept_record(a, rank, samples, stage)
+        return _kept_record(a, rank, samples, _has_halves(a), stage)
     finally:
         recording.reset(token)
 
 
-def _kept_record(a: Arrangement, rank: int, samples: int, stage: int) -> PassEvents:
+@remembered
+def _has_halves(a: Arrangement) -> bool:
+    """Whether backward passes are in two halves, of which those of first stages are one."""
+    count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
+    ranks = a.mesh.group(0, "pp") if pp > 1 else ()
+    return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
+
+
+def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
     """The passes of a stage, recorded once for all arrangements that cut its layers so."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
-    key = *_cut_key(a, rank), nodes.start, nodes.stop, samples
+    rank = recorded_rank(a, rank, stage, samples)
+    key = *cut_key(a, rank), nodes.start, nodes.stop, samples, halves
     if key not in cache:
         try:
-            cache[key] = recorded(a, rank, stage, samples, META)
+            cache[key] = recorded(a, rank, stage, samples, META, halves)
         except NumbersReadError:
-            cache[key] = recorded(a, rank, stage, samples, CPU)
+            cache[key] = recorded(a, rank, stage, samples, CPU, halves)
     known: PassEvents = cache[key]
     return known
 
 
-def recorded(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> PassEvents:
-    """Runs the passes of a stage, in one backward pass and in two halves."""
-    cut = _cut_model(a, rank, on)
+def recorded(
+    a: Arrangement, rank: int, stage: int, samples: int, on: Backend, halves: bool = True
+) -> PassEvents:
+    """Runs the passes of a stage, in one backward pass, and if asked for in two halves."""
+    cut = cut_model(a, rank, on)
     with gauge(on) as live, np.errstate(all="ignore"):
-        return _Recording(a, cut, rank, stage, samples, live).passes()
-
-
-def _cut_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """What says how the layers of a rank are cut; kept alive, so that the addresses stay theirs."""
-    parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
-    a.graph.source.cache[*map(id, parts)] = parts
-    sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp")), a.config.micro_batches > 1
-    return *map(id, parts), a.dtype, *sums, *(at[axis] for axis in LOCAL_SHAPES)
-
-
-def _cut_model(a: Arrangement, rank: int, on: Backend) -> CutModel:
-    """The layers of a rank, of all stages, cut once for all arrangements that cut them so."""
-    cache, key = a.graph.source.cache, (*_cut_key(a, rank), on)
-    if on is not META:  # its numbers take memory
-        return _made(a, rank, on)
-    if key not in cache:
-        cache[key] = _made(a, rank, on)
-    cut: CutModel = cache[key]
-    return cut
-
-
-def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
-    graph, notes, ranks = a.graph, Notes(), ranks_on_paper(a, rank)
-    model, layout = graph.source.make(), layout_on_paper(a, ranks)
-    groups = {name: comm.members for name, comm in layout.axis.items()}
-    ranks.log = NotingLog(notes, groups)
-    if a.mesh.axes["cp"] > 1:
-        on_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
-    if a.mesh.axes["tp"] > 1:
-        rebuild(model, graph, a.sharding, layout.axis["tp"])
-    variables = {name: v for v, variable in enumerate(graph.variables) for name in variable.names}
-    of_parameters = {p: variables[path] for path, p in model.named_parameters()}
-    for p, v in of_parameters.items():
-        memory = numbers(on, [p.shape[k] for k in p.memory_axes], a.dtype)
-        value = memory.transpose(inverse(p.memory_axes))
-        is_trained = graph.variables[v].is_trained
-        p.move(RecordedStore(v, value, notes) if is_trained else SingleStore(value), 0)
-    model.convert_buffers(a.updated_dtype, on)
-    model.train()
-    return CutModel(model, layout, notes, of_parameters, on)
+        return _Recording(a, cut, rank, stage, samples, live).passes(halves)
 
 
 class _Recording:
@@ -170,7 +125,7 @@ class _Recording:
         if len(a.stages) > 1:
             self._module = segment(cut.model, a.graph, part.nodes, part.variables)
 
-    def passes(self) -> PassEvents:
+    def passes(self, halves: bool) -> PassEvents:
         """What they do and take."""
         notes, live = self._cut.notes, self._live
         notes.taken()
@@ -190,7 +145,8 @@ class _Recording:
         back, taken = notes.taken(), taken._replace(more={**taken.more, Kind.B: more})
         if not leaves:  # a first stage has all of its backward pass in the second half
             return PassEvents(shapes, _in_second_half(taken), ahead, back, weights=back)
-        return self._in_halves(PassEvents(shapes, taken, ahead, back))
+        whole = PassEvents(shapes, taken, ahead, back)
+        return self._in_halves(whole) if halves else whole
 
     def _in_halves(self, whole: PassEvents) -> PassEvents:
         """The same, with the backward pass in two halves besides."""

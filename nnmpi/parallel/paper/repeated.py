@@ -37,27 +37,47 @@ class Section(NamedTuple):
 @remembered
 def in_sections(a: Arrangement) -> Arrangement:
     """The arrangement with a stage for each section."""
-    graph = a.graph
-    begins = {stage.nodes.start for stage in a.division.stages}
-    begins |= {nodes_of(group).start for group in joined(graph, units(graph))}
+    graph, cache = a.graph, a.graph.source.cache
+    if "sections" not in cache:
+        cache["sections"] = {nodes_of(group).start for group in joined(graph, units(graph))}
+    begins = {stage.nodes.start for stage in a.division.stages} | cache["sections"]
     edges = [*sorted(begins), len(graph.nodes)]
     homes = {v: s for s, stage in enumerate(a.division.stages) for v in stage.variables}
     stages = list[StagePart]()
     for start, stop in pairwise(edges):
         used = {v for k in range(start, stop) for v in graph.nodes[k].variables}
-        takes = graph.crossing(start) if start else graph.inputs
+        if ("takes", start) not in cache:
+            cache["takes", start] = graph.crossing(start) if start else graph.inputs
+        takes = cache["takes", start]
         stages.append(StagePart(0, range(start, stop), 0, takes, tuple(sorted(used & {*homes}))))
     return replace(a, division=Division(tuple(stages)))
 
 
 @remembered
+def all_sections(a: Arrangement, stage: int) -> list[Section]:
+    """The sections of a stage."""
+    cut, nodes = in_sections(a), a.division.stages[stage].nodes
+    parts = enumerate(cut.division.stages)
+    return [_kept_section(cut, i) for i, part in parts if part.nodes.start in nodes]
+
+
 def sections(a: Arrangement, stage: int) -> list[Section]:
     """The sections of a stage; none if it is shorter to record the stage itself."""
-    cut, nodes = in_sections(a), a.division.stages[stage].nodes
-    inside = [i for i, part in enumerate(cut.division.stages) if part.nodes.start in nodes]
-    found = [_section(cut, i) for i in inside]
+    found = all_sections(a, stage)
     distinct = len({section.signature for section in found})
     return found if len(found) > 2 * distinct and not a.sharding.branches.variables else []
+
+
+def _kept_section(a: Arrangement, number: int) -> Section:
+    """A section, described once for all arrangements that cut its layers so."""
+    part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
+    cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
+    cache[*map(id, cuts)] = cuts  # they stay alive, so that the addresses stay theirs
+    key = *map(id, cuts), part.nodes.start, part.nodes.stop, part.variables
+    if key not in cache:
+        cache[key] = _section(a, number)
+    section: Section = cache[key]
+    return section._replace(number=number)
 
 
 def _section(a: Arrangement, number: int) -> Section:

@@ -13,11 +13,10 @@ from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.halo import Halo, window_of_rows
 from nnmpi.parallel.tensor.ops import SHORT
-from nnmpi.parallel.tensor.patterns import LayerMessage
 from nnmpi.parallel.tensor.sharding import ShardedLayer
+from nnmpi.parallel.tensor.ways import HALO, LayerMessage
 from nnmpi.schedules.op import Kind
 
 PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
@@ -86,7 +85,7 @@ def _of_halo(
     height = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].sample[1]
     at = a.mesh.coordinates(rank)["tp"]
     halo = Halo.of(window_of_rows(a.graph, layer.node), height, a.sharding.ranks, at)
-    for rows in halo.sent() if message.row is patterns.HALO else halo.received():
+    for rows in halo.sent() if message.row is HALO else halo.received():
         if rows * row:
             yield Exchange("rows", Collective.MESSAGE, "", ends, rows * row, a.dtype, Kind.F)
 

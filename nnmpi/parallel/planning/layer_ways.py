@@ -24,10 +24,9 @@ from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import POSITIONS, SPATIAL
 from nnmpi.parallel.tensor.possible import follows, possible
 from nnmpi.parallel.tensor.sharding import described
-from nnmpi.parallel.tensor.ways import OF_SAMPLES, TERMS
+from nnmpi.parallel.tensor.ways import OF_SAMPLES, POSITIONS, SPATIAL, TERMS
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """Of a block, or of a layer of a Sequential, in the path of a layer."""

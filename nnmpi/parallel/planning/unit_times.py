@@ -14,9 +14,8 @@ from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.parallel.tensor.choices import cut_of_rows
-from nnmpi.parallel.tensor.patterns import SPATIAL
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.parallel.tensor.ways import OF_SAMPLES
+from nnmpi.parallel.tensor.ways import OF_SAMPLES, SPATIAL
 
 
 def signature(graph: Graph) -> str:

@@ -67,7 +67,7 @@ class BucketedSync(GradientSync):
 
     def ready(self, p: Parameter) -> None:
         self._left[self._buckets.of[p.index]] -= 1
-        if self._overlap:
+        if self._overlap or self.every_pass:
             while self._due and not self._left[self._due[-1]]:
                 self._start_next()
 
@@ -113,16 +113,6 @@ class ScatteredSync(BucketedSync):
 
     every_pass = True
 
-    def __init__(
-        self,
-        store: LocalStore,
-        overlap: bool,
-        recorder: Recorder = NO_RECORDER,
-        at_end: Sequence[Callable[[], None]] = (),
-    ) -> None:
-        super().__init__(store, True, recorder, at_end)
-        self._waits = not overlap
-
     def begin(self, step: int) -> None:
         self._store.begin()
         self._store.scalars[USED:] = 0
@@ -147,7 +137,7 @@ class ScatteredSync(BucketedSync):
                 store.scalars[USED + p.index] = 1
             p.has_grad = False
         work = store.start(b)
-        if self._waits and work is not None:
+        if not self._overlap and work is not None:
             work.wait()
 
 

@@ -15,12 +15,12 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.replicas.batch_size_check import check_micro_batches, check_parts
+from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.step.last import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.step.torn import TornStep
 from nnmpi.parallel.stores.local import StoreSpec
 from nnmpi.parallel.stores.served import ServedStore
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
@@ -47,7 +47,7 @@ class ServerStrategy:
     """A rank's store and optimizer, and how it begins and ends."""
 
     position: WorkerPosition | None = None
-    torn: TornStep | None = None
+    last: LastStep | None = None
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config

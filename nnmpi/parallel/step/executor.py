@@ -34,7 +34,6 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
-from nnmpi.parallel.step.kept_buffers import NOTHING_KEPT, NothingKept
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
@@ -138,9 +137,8 @@ class Executor:
         recorder: Recorder = NO_RECORDER,
         checked_steps: float = CHECKED_STEPS,
         around: Around = (),
-        buffers: NothingKept = NOTHING_KEPT,
     ) -> None:
-        self._checked_steps, self._checked_until, self._buffers = checked_steps, 0.0, buffers
+        self._checked_steps, self._checked_until = checked_steps, 0.0
         self._stages, self._channels, self.loss = ports
         self._sync, self._apply, self._request = sync, update, request
         self._batch_stats, self._recorder = batch_stats, recorder
@@ -179,7 +177,6 @@ class Executor:
         """One step, of an epoch of so many batches."""
         self._step = state.step
         self._recorder.begin(state.step)
-        self._buffers.keep(state.step)
         self.start(load, self._plan_of(len(load.micro)))
         self._sync.begin(state.step)
         self._carry_out(self._plan.calls, self._progress, self._recorder)

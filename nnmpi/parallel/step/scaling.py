@@ -1,6 +1,4 @@
-"""What the loss scale changes in a step: the loss on its way back, and the end of the update."""
-
-from collections.abc import Callable
+"""What the loss scale changes in a step: the loss on its way back."""
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
@@ -9,7 +7,6 @@ from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink
-from nnmpi.parallel.step.update import Outcome
 
 
 def widened(scores: Tensor) -> Tensor:
@@ -35,10 +32,3 @@ class ScaledLossSink(LossSink):
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))
-
-
-def rescaled(scaler: Scaler, apply: Callable[[int], Outcome], step: int) -> Outcome:
-    """An update, after which the loss scale changes, on all ranks alike."""
-    outcome = apply(step)
-    scaler.now = scaler.now.after(outcome.updated)
-    return outcome

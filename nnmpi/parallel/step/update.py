@@ -17,7 +17,7 @@ Rules:
   ranks have copies or parts has to be right in both (`Layout`, `PartTable`).
 - `settle` is last: until then other ranks may write to values that this rank reads.
 - Between what ranks agree on and `settle` no message is sent, so nothing is half done on a rank
-  that is left. What is known of the step is kept until the next one is summed (`torn.py`).
+  that is left. What is known of the step is kept until the next one is summed.
 """
 
 import math
@@ -30,10 +30,15 @@ from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.arrangement.flat_buffer import DECIDED, LOSS, REQUEST, USED, Stretch
+from nnmpi.optim.loss_scale import Scaler
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.local import LocalStore
+
+DECIDED = 4
+"""The first numbers of a decision: loss, request, whether something is not finite, squares. Behind
+them is on how many ranks each tied parameter has a gradient."""
 
 
 class Outcome(NamedTuple):
@@ -57,10 +62,8 @@ class Update:
     `counts` tells which parameters this rank counts in the norm of the gradient: of several copies
     in one model, one. `tied` are those that other ranks of the model have too, the same on all.
 
-    step       the last one whose gradients are summed on this rank; it is not `settled` before all
-               ranks that share memory have updated it
-    uses       on how many ranks each parameter had a gradient in it, as soon as this rank knows
-    decision   what all ranks have agreed on in it, as soon as this rank knows
+    summed     the number of steps whose sums this rank knows
+    decision   what all ranks have agreed on in the last one, as soon as this rank knows
     version    the number of steps after which values here are as they are; 0 before the first one
     """
 
@@ -73,62 +76,42 @@ class Update:
         layout: Layout,
         counts: Sequence[bool],
         tied: Sequence[Parameter] = (),
+        scaler: Scaler | None = None,
         recorder: Recorder = NO_RECORDER,
     ) -> None:
-        self._store, self._optimizer = store, optimizer
+        self._store, self._optimizer, self._scaler = store, optimizer, scaler
         self._clip_norm, self._lr_factor = clip_norm, lr_factor
         self._counted = list(_counted(store, counts))
         self._model, self._counts_loss = layout.model, layout.counts_loss
         self._recorder = recorder
         self._tied, self._own = tied, {*store.parameters}
-        self.step, self.version, self.settled = -1, 0, True
-        self.uses: Sequence[float] | None = None
+        self.summed = self.version = 0
         self.decision: Sequence[float] | None = None
-        store.open_journal(DECIDED + len(tied))
 
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
-        self.step, self.uses, self.decision, self.settled = step, None, None, False
-        self.decision = decision = self._agreed(self._sums())
-        outcome = self._carry_out(decision, self._optimizer.step)
-        self.version = step + 1
+        sums = self._sums()
+        self.summed, self.decision = step + 1, None
+        outcome = self.carry_out(self._agreed(sums))
         began = self._recorder.now()
         self._store.settle()
         self._recorder.add("settle", began)
-        self.settled = True
         return outcome
 
-    def finish(self, used: Sequence[bool], decision: Sequence[float]) -> None:
-        """What is left of `apply` on this rank, whose gradients are summed, without messages."""
-        self._mark(used)
-        self._carry_out(decision, self._optimizer.step)
-        self.decision, self.version = decision, self.step + 1
-
-    def finish_another(self, used: Sequence[bool], decision: Sequence[float]) -> None:
-        """What is left of it on a lost rank, in whose place store and optimizer are, after that of
-        this rank."""
-        if self._store.journal.noted(self.step) is None:
-            self._store.journal.begin(self.step, used)
-        self._carry_out(decision, self._optimizer.repeat)
-
-    def _carry_out(self, decision: Sequence[float], update: Callable[[float], None]) -> Outcome:
-        """What ranks have decided on: to clip, and to call `update` with a factor of the rate."""
+    def carry_out(self, decision: Sequence[float]) -> Outcome:
+        """What ranks have decided on in the last step, without messages: to clip, and to update."""
+        self.decision = decision
         outcome, squares, *used = Outcome.of(decision), *decision[DECIDED - 1 :]
-        self._store.journal.decide(decision)
         for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
         if outcome.updated:
             if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
-            update(self._lr_factor(self.step))
+            self._optimizer.step(self._lr_factor(self.summed - 1))
+        if self._scaler is not None:
+            self._scaler.now = self._scaler.now.after(outcome.updated)
+        self.version = self.summed
         return outcome
-
-    def _mark(self, uses: Sequence[float]) -> None:
-        """Parameters that were used on any rank have a gradient."""
-        store, self.uses = self._store, uses
-        for p, times in zip(store.parameters, uses, strict=True):
-            p.has_grad = times > 0
-        store.journal.begin(self.step, uses)
 
     def _sums(self) -> list[float]:
         """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
@@ -138,7 +121,9 @@ class Update:
         """
         store = self._store
         *scalars, squares = backend.numbers(store.totals(self._counted))
-        self._mark(scalars[USED : USED + len(store.parameters)])
+        uses = scalars[USED : USED + len(store.parameters)]
+        for p, times in zip(store.parameters, uses, strict=True):
+            p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
         return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]

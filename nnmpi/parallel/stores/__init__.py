@@ -4,7 +4,6 @@
 LocalStore           a copy on each rank     this rank's; the sums over dp replace it
 NodeStore            one memory for a node   this rank's segment; the sums are in one memory for a
                                              node, and each rank updates the part that it summed
-JournaledNodeStore   the same, and running sums in memory of the node, if ranks may be lost
 ZeroStore            a copy on each rank,    this rank's, or the shards that it updates
                      or its shards
 VersionStore         the newest version      this rank's

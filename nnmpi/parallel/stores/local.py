@@ -4,8 +4,7 @@ In front of the gradients are scalars that are summed together with them
 (`arrangement/flat_buffer.py`); or there are none, and scalars are summed apart.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_o
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.journal import NO_JOURNAL, NoJournal, Noted
 from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
 from nnmpi.parallel.stores.pages import IN_MEMORY, InMemory
 from nnmpi.parallel.wire import Transfer
@@ -50,11 +48,9 @@ class LocalStore(FlatStore):
     """A whole copy on this rank.
 
     masters   what the optimizer updates instead of values, if anything
-    journal   what this rank notes of its updates, for others if it is lost
     pages     how what an update reads and changes comes to memory
     """
 
-    journal: NoJournal = NO_JOURNAL
     pages: InMemory = IN_MEMORY
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -72,22 +68,11 @@ class LocalStore(FlatStore):
 
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
-        self.masters = self.masters_of(self.shards, self.memory_of_masters)
+        n = self.shards[-1].packed.stop if self.shards else 0
+        scaler, zeros = self._scaler, self.on.xp.zeros
+        self.masters = NoMasters() if scaler is None else Masters(zeros(n, MASTER), scaler)
         self.updated_dtype = types_of(self.dtype).masters
         self._readable = shards_of([(0, self.length)]) if self._scaler is None else self.shards
-
-    def memory_of_masters(self, n: int) -> Array:
-        """Memory for the masters of this rank, n numbers, which are 0."""
-        return self.on.xp.zeros(n, MASTER)
-
-    def masters_of(
-        self, shards: Sequence[Shard], memory: Callable[[int], Array]
-    ) -> NoMasters | Masters:
-        """What is updated of these shards, in memory for so many numbers, if they have masters."""
-        if self._scaler is None:
-            return NoMasters()
-        n = shards[-1].packed.stop if shards else 0
-        return Masters(memory(n), self._scaler)
 
     # ---- values
 
@@ -224,26 +209,6 @@ class LocalStore(FlatStore):
 
     def settle(self) -> None:
         """Returns when every rank has updated the parameters that it owns."""
-
-    # ---- when ranks are lost
-
-    def open_journal(self, decisions: int) -> None:
-        """From here on updates are noted, if others could finish them; a decision has so many
-        numbers. Every rank calls it, when its optimizer has running sums."""
-
-    def noted(self, step: int) -> Sequence[Noted]:
-        """What the ranks that share memory with this one, lost ones too, have noted of a step."""
-        return ()
-
-    def lost(self, left: Collection[int]) -> Sequence[int]:
-        """The lost ranks, for `in_place_of`, whose part of an update this one finishes: each is for
-        one of those that are left, which are ranks of the job as it was started."""
-        return ()
-
-    def in_place_of(self, rank: int, sums: Mapping[str, Array]) -> AbstractContextManager[None]:
-        """Within it shards, masters, journal and memory of running sums are those of a lost rank,
-        whose sums are beside these of this rank."""
-        return nullcontext()
 
     def close(self) -> None:
         """Frees shared memory; parameters move to memory of this rank. Every rank calls it."""

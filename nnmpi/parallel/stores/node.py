@@ -12,7 +12,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import CPU, Array
 from nnmpi.comm import NoRoomError
-from nnmpi.nn.store import FlatStore, Shard, shards_of
+from nnmpi.nn.store import FlatStore, shards_of
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.wire import Transfer
@@ -35,17 +35,14 @@ class NodeStore(LocalStore):
         except NoRoomError:
             self._window.free()
             raise
-        self.shards = self.shards_on_node(self._node.index(self.dp.rank))
+        me, cuts = self._node.index(self.dp.rank), self.buckets.all
+        own = (self._window.own(start, stop, me) for start, stop, _ in cuts)  # this rank sums them
+        self.shards = shards_of(sorted((s.start, s.stop) for s in own))
         self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)
         self.flat, (self.flat_grad, self.grad_memories) = self._parameters.array, self._mine
         self.values = self.views(self.flat)
         self.allocate_masters()
-
-    def shards_on_node(self, r: int) -> list[Shard]:
-        """What rank r of the node sums and updates."""
-        own = (self._window.own(start, stop, r) for start, stop, _ in self.buckets.all)
-        return shards_of(sorted((s.start, s.stop) for s in own))
 
     def parameter_bytes(self) -> int:
         return super().parameter_bytes() * self._is_first_of_node

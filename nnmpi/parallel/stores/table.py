@@ -9,15 +9,15 @@ from functools import partial
 
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
-from nnmpi.parallel.stores.journaled import node_store
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.weight_slots import WeightSlots
 from nnmpi.parallel.stores.zero import ZeroStore
 
 STORES: Mapping[str, Callable[[StoreSpec], LocalStore]] = {
     "local": LocalStore,
     "replica": LocalStore,
-    "node": node_store,
+    "node": NodeStore,
     "zero 1": partial(ZeroStore, GatheredValues, WholeGradients),
     "zero 2": partial(ZeroStore, GatheredValues, GradientSlots),
     "zero 3": partial(ZeroStore, WeightSlots, GradientSlots),

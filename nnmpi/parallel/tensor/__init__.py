@@ -1,6 +1,5 @@
 """Tensor parallelism: layers whose channels are divided among the ranks of a Comm."""
 
-from nnmpi.parallel.tensor.patterns import POSITIONS
-from nnmpi.parallel.tensor.ways import Way
+from nnmpi.parallel.tensor.ways import POSITIONS, Way
 
 __all__ = ["POSITIONS", "Way"]

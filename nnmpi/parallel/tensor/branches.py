@@ -206,7 +206,9 @@ class BranchesOnRanks(Branches):
         # all ranks have the gradient of the result, and send that of each input, whatever they run
         ends = [*entered.values()]
         if call.result.requires_grad and not ends:
-            ends = [_result_of_nothing(xp_of(array).zeros(0, call.result.dtype))]
+            ends = [Tensor(xp_of(array).zeros(0, call.result.dtype))]  # nothing gets its gradient
+            if recording.get():
+                ends[0].requires_grad, ends[0].node = True, TapeNode(ends[0], (), (), ())
         options = {"join": self.join, "axis": self.dim, "comm": comm, "call": call}
         return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
 
@@ -230,14 +232,6 @@ class Elsewhere(Module):
 
     def extra_repr(self) -> str:
         return f"rank {self.rank}"
-
-
-def _result_of_nothing(array: Array) -> Tensor:
-    """A tensor that requires a gradient, which nothing gets."""
-    t = Tensor(array)
-    if recording.get():
-        t.requires_grad, t.node = True, TapeNode(t, (), (), ())
-    return t
 
 
 def joined_on_ranks(

@@ -9,17 +9,6 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
-from nnmpi.parallel.tensor.patterns import (
-    GATHER_OUTPUT,
-    HALO,
-    IMAGE_ROWS,
-    POSITIONS,
-    SAMPLES,
-    Along,
-    Marker,
-    Message,
-    of_row,
-)
 from nnmpi.parallel.tensor.possible import (
     follows,
     keeps_cut,
@@ -28,7 +17,23 @@ from nnmpi.parallel.tensor.possible import (
     variables_of,
 )
 from nnmpi.parallel.tensor.sides import OnSamples
-from nnmpi.parallel.tensor.ways import KEPT, OF_SAMPLES, TERMS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import (
+    GATHER_OUTPUT,
+    HALO,
+    IMAGE_ROWS,
+    KEPT,
+    OF_SAMPLES,
+    POSITIONS,
+    SAMPLES,
+    TERMS,
+    WHOLE,
+    Along,
+    AxisCut,
+    Marker,
+    Message,
+    Way,
+    of_row,
+)
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=OnSamples)
 FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
@@ -77,111 +82,108 @@ class NodeChoice(NamedTuple):
         return "gathered " * self.gathers + self.way.name
 
 
-def choices(
-    graph: Graph,
-    k: int,
-    states: Sequence[AxisCut | None],
-    ranks: int,
-    may_be_copy: bool,
-    cuts: Collection[Marker] = (),
-    per_step: int = 0,
-) -> Iterator[NodeChoice]:
-    """The choices for node k if its inputs are cut so, the preferred one first.
+class Choices(NamedTuple):
+    """The choices for the nodes of a graph.
 
-    `may_be_copy`: every rank may have all of a layer that could be divided, as where another node
-    uses its parameters too. `cuts`: what may be cut besides channels. `per_step`: the samples of a
-    step over which sums of gradients are spread, if what they send counts as activations do.
+    cuts      what may be cut besides channels
+    per_step  the samples of a step over which sums of gradients are spread, if what they send
+              counts as activations do; else 0
     """
-    node = graph.nodes[k]
-    uncut = tuple((v, None) for v in node.variables)
-    if node.layer is None:
-        axes = {len(graph.edges[e].axes) for e in (*node.inputs, *node.outputs)}
-        if not any(states):
-            yield NodeChoice(WHOLE, PlanCost(), variables=uncut)
-        elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
-            yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
-        return
-    found = possible(graph, node, cuts)
-    size = sum(graph.variables[v].size for v in node.variables)
-    for way in found:
-        if IMAGE_ROWS in way.markers:
-            yield from _by_rows(graph, k, way, states, ranks, -(-2 * size // max(per_step, 1)))
-        elif len(set(states)) == 1:
-            yield from _cut_by(graph, node, way, states[0], ranks)
-    needs_division = any(way.input is None for way in found)
-    copied = PlanCost(needs_division * size)
-    if not any(states) and (may_be_copy or not needs_division):
-        yield NodeChoice(WHOLE, copied, variables=uncut)
-    if SAMPLES in cuts and takes_samples(graph, node):
-        summed = PlanCost(sent=-(-2 * size // per_step)) if per_step else copied
-        yield from _by_samples(graph, node, states, summed)
 
+    graph: Graph
+    ranks: int
+    cuts: Collection[Marker] = ()
+    per_step: int = 0
 
-def _by_samples(
-    graph: Graph, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
-) -> Iterator[NodeChoice]:
-    """The choices of a layer by samples: with its output as it is, and gathered."""
-    graded = [s for s, e in zip(states, node.inputs, strict=True) if graph.edges[e].requires_grad]
-    if {*states} - {None, OF_SAMPLES} or (None in graded and len(graded) > 1):
-        return
-    terms = {v: TERMS if graph.variables[v].is_parameter else None for v in node.variables}
-    variables = tuple(terms.items())
-    if follows(node):
-        if None not in states:
-            yield NodeChoice(FOLLOWS_SAMPLES, PlanCost(), output=OF_SAMPLES, variables=variables)
-        return
-    way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
-    cost = summed.plus(_cost(graph, node, *way.pattern.sends))
-    choice = NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
-    yield from (choice, _gathered(graph, node, choice))
+    def of(
+        self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
+    ) -> Iterator[NodeChoice]:
+        """The choices for node k if its inputs are cut so, the preferred one first.
 
-
-def _by_rows(
-    graph: Graph,
-    k: int,
-    way: Way,
-    states: Sequence[AxisCut | None],
-    ranks: int,
-    summed: int,
-) -> Iterator[NodeChoice]:
-    """The choices of a layer of images by rows: with its output as it is, and gathered."""
-    node = graph.nodes[k]
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-    rows, made, behind = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
-    if rows is None or {*states} != {None if way.input is None else rows}:
-        return
-    if way.output is not None and behind is None:
-        return
-    terms = {v: TERMS if graph.variables[v].is_parameter else None for v in node.variables}
-    variables, output = tuple(terms.items()), None if way.output is None else made
-    if is_fused_pooling(graph, k):
-        yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, made)
-        return
-    if HALO in way.pattern.sends:
-        summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
-    cost = _cost(graph, node, *way.pattern.sends).plus(PlanCost(sent=summed))
-    choice = NodeChoice(way, cost, rows.bounds, False, output, variables)
-    yield choice
-    if output is not None:
-        yield _gathered(graph, node, choice)
-
-
-def _cut_by(
-    graph: Graph, node: Node, way: Way, state: AxisCut | None, ranks: int
-) -> Iterator[NodeChoice]:
-    """The choices of one way of a layer: with its output as it is, and gathered."""
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-    sides = (way.input, x), (way.output, y)
-    if any(isinstance(a, Marker) and cut_by(a, e, ranks) is None for a, e in sides):
-        return
-    if way.pattern.divides:
-        size = channels(graph, node, way)
-        if state != cut_by(way.input, x, ranks) or size < ranks:
+        `may_be_copy`: every rank may have all of a layer that could be divided, as where another
+        node uses its parameters too.
+        """
+        graph, node = self.graph, self.graph.nodes[k]
+        uncut = tuple((v, None) for v in node.variables)
+        if node.layer is None:
+            axes = {len(graph.edges[e].axes) for e in (*node.inputs, *node.outputs)}
+            if not any(states):
+                yield NodeChoice(WHOLE, PlanCost(), variables=uncut)
+            elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
+                yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
             return
-        for block in _blocks(graph, node, size, ranks):
-            bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
-            yield from _with_bounds(graph, node, way, state, bounds, ranks)
-    else:
+        ways = possible(graph, node, self.cuts)
+        size = sum(graph.variables[v].size for v in node.variables)
+        for way in ways:
+            if IMAGE_ROWS in way.markers:
+                yield from self._by_rows(k, way, states, -(-2 * size // max(self.per_step, 1)))
+            elif len(set(states)) == 1:
+                yield from self._cut_by(node, way, states[0])
+        needs_division = any(way.input is None for way in ways)
+        copied = PlanCost(needs_division * size)
+        if not any(states) and (may_be_copy or not needs_division):
+            yield NodeChoice(WHOLE, copied, variables=uncut)
+        if SAMPLES in self.cuts and takes_samples(graph, node):
+            summed = PlanCost(sent=-(-2 * size // self.per_step)) if self.per_step else copied
+            yield from self._by_samples(node, states, summed)
+
+    def _by_samples(
+        self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
+    ) -> Iterator[NodeChoice]:
+        """The choices of a layer by samples: with its output as it is, and gathered."""
+        edges, both = self.graph.edges, zip(states, node.inputs, strict=True)
+        graded = [state for state, e in both if edges[e].requires_grad]
+        if {*states} - {None, OF_SAMPLES} or (None in graded and len(graded) > 1):
+            return
+        variables = self._terms(node)
+        if follows(node):
+            if None not in states:
+                way, output = FOLLOWS_SAMPLES, OF_SAMPLES
+                yield NodeChoice(way, PlanCost(), output=output, variables=variables)
+            return
+        way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
+        cost = summed.plus(self._cost(node, *way.pattern.sends))
+        choice = NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
+        yield from (choice, self._gathered(node, choice))
+
+    def _by_rows(
+        self, k: int, way: Way, states: Sequence[AxisCut | None], summed: int
+    ) -> Iterator[NodeChoice]:
+        """The choices of a layer of images by rows: with its output as it is, and gathered."""
+        graph, node, ranks = self.graph, self.graph.nodes[k], self.ranks
+        x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+        rows, made, behind = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
+        if rows is None or {*states} != {None if way.input is None else rows}:
+            return
+        if way.output is not None and behind is None:
+            return
+        output = None if way.output is None else made
+        if is_fused_pooling(graph, k):
+            yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, made)
+            return
+        if HALO in way.pattern.sends:
+            summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
+        cost = self._cost(node, *way.pattern.sends).plus(PlanCost(sent=summed))
+        choice = NodeChoice(way, cost, rows.bounds, False, output, self._terms(node))
+        yield choice
+        if output is not None:
+            yield self._gathered(node, choice)
+
+    def _cut_by(self, node: Node, way: Way, state: AxisCut | None) -> Iterator[NodeChoice]:
+        """The choices of one way of a layer: with its output as it is, and gathered."""
+        graph, ranks = self.graph, self.ranks
+        x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+        sides = (way.input, x), (way.output, y)
+        if any(isinstance(a, Marker) and cut_by(a, e, ranks) is None for a, e in sides):
+            return
+        if way.pattern.divides:
+            size = channels(graph, node, way)
+            if state != cut_by(way.input, x, ranks) or size < ranks:
+                return
+            for block in self._blocks(node, size):
+                bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
+                yield from self._with_bounds(node, way, state, bounds)
+            return
         if state in (None, OF_SAMPLES) or way.input is None:
             return
         assert state is not None
@@ -197,7 +199,52 @@ def _cut_by(
                 f"layer {node.name} ({node.kind}): `behind` of its rule gives the bounds {behind}: "
                 f"give {ranks + 1} that rise from 0, for rank r those at r and r + 1"
             )
-        yield from _with_bounds(graph, node, way, state, behind, ranks)
+        yield from self._with_bounds(node, way, state, behind)
+
+    def _blocks(self, node: Node, size: int) -> Iterator[int]:
+        """How many channels in a row may be kept together: one, or those that a layer behind
+        needs."""
+        yield 1
+        known = {1}
+        for other in self.graph.nodes:
+            if node.outputs[0] in other.inputs:
+                sample = self.graph.edges[node.outputs[0]].sample
+                for way in possible(self.graph, other):
+                    block = way.block(other.settings, sample)
+                    if block not in known and not size % block and size // block >= self.ranks:
+                        known.add(block)
+                        yield block
+
+    def _with_bounds(
+        self, node: Node, way: Way, state: AxisCut | None, bounds: Bounds
+    ) -> Iterator[NodeChoice]:
+        """The choices of one way of a layer, whose channels are divided so."""
+        y = self.graph.edges[node.outputs[0]]
+        variables = _cuts(self.graph, node, way, bounds)
+        cost = self._cost(node, *way.pattern.sends)
+        if way.output is None or isinstance(way.output, Marker):
+            output = cut_by(way.output, y, self.ranks)
+            yield NodeChoice(way, cost, bounds, False, output, variables)
+            return
+        output = AxisCut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
+        choice = NodeChoice(way, cost, bounds, False, output, variables)
+        if y.sample[output.axis] == bounds[-1]:
+            yield choice
+        if way.pattern.divides:
+            yield self._gathered(node, choice)
+
+    def _terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
+        """The parameters of a layer that each rank has whole, with a term of their gradients."""
+        variables = self.graph.variables
+        return tuple((v, TERMS if variables[v].is_parameter else None) for v in node.variables)
+
+    def _gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
+        """The choice with an output that ranks gather."""
+        cost = choice.cost.plus(self._cost(node, GATHER_OUTPUT))
+        return choice._replace(cost=cost, gathers=True, output=None)
+
+    def _cost(self, node: Node, *messages: Message) -> PlanCost:
+        return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
 
 
 def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
@@ -222,48 +269,6 @@ def cut_of_rows(edge: Edge, ranks: int) -> AxisCut | None:
     if len(edge.sample) != 3 or not edge.of_samples or edge.sample[1] < ranks:
         return None
     return AxisCut(parts_of(edge.sample[1], ranks), 1)
-
-
-def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:
-    """How many channels in a row may be kept together: one, or those that a layer behind needs."""
-    yield 1
-    found = {1}
-    for other in graph.nodes:
-        if node.outputs[0] in other.inputs:
-            sample = graph.edges[node.outputs[0]].sample
-            for way in possible(graph, other):
-                block = way.block(other.settings, sample)
-                if block not in found and not size % block and size // block >= ranks:
-                    found.add(block)
-                    yield block
-
-
-def _with_bounds(
-    graph: Graph, node: Node, way: Way, state: AxisCut | None, bounds: Bounds, ranks: int
-) -> Iterator[NodeChoice]:
-    """The choices of one way of a layer, whose channels are divided so."""
-    y = graph.edges[node.outputs[0]]
-    variables = _cuts(graph, node, way, bounds)
-    cost = _cost(graph, node, *way.pattern.sends)
-    if way.output is None or isinstance(way.output, Marker):
-        yield NodeChoice(way, cost, bounds, False, cut_by(way.output, y, ranks), variables)
-        return
-    output = AxisCut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
-    choice = NodeChoice(way, cost, bounds, False, output, variables)
-    if y.sample[output.axis] == bounds[-1]:
-        yield choice
-    if way.pattern.divides:
-        yield _gathered(graph, node, choice)
-
-
-def _gathered(graph: Graph, node: Node, choice: NodeChoice) -> NodeChoice:
-    """The choice with an output that ranks gather."""
-    cost = choice.cost.plus(_cost(graph, node, GATHER_OUTPUT))
-    return choice._replace(cost=cost, gathers=True, output=None)
-
-
-def _cost(graph: Graph, node: Node, *messages: Message) -> PlanCost:
-    return PlanCost(sent=sum(one.weight * one.carries(graph, node) for one in messages))
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:

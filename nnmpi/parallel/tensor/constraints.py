@@ -8,9 +8,8 @@ from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, SAMPLES, Marker
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.ways import WHOLE
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLES, WHOLE, Marker
 
 BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
@@ -115,7 +114,10 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
         free = (n for n in named if not follows(n) or (n.name, how) == (pattern, "spatial"))
-        known = {n.name: _names_of_ways(graph, n) for n in free}
+        known = dict[str, list[str]]()
+        for n in free:
+            names = [way.pattern.how for way in (WHOLE, *possible(graph, n, [*Marker]))]
+            known[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]
         having = [name for name, names in known.items() if how in names]
         if not having or (pattern in known and pattern not in having):
             why = "the model has no such layer"
@@ -126,12 +128,6 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
             raise ValueError(f"layout {pattern}={how}: {why}")
         found |= dict.fromkeys(having, how)
     return found
-
-
-def _names_of_ways(graph: Graph, node: Node) -> list[str]:
-    ways = WHOLE, *possible(graph, node, [*Marker])
-    names = [*(way.pattern.how for way in ways), *["samples"] * takes_samples(graph, node)]
-    return [*dict.fromkeys(names)]
 
 
 def refuse_rows(graph: Graph, k: int, ranks: int) -> None:

@@ -104,13 +104,11 @@ class ExchangingExperts(Sharded, Experts):
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
         options = {"activation": self.activation, "comm": self.comm, "bounds": self.bounds}
-        return apply(experts_by_exchange, x, gates, *weights, most=self._most(), **options)
-
-    def _most(self) -> "Routing":
         assert isinstance(self.side, CutAlong)
         tokens, E = self.side.bounds, self.num_experts
         slots = experts.slots_of(tokens[-1], E, self.top_k, self.capacity_factor)
-        return Routing(lengths(tokens), lengths(self.bounds), self.top_k, slots)
+        most = Routing(lengths(tokens), lengths(self.bounds), self.top_k, slots)
+        return apply(experts_by_exchange, x, gates, *weights, most=most, **options)
 
 
 class Routing(NamedTuple):

@@ -18,7 +18,7 @@ neighbour or from several ranks, if parts are thinner than the window. There is 
 each pair of ranks and direction.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -72,22 +72,13 @@ class Halo(NamedTuple):
         """The number of rows that are needed, padding included."""
         return self.needed[1] - self.needed[0]
 
-    @property
-    def is_local(self) -> bool:
-        """Whether this rank has all rows that it needs, and no other needs one of them."""
-        has_all = self.gets[self.rank] == self.needed
-        return has_all and not any(self.sent()) and not any(self.received())
-
-    def sent(self) -> Iterator[int]:
+    def sent(self) -> list[int]:
         """How many rows of a sample go to each other rank."""
-        return self._of_others(self.gives)
+        return [b - a for r, (a, b) in enumerate(self.gives) if r != self.rank]
 
-    def received(self) -> Iterator[int]:
+    def received(self) -> list[int]:
         """How many rows of a sample come from each other rank."""
-        return self._of_others(self.gets)
-
-    def _of_others(self, parts: tuple[Rows, ...]) -> Iterator[int]:
-        return (b - a for r, (a, b) in enumerate(parts) if r != self.rank)
+        return [b - a for r, (a, b) in enumerate(self.gets) if r != self.rank]
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:
         """Fills `into` (N, rows needed, W, C) from x (N, h, W, C) of all ranks; not its padding."""

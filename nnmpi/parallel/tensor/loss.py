@@ -51,7 +51,10 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         softmax = self._softmax(as_tensor(scores), labels)
         total, _ = softmax.labels.reduced(softmax.losses(), self.reduction)
         kept = softmax.labels.kept
-        correct = (softmax.predicted() == softmax.labels.classes) & kept
+        # the class with the largest logit: of equal ones the first, which the lower rank has
+        rank = softmax.table[:, 0].argmax(axis=0)
+        predicted = softmax.table[rank, 3, xp_of(rank).arange(len(rank))].astype("int64")
+        correct = (predicted == softmax.labels.classes) & kept
         return float(total), int(correct.sum()), int(kept.sum())
 
     def whole(self, scores: Tensor) -> np.ndarray:
@@ -155,9 +158,3 @@ class _Softmax(NamedTuple):
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)
         return gradient(p, self.chosen, self.samples, self.labels, self.smoothing, g)
-
-    def predicted(self) -> Array:
-        """The class with the largest logit, the first of equal ones, of each sample."""
-        rank = self.table[:, 0].argmax(axis=0)  # the first of equal ones has the lower classes
-        samples = xp_of(rank).arange(len(rank))
-        return self.table[rank, 3, samples].astype("int64")

@@ -24,12 +24,11 @@ from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
-from nnmpi.parallel.tensor.patterns import SAMPLES, SUM_GRADIENT
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.sides import CutAlong, CutSamples, OnSamples, SideOfCall, Whole
-from nnmpi.parallel.tensor.ways import AxisCut, Way
+from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCut, Way
 
 
 def parallelize(
@@ -97,21 +96,15 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     for call in sharding.branches.calls.values():
         become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
     for at in sharding.layers:
-        if at.way.part is OnSamples and not isinstance(modules[at.path], OnSamples):
+        kind = type(modules[at.path])
+        if at.way.part is OnSamples and not issubclass(kind, OnSamples):  # it has all that it had
             takes = tuple(e not in sharding.edges for e in graph.nodes[at.node].inputs)
-            _compute_samples(modules[at.path], comm, takes, at.gathers)
+            as_before = {"fuses_as": vars(kind).get("fuses_as", kind)}
+            on_samples = type(f"{kind.__name__}OnSamples", (OnSamples, kind), as_before)
+            options = {"comm": comm, "takes": takes, "gather_output": at.gathers}
+            become(modules[at.path], on_samples, options)
     forget_steps(model)
     _tie(model, graph)
-
-
-def _compute_samples(
-    layer: Module, comm: Comm, takes: tuple[bool, ...], gather_output: bool
-) -> None:
-    """Makes a layer compute some samples, in place: it has all that it had."""
-    kind = type(layer)
-    as_before = {"fuses_as": vars(kind).get("fuses_as", kind)}
-    options = {"comm": comm, "takes": takes, "gather_output": gather_output}
-    become(layer, type(f"{kind.__name__}OnSamples", (OnSamples, kind), as_before), options)
 
 
 def refuse_parts(model: Module) -> None:
@@ -171,7 +164,7 @@ class _Exchanging(Sharded):
         if SUM_GRADIENT in self._way.pattern.sends:
             x = ops.copy(x, self.comm)
         y: Tensor = super().forward(x)
-        if self._way.sums_output:
+        if SUM_OUTPUT in self._way.pattern.sends:
             y = ops.reduce(y, self.comm)
         if not self.gather_output:
             return y

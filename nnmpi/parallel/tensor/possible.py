@@ -4,9 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 from nnmpi.nn.graph import Graph, Node, Use, Value
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, Marker
 from nnmpi.parallel.tensor.rules import OPS, RULES, ways
-from nnmpi.parallel.tensor.ways import Way
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
@@ -74,7 +73,7 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
     what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
-    if way.joins_positions:
+    if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
     for name, v in variables_of(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)

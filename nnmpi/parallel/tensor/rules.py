@@ -20,30 +20,23 @@ from nnmpi.arrays.kernels.window import pair
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.experts import Experts, Router
-from nnmpi.parallel.tensor import layers
+from nnmpi.parallel.tensor import image_rows, layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
-from nnmpi.parallel.tensor.image_rows import (
-    SpatialAvgPool2d,
-    SpatialBatchNorm2d,
-    SpatialConv2d,
-    SpatialDropout,
-    SpatialDropout2d,
-    SpatialMaxPool2d,
-    SpatialMean,
-    SpatialPReLU,
-)
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import (
+from nnmpi.parallel.tensor.ways import (
+    BY_CHANNEL,
     EXPERTS,
     IMAGE_ROWS,
+    KEPT,
     POSITIONS,
     ROUTER,
     SAMPLES,
     SPATIAL,
     SPATIAL_OF_WHOLE,
+    Options,
+    Way,
 )
-from nnmpi.parallel.tensor.ways import BY_CHANNEL, KEPT, Options, Way
 
 # ---- where positions go
 
@@ -183,10 +176,11 @@ _GROUPS = Way(
 )
 _BY_ROWS = Way(IMAGE_ROWS, IMAGE_ROWS)
 _WINDOWS = _BY_ROWS._replace(fits=_has_equal_windows, named=SPATIAL)
-_SPATIAL = _WINDOWS._replace(part=SpatialConv2d)
+_SPATIAL = _WINDOWS._replace(part=image_rows.SpatialConv2d)
 _SPATIAL_OF_WHOLE = _SPATIAL._replace(input=None, named=SPATIAL_OF_WHOLE)
-_MASKED_ROWS = _BY_ROWS._replace(sizes=("part",), part=SpatialDropout)
-_MEAN = Way(IMAGE_ROWS, None, fits=_is_mean, part=SpatialMean)
+_DROPPED_ROWS = _BY_ROWS._replace(part=image_rows.SpatialDropout2d)
+_MASKED_ROWS = _BY_ROWS._replace(sizes=("part",), part=image_rows.SpatialDropout)
+_MEAN = Way(IMAGE_ROWS, None, fits=_is_mean, part=image_rows.SpatialMean)
 _BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
 _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
 _NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
@@ -203,16 +197,16 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
     nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS, _SPATIAL, _SPATIAL_OF_WHOLE)),
     nn.BatchNorm1d: LayerRule((_BATCH_NORM,)),
-    nn.BatchNorm2d: LayerRule((_BATCH_NORM, _BY_ROWS._replace(part=SpatialBatchNorm2d))),
+    nn.BatchNorm2d: LayerRule((_BATCH_NORM, _BY_ROWS._replace(part=image_rows.SpatialBatchNorm2d))),
     **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
-    nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=SpatialPReLU))),
+    nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=image_rows.SpatialPReLU))),
     nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
     nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
     nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",))), same_axis),
-    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _BY_ROWS._replace(part=SpatialDropout2d))),
+    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _DROPPED_ROWS)),
     nn.Flatten: LayerRule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),)),
-    nn.MaxPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=SpatialMaxPool2d))),
-    nn.AvgPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=SpatialAvgPool2d))),
+    nn.MaxPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialMaxPool2d))),
+    nn.AvgPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialAvgPool2d))),
     nn.AdaptiveAvgPool2d: LayerRule((BY_CHANNEL, _MEAN)),
     **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d, nn.Upsample), LayerRule((BY_CHANNEL,))),
     **dict.fromkeys(ELEMENTWISE, LayerRule((KEPT,), same_axis)),

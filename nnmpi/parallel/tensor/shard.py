@@ -21,18 +21,21 @@ from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
-from nnmpi.parallel.tensor.choices import (
-    NodeChoice,
-    PlanCost,
-    channels,
-    choices,
-)
+from nnmpi.parallel.tensor.choices import Choices, NodeChoice, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, SAMPLES
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
-from nnmpi.parallel.tensor.ways import OF_BRANCH, TERMS, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import (
+    IMAGE_ROWS,
+    OF_BRANCH,
+    POSITIONS,
+    SAMPLES,
+    TERMS,
+    WHOLE,
+    AxisCut,
+    Way,
+)
 from nnmpi.sim.drawing.tables import plural
 
 # ---- the search
@@ -137,6 +140,7 @@ class _Search:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints
         self.cuts = [POSITIONS] * sequence + constraints.cuts
+        self.choices = Choices(graph, ranks, self.cuts, constraints.per_step)
         self.branches = divide_branches(graph, ranks)
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
@@ -195,7 +199,9 @@ class _Search:
                     found[k].append(Transition(state, choice, after, total))
                     least[after] = min(total, least.get(after, total))
             reached = _cheapest(least)
-        behind = {state: PlanCost() for state in reached if self._may_end(state)}
+        # the output is whole, or cut along the axis of the classes
+        ends = (s for s in reached if all(cut.axis == 0 for (what, _), cut in s if what == "edge"))
+        behind = dict.fromkeys(ends, PlanCost())
         if not behind:
             self._refuse()
         for k, before_k in reversed([*enumerate(found)]):
@@ -247,10 +253,10 @@ class _Search:
         graph, node, constraints = self.graph, self.graph.nodes[k], self.constraints
         wanted = self.wanted.get(node.name, "") if node.layer else ""
         may_be_copy = is_shared or bool(constraints.names) or wanted == WHOLE.pattern.how
-        found = choices(graph, k, states, self.ranks, may_be_copy, self.cuts, constraints.per_step)
+        all_of_them = self.choices.of(k, states, may_be_copy)
         if wanted:
-            return (one for one in found if one.way.pattern.how == wanted)
-        return (one for one in found if constraints.allows(graph, node, one))
+            return (choice for choice in all_of_them if choice.way.pattern.how == wanted)
+        return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
         """What counts: seconds where they are known; with sequence parallelism, or of images, an
@@ -261,10 +267,6 @@ class _Search:
         is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
         whole = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
         return choice.cost.plus(PlanCost(whole=whole))
-
-    def _may_end(self, state: State) -> bool:
-        """Whether the output is whole, or cut along the axis of the classes."""
-        return all(cut.axis == 0 for (what, _), cut in state if what == "edge")
 
     def why(self, k: int, found: list[Transition], taken: Transition) -> str:
         """What is sent in all, and what it would be if node k went the next best way."""

@@ -8,14 +8,26 @@ from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
-from nnmpi.parallel.tensor import patterns
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
 from nnmpi.parallel.tensor.halo import made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.patterns import IMAGE_ROWS, POSITIONS, LayerMessage
 from nnmpi.parallel.tensor.possible import variables_of
-from nnmpi.parallel.tensor.ways import BRANCHES, WHOLE, AxisCut, Way
+from nnmpi.parallel.tensor.ways import (
+    BRANCHES,
+    GATHER_OUTPUT,
+    IMAGE_ROWS,
+    POSITIONS,
+    SUM_GRADIENT,
+    SUM_OUTPUT,
+    WHOLE,
+    AxisCut,
+    I,
+    LayerMessage,
+    Message,
+    Way,
+    of_gradients,
+)
 
 
 class ShardedLayer(NamedTuple):
@@ -117,7 +129,7 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
     """The messages of a layer, but those of no rows, and of gradients that nobody needs."""
     node = graph.nodes[layer.node]
-    unsent = frozenset() if patterns.of_gradients(graph, node) else patterns.I
+    unsent = frozenset() if of_gradients(graph, node) else I
     is_of_rows = IMAGE_ROWS in layer.way.markers
     bounds = layer.bounds if is_of_rows else layer.position_bounds
     moved = rows_moved(graph, layer.node, len(bounds) - 1) if is_of_rows else 0
@@ -129,10 +141,10 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
         y, bounds = made_by(graph, layer.node), layer.bounds
         if layer.way.output is IMAGE_ROWS:
             bounds = parts_of(y.sample[1], len(bounds) - 1)
-        yield _message(patterns.GATHER_OUTPUT, y.numbers, bounds)
+        yield _message(GATHER_OUTPUT, y.numbers, bounds)
 
 
-def _message(row: patterns.Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
+def _message(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
     """A message of a layer, in all passes of its row."""
     return LayerMessage(row, numbers, row.passes, bounds)
 
@@ -141,10 +153,10 @@ def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     """The join of branches; and one entry more for each input behind the first."""
     why = "a branch is whole on one rank"
     one = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
-    joins = _message(patterns.SUM_OUTPUT, call.result.numbers)
+    joins = _message(SUM_OUTPUT, call.result.numbers)
     if call.join not in SUMS:
         one = one._replace(bounds=call.gathered(ranks))
-        joins = _message(patterns.GATHER_OUTPUT, one.bounds[-1], one.bounds)
-    back = [_message(patterns.SUM_GRADIENT, e.numbers) for e in call.inputs if e.requires_grad]
+        joins = _message(GATHER_OUTPUT, one.bounds[-1], one.bounds)
+    back = [_message(SUM_GRADIENT, e.numbers) for e in call.inputs if e.requires_grad]
     first = one._replace(sends=(joins, *back[:1]))
     return [first, *(one._replace(sends=(message,)) for message in back[1:])]

@@ -36,20 +36,12 @@ from nnmpi.nn import Module
 from nnmpi.nn.passes import UNTRACKED, BatchStats, Pass, current_pass
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.recorder import current_recorder
-from nnmpi.parallel.tensor.ops import (
-    Bounds,
-    all_gather,
-    all_reduce,
-    gather,
-    own,
-    reduce_scatter,
-    scatter,
-)
+from nnmpi.parallel.tensor import ops
 
 # ---- layers by samples
 
 
-def sample_bounds(x: Any, comm: Comm) -> Bounds:
+def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
     """Where the samples of a micro-batch are cut, of which x has those of this rank.
 
     A run knows how many there are; else the ranks tell each other.
@@ -82,21 +74,21 @@ class OnSamples(Module):
         else:
             at = sample_bounds(tensors[0], comm)
         pairs = zip(tensors, self.takes, strict=True)
-        mine = [scatter(x, comm, at, 0) if is_whole else x for x, is_whole in pairs]
+        mine = [ops.scatter(x, comm, at, 0) if is_whole else x for x, is_whole in pairs]
         with on_own_samples(comm, at):
             y: Tensor = super().forward(*mine, **fused)
-        return gather(y, comm, at, 0) if self.gather_output else y
+        return ops.gather(y, comm, at, 0) if self.gather_output else y
 
 
 @contextmanager
-def on_own_samples(comm: Comm, at: Bounds) -> Iterator[None]:
+def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
     """Within it, the pass is that of the samples of this rank."""
     now = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if now.samples is None else now.samples
     stats = now.batch_stats if now.batch_stats is UNTRACKED else OverRanks(comm, now.batch_stats)
     token = current_pass.set(
         now._replace(
-            samples=samples[slice(*own(at, comm))],
+            samples=samples[slice(*ops.own(at, comm))],
             batch_stats=stats,
             batch=at[-1] if now.batch is None else now.batch,
         )
@@ -139,7 +131,7 @@ class Whole(NamedTuple):
 
         `order` is that of its axes in memory, as `all_reduce` takes it.
         """
-        all_reduce(terms, self.comm, order)
+        ops.all_reduce(terms, self.comm, order)
         return terms
 
     def whole(self, part: Array) -> Array:
@@ -151,17 +143,17 @@ class CutAlong(NamedTuple):
     """Rank r has bounds[r] to bounds[r + 1] - 1 along an axis; 1 is that of positions."""
 
     comm: Comm
-    bounds: Bounds
+    bounds: ops.Bounds
     axis: int = 1
 
     def of(self, x: Any, is_part: bool = False) -> "Side":
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
-        return reduce_scatter(terms, self.comm, self.bounds, self.axis)
+        return ops.reduce_scatter(terms, self.comm, self.bounds, self.axis)
 
     def whole(self, part: Array) -> Array:
-        return all_gather(part, self.comm, self.bounds, self.axis)
+        return ops.all_gather(part, self.comm, self.bounds, self.axis)
 
 
 Side: TypeAlias = Whole | CutAlong

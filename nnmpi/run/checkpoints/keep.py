@@ -138,18 +138,14 @@ def clean(directory: Path) -> None:
     """Removes what killed writers have left; a whole checkpoint without its name gets it."""
     for name in sorted(os.listdir(directory)):
         if part := PART.fullmatch(name):
+            path = directory / name
             with suppress(OSError):  # it is in nobody's way
-                _clean(directory / name, part[2])
-
-
-def _clean(path: Path, step: str | None) -> None:
-    """Removes what was left behind, or completes the checkpoint of a step."""
-    if step and _is_whole(path):
-        replace(path, folder_of(path.parent, int(step)))
-    elif path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink()
+                if part[2] and _is_whole(path):
+                    replace(path, folder_of(directory, int(part[2])))
+                elif path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
 
 
 # ---- who may write

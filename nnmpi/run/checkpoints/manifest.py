@@ -135,7 +135,7 @@ def _from_json(value: Any) -> Manifest:
         raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, and there are {len(files):,} files")
     for rank, file in enumerate(files):
         made = manifest.rank_file(rank)
-        _check_file(f"manifest.files[{rank}]", file, made)
+        _check_file(f"manifest.files[{rank}]", file, made.saved)
         if rank == 0 and made.arrays != whole.arrays:
             raise refused("manifest.arrays", "not where such arrays are")
     tensors, paths = manifest.about().tensors, {one.path for f in files for one in f.ranges}
@@ -265,7 +265,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
 # ---- the files
 
 
-def _check_file(field: str, file: SavedFile, made: RankFile) -> None:
+def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
     """Raises DamagedError for a file that nnmpi does not write; `made` has its ranges."""
     for i, one in enumerate(file.ranges):
         try:
@@ -282,5 +282,5 @@ def _check_file(field: str, file: SavedFile, made: RankFile) -> None:
             raise refused(f"{field}.ranges[{i}]", f"not {there} such ranges and arrays have it")
     if file.name != made.name:
         raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
-    if file.bytes != made.size:
-        raise refused(f"{field}.bytes", f"{file.bytes:,}, and its ranges take {made.size:,}")
+    if file.bytes != made.bytes:
+        raise refused(f"{field}.bytes", f"{file.bytes:,}, and its ranges take {made.bytes:,}")

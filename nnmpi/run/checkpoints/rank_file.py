@@ -31,7 +31,7 @@ import numpy as np
 from nnmpi.arrays.dtypes import named
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of
-from nnmpi.run.checkpoints.forms import ArrayInFile, InFile
+from nnmpi.run.checkpoints.forms import ArrayInFile, InFile, SavedFile
 from nnmpi.run.files.atomic import sync
 from nnmpi.run.files.saving import Info, header_of
 
@@ -103,13 +103,11 @@ def _stretches(
 
 
 class RankFile(NamedTuple):
-    """What a file has: its header, and the place of each number."""
+    """A file, before it has digests, with its header and the arrays that the run has told."""
 
-    name: str
+    saved: SavedFile
     header: bytes
-    ranges: tuple[RangeOf[InFile], ...]
     arrays: tuple[ArrayInFile, ...]
-    size: int
 
 
 class FileWritten(NamedTuple):
@@ -151,9 +149,8 @@ def laid_out(
         start + info.dtype.itemsize * math.prod(info.shape)
         for info, start in zip(index, starts, strict=True)
     )
-    return RankFile(
-        name_of(rank), header, tuple(found), tuple(others), max(ends, default=len(header))
-    )
+    saved = SavedFile(name_of(rank), max(ends, default=len(header)), (), tuple(found))
+    return RankFile(saved, header, tuple(others))
 
 
 def _name(one: RangeOf[str]) -> str:
@@ -166,7 +163,7 @@ def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
 ) -> memoryview:
     """A copy of the bytes of the file."""
-    found = np.empty(file.size, np.uint8)
+    found = np.empty(file.saved.bytes, np.uint8)
     own = defaultdict[Place, list[SavedRange]](list)
     for row in owned:
         own[row.place].append(row)
@@ -176,7 +173,7 @@ def content_of(
         target[...] = row.reshape(-1)
 
     put(0, np.frombuffer(file.header, np.uint8))
-    for one in file.ranges:
+    for one in file.saved.ranges:
         here = next(here for here in own[one.place] if here.lo <= one.lo and one.hi <= here.hi)
         part = slice(one.lo - here.lo, one.hi - here.lo)
         put(one.values.at, here.values[part])
@@ -198,21 +195,19 @@ def prepared(
     """What writes the file of a rank: a copy of its part of what the ranks have."""
     try:
         file = laid_out(rank, divided(has)[rank], [(a.dtype.name, a.shape) for a in arrays])
-        return partial(_written, folder, file, content_of(file, owned, arrays), stop)
+        content = content_of(file, owned, arrays)
     except MemoryError as error:
         return partial(FileWritten, reason_of(error))
 
+    def write() -> FileWritten:
+        try:
+            blocks = write_file(folder / file.saved.name, content, stop)
+            sync(folder)
+        except (OSError, MemoryError) as error:
+            return FileWritten(reason_of(error))
+        return FileWritten("", file.saved.bytes, blocks)
 
-def _written(
-    folder: Path, file: RankFile, content: memoryview, stop: threading.Event
-) -> FileWritten:
-    """Writes the file of a rank."""
-    try:
-        blocks = write_file(folder / file.name, content, stop)
-        sync(folder)
-    except (OSError, MemoryError) as error:
-        return FileWritten(reason_of(error))
-    return FileWritten("", file.size, blocks)
+    return write
 
 
 def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace as replaced
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import RangeOf, typed
-from nnmpi.run.checkpoints.forms import RunAbout, SavedFile
+from nnmpi.run.checkpoints.forms import RunAbout
 from nnmpi.run.checkpoints.keep import (
     DirectoryLock,
     check_shared,
@@ -71,9 +72,17 @@ class WriteResult(NamedTuple):
     problem: str = ""
 
 
-class AboutRun(NamedTuple):
-    """What the run tells of itself, on the first rank: as JSON, and its arrays; and its log."""
+class Content(NamedTuple):
+    """The content of a checkpoint.
 
+    snapshot   of all ranks; what this rank has, until it is copied
+    has        what each rank has, without numbers
+    about      what the run tells of itself, on the first rank, as JSON, and its arrays
+    log        of the run
+    """
+
+    snapshot: Snapshot
+    has: Sequence[Sequence[RangeOf[str]]]
     about: Any
     arrays: list[np.ndarray]
     log: str | None
@@ -122,12 +131,15 @@ class Writer:
         the checkpoint is.
         """
         before, began = self.finish(), time.perf_counter()
-        told = all_or_none(self._comm, lambda: self._told(about, log))
+        arrays = list[np.ndarray]()
+        own = None if self._comm.rank else about
+        told = all_or_none(self._comm, lambda: own and as_json(vars(own), arrays))
         ranges, problem = [*map(typed, snapshot.owned)], self._made_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
-        self._writing = self._steps(of_all, told, has, max(problems), began)
+        content = Content(of_all, has, told, [np.array(a, order="C") for a in arrays], log)
+        self._writing = self._steps(content, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began
         return before
@@ -173,13 +185,6 @@ class Writer:
 
     # ---- how it is written
 
-    def _told(self, about: RunAbout, log: str | None) -> AboutRun:
-        if self._comm.rank:
-            return AboutRun(None, [], None)
-        arrays: list[np.ndarray] = []
-        text = as_json(vars(about), arrays)
-        return AboutRun(text, [np.array(a, order="C") for a in arrays], log)
-
     def _made_folder(self, step: int) -> str:
         """On the first rank; returns what is wrong, if anything."""
         if self._lock is not None:
@@ -190,20 +195,16 @@ class Writer:
         return ""
 
     def _steps(
-        self,
-        snapshot: Snapshot,
-        told: AboutRun,
-        has: Sequence[Sequence[RangeOf[str]]],
-        problem: str,
-        began: float,
+        self, content: Content, problem: str, began: float
     ) -> Generator[None, None, WriteResult]:
         """Yields when it has copied what it writes, and while it waits for threads or messages."""
-        step, whole, files = snapshot.state.step, snapshot._replace(owned=()), list[FileWritten]()
+        (snapshot, has, _, arrays, _), files = content, list[FileWritten]()
+        step, content = snapshot.state.step, content._replace(snapshot=snapshot._replace(owned=()))
         if problem:
             yield
         else:
             folder, rank = part_of(self._directory, step), self._comm.rank
-            write = prepared(folder, rank, snapshot.owned, has, told.arrays, self._stop)
+            write = prepared(folder, rank, snapshot.owned, has, arrays, self._stop)
             del snapshot  # it is of this step
             own = yield from _result(write)
             del write  # it has the copy
@@ -211,7 +212,7 @@ class Writer:
             problem = next(filter(None, (one.problem for one in files)), "")
         ended = FileWritten(problem)
         if self._lock is not None:
-            ended = yield from _result(partial(self._ended, whole, told, has, files, problem))
+            ended = yield from _result(partial(self._ended, content, files, problem))
         first, *_ = yield from self._gathered(ended)
         seconds = time.perf_counter() - began
         return WriteResult(
@@ -234,22 +235,15 @@ class Writer:
             yield
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
-    def _ended(
-        self,
-        snapshot: Snapshot,
-        told: AboutRun,
-        has: Sequence[Sequence[RangeOf[str]]],
-        files: Sequence[FileWritten],
-        problem: str,
-    ) -> FileWritten:
+    def _ended(self, content: Content, files: Sequence[FileWritten], problem: str) -> FileWritten:
         """On the first rank: gives the checkpoint its manifest and its name, or removes it."""
-        step = snapshot.state.step
+        step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
         try:
             if not problem:
-                manifest = _manifest(snapshot, told, has, files)
-                if told.log:
-                    sync(Path(told.log))
+                manifest = _manifest(content, files)
+                if content.log:
+                    sync(Path(content.log))
                 write_manifest(part, manifest)
                 with self._not_abandoned():
                     replace(part, folder)
@@ -272,22 +266,16 @@ class Writer:
             yield
 
 
-def _manifest(
-    snapshot: Snapshot,
-    told: AboutRun,
-    has: Sequence[Sequence[RangeOf[str]]],
-    files: Sequence[FileWritten],
-) -> Manifest:
+def _manifest(content: Content, files: Sequence[FileWritten]) -> Manifest:
     """That of a checkpoint whose files are written."""
-    arrays = [(a.dtype.name, a.shape) for a in told.arrays]
+    snapshot, has, about, _, _ = content
+    arrays = [(a.dtype.name, a.shape) for a in content.arrays]
     layouts = [
         laid_out(rank, ranges, arrays * (rank == 0)) for rank, ranges in enumerate(divided(has))
     ]
-    saved = tuple(
-        SavedFile(one.name, file.size, tuple(file.blocks), one.ranges)
-        for one, file in zip(layouts, files, strict=True)
-    )
-    return Manifest(snapshot, saved, layouts[0].arrays, told.about, with_kernels(), time.time())
+    both = zip(layouts, files, strict=True)
+    saved = tuple(replaced(one.saved, sha256=tuple(file.blocks)) for one, file in both)
+    return Manifest(snapshot, saved, layouts[0].arrays, about, with_kernels(), time.time())
 
 
 def _result(f: Callable[[], T]) -> Generator[None, None, T]:

@@ -8,19 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
-from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import (
-    CONFIG,
-    GENERATION,
-    METADATA,
-    WEIGHTS,
-    Published,
-    Sizes,
-    read_sizes,
-    sizes_of,
-    texts_of,
-    weights_in,
-)
+from nnmpi.nn import GPT, Module, gpt2
 from nnmpi.nn.state import PLAIN, Form
 from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError, check_target, refusing, replaced
@@ -41,27 +29,27 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 def weights_of(path: str) -> str:
     """The file to which the tensors are written."""
-    return os.path.join(path, WEIGHTS) if is_folder(path) else path
+    return os.path.join(path, gpt2.WEIGHTS) if is_folder(path) else path
 
 
 def source_of(path: str | os.PathLike[str]) -> Path:
     """The file from which the tensors are read, or the index of its shards."""
-    return weights_in(path) if is_folder(path) else Path(path)
+    return gpt2.weights_in(path) if is_folder(path) else Path(path)
 
 
 def form_of(path: str | os.PathLike[str]) -> Form:
     """The names and orders of the tensors of a file or a folder that is there."""
-    return Published(sizes_in(path).heads) if is_folder(path) else PLAIN
+    return gpt2.Published(sizes_in(path).heads) if is_folder(path) else PLAIN
 
 
-def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
+def sizes_in(folder: str | os.PathLike[str]) -> gpt2.Sizes:
     """The sizes of the model of a folder."""
-    if os.path.isdir(folder) and not os.path.lexists(Path(folder, CONFIG)):
+    if os.path.isdir(folder) and not os.path.lexists(Path(folder, gpt2.CONFIG)):
         raise ValueError(
             f"cannot load {shown(folder)}: it is a directory; name a file in it, since a folder is "
-            f"taken for one of GPT-2, and it has no {CONFIG}"
+            f"taken for one of GPT-2, and it has no {gpt2.CONFIG}"
         )
-    return read_sizes(folder)
+    return gpt2.read_sizes(folder)
 
 
 def check_folder(path: str) -> None:
@@ -77,16 +65,16 @@ def check_folder(path: str) -> None:
                 "out the slash at its end for a file, or name another place"
             ) from None
         return
-    for name in (CONFIG, GENERATION, WEIGHTS, TOKENIZER_FILE):
+    for name in (gpt2.CONFIG, gpt2.GENERATION, gpt2.WEIGHTS, TOKENIZER_FILE):
         check_target(Path(path, name))
 
 
-def gpt_sizes(model: Module) -> Sizes | None:
+def gpt_sizes(model: Module) -> gpt2.Sizes | None:
     """The sizes of a GPT, which a folder can have; None of another model."""
-    return sizes_of(model) if isinstance(model, GPT) else None
+    return gpt2.sizes_of(model) if isinstance(model, GPT) else None
 
 
-def check_kind(path: str | None, sizes: Sizes | None, model: str) -> None:
+def check_kind(path: str | None, sizes: gpt2.Sizes | None, model: str) -> None:
     """Raises NotSavedError for a folder, unless it can have a model of these sizes."""
     if path and is_folder(path) and sizes is None:
         raise NotSavedError(
@@ -97,7 +85,7 @@ def check_kind(path: str | None, sizes: Sizes | None, model: str) -> None:
 
 @contextmanager
 def prepared(
-    path: str, sizes: Sizes | None, about: Mapping[str, str]
+    path: str, sizes: gpt2.Sizes | None, about: Mapping[str, str]
 ) -> Iterator[tuple[str, Form, Mapping[str, str]]]:
     """Where the tensors of a model are written, how, and the metadata there.
 
@@ -113,14 +101,14 @@ def prepared(
     try:
         with refusing(path), ExitStack() as files:
             os.makedirs(path, exist_ok=True)
-            texts = texts_of(sizes, json.loads(about.get(PUBLISHED, "{}")))
+            texts = gpt2.texts_of(sizes, json.loads(about.get(PUBLISHED, "{}")))
             about = {key: text for key, text in about.items() if key != PUBLISHED}
             if tokenizer := _tokenizer(about):
                 texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
                 about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
             for name, text in reversed(texts.items()):  # an ExitStack ends with the first
                 files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
-            yield weights_of(path), Published(sizes.heads), {**METADATA, **about}
+            yield weights_of(path), gpt2.Published(sizes.heads), {**gpt2.METADATA, **about}
     finally:
         if not is_there:
             with suppress(OSError):  # it is empty after a failure only

@@ -7,20 +7,10 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from nnmpi.nn import Module
+from nnmpi.nn import Module, tensor_files
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign, check_state
-from nnmpi.nn.tensor_files import (
-    StoredTensor,
-    check_tied,
-    contents,
-    files_of,
-    is_index,
-    refused,
-    sources_in,
-    stored_in,
-)
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.parts import everything, which_held
 from nnmpi.run.files.folders import form_of, source_of
@@ -58,7 +48,7 @@ def load(
     """Read a state dictionary from a safetensors file, or from the shards of an index;
     `with_metadata` also its metadata."""
     check_digest(path)
-    state = {name: stored.read() for name, stored in stored_in(Path(path)).items()}
+    state = {name: stored.read() for name, stored in tensor_files.stored_in(Path(path)).items()}
     return (state, read_metadata(path)) if with_metadata else state
 
 
@@ -66,7 +56,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a file, or of that in a folder; a file that has none has an empty dict, and
     so has an index."""
     source = source_of(path)
-    return {} if is_index(source) else contents(source).metadata
+    return {} if tensor_files.is_index(source) else tensor_files.contents(source).metadata
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
@@ -74,7 +64,7 @@ def check_content(path: str | os.PathLike[str]) -> None:
     and a tensor under two names is equal under both. The whole file is read, in pieces."""
     source = source_of(path)
     check_digest(source)
-    check_tied(source, form_of(path))
+    tensor_files.check_tied(source, form_of(path))
 
 
 def check_digest(path: str | os.PathLike[str]) -> None:
@@ -82,27 +72,22 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 
     Files of other programs have no digest.
     """
-    for file in files_of(Path(path)):
-        _check_digest(file)
-
-
-def _check_digest(path: Path) -> None:
-    metadata = contents(path).metadata
-    if FILE not in metadata:
-        return
-    with refused(path), path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        file.seek(0)
-        header = file.read(8 + length)
-        place = place_of(header, FILE)
-        said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
-        found = file_sha256(file, place) if place > 0 else ""
-    if said != found:
-        raise ValueError(
-            f"cannot load {shown(path)}: it is damaged, or was changed after it was saved: its "
-            f"SHA-256 is {found:.12}..., and its metadata say {said:.12}...; take an intact copy, "
-            f"or, if you changed it, remove {FILE} from its metadata"
-        )
+    for part in tensor_files.files_of(Path(path)):
+        if FILE not in tensor_files.contents(part).metadata:
+            continue
+        with tensor_files.refused(part), part.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            file.seek(0)
+            header = file.read(8 + length)
+            place = place_of(header, FILE)
+            said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
+            digest = file_sha256(file, place) if place > 0 else ""
+        if said != digest:
+            raise ValueError(
+                f"cannot load {shown(part)}: it is damaged, or was changed after it was saved: its "
+                f"SHA-256 is {digest:.12}..., and its metadata say {said:.12}...; take an intact "
+                f"copy, or, if you changed it, remove {FILE} from its metadata"
+            )
 
 
 def load_into(
@@ -117,7 +102,10 @@ def load_into(
     `partial`, names and shapes need not fit. Then only what is here is read: of a tensor of which
     this rank has a part, that part.
     """
-    tensors, sources = list(model.tensors()), sources_in(source_of(path), form_of(path))
+    tensors, sources = (
+        list(model.tensors()),
+        tensor_files.sources_in(source_of(path), form_of(path)),
+    )
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
     here = [
@@ -146,7 +134,7 @@ def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
 
 def _checked(
     path: str | os.PathLike[str],
-    sources: Mapping[str, StoredTensor],
+    sources: Mapping[str, tensor_files.StoredTensor],
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:

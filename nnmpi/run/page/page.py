@@ -23,10 +23,10 @@ from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 
 HEAD = b'{"displayTimeUnit"'
-"""What a file of --trace begins with, and none of --log."""
+"""The first bytes of a file of --trace, which no log begins with."""
 
 LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
-"""What is in a file of --log, or of --trace."""
+"""The content of a file of --log, or of --trace."""
 
 
 class LoggedEvents(NamedTuple):
@@ -58,7 +58,7 @@ def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
 
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
-    """What the files of a run have that has ended, or else the events that its report has kept."""
+    """The log and the trace of a run that has ended; without a log, the events of its report."""
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
     path = config.trace if any("trace" in event for event in events[-1:]) else None
@@ -67,7 +67,7 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
 
 
 def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
-    """What the page draws, as JSON has it; raises ValueError for events that are none of nnmpi.
+    """The values that the page draws, for JSON; raises ValueError for events of other programs.
 
     version: how often files have changed that are followed
     """
@@ -95,7 +95,7 @@ MOST = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
-    """What ranks did in all steps, or in as many around the median one, in milliseconds."""
+    """The spans of all steps, or of as many around the median one, in milliseconds."""
     steps = shown_steps(trace)
     found = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])

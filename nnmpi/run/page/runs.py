@@ -1,4 +1,4 @@
-"""What a page says of a run: facts, curves, who holds what, the predicted beside the measured."""
+"""A run as a page shows it: facts, curves, who holds what, the predicted beside the measured."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -83,7 +83,7 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
 
 
 def facts(e: Event, last: Event) -> dict[str, str]:
-    """What was run, and on what."""
+    """The model, the data, the options and the machine of a run."""
     given = e.get("options", {})
     where = (f"{host}: {numbers_of(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
     others = [
@@ -138,7 +138,7 @@ def progress(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of these runs: a title, and the series by their keys; zeros alone are not."""
+    """The panels of these runs: a title, and series by their keys; zeros alone are not drawn."""
     known = dict.fromkeys(key for run in runs for key in run["epochs"])
     metrics = (key for key in known if key.startswith("metric "))
     order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
@@ -230,7 +230,7 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
 
 
 def _row(what: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
-    """What was predicted and, if it is known, measured: the sizes of two bars, and their text."""
+    """A predicted size and, if it is known, the measured one: two bars, and their text."""
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)

@@ -1,8 +1,8 @@
 """What the ranks of a run do when one of them is lost, under `mpirun --with-ft ulfm`, and where a
 layout has no place for some of them.
 
-    fit ── RankLost ─► shrink ─► what each has, the version ─► arrange_fewer ─► split ─► spare ranks
-     ▲                   ▲                                                        │      wait
+    fit ── RankLost ─► shrink ─► what each has: the newest ─► arrange_fewer ─► split ─► spare ranks
+     ▲                   ▲       whole copy                                       │      wait
      │                   └──── RankLost ◄── moves ◄── a new Session ◄─────────────┘
      └──────────────────────────────────────────────────┘
 
@@ -13,7 +13,7 @@ Rules:
   leaves a run of which another one has to make a part again.
 - What a rank does between two losses is a function of what all of them have told since the last
   one. Nothing is decided from what one rank alone knows.
-- What was told is not told again, and what was not is: `ToldBefore` has the last step of each
-  thing.
+- What follows the last step of that copy follows again, and so do later steps. What was told is
+  not told again, and what was not is: `Told` has the last place.
 - A rank has its snapshot until all ranks have the session that was made of it.
 """

@@ -1,14 +1,16 @@
 """Holding: what a rank has of a model after some steps, without the numbers; who lacks what."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nnmpi.nn import Module
 from nnmpi.nn.place import Place, Range
+from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.model.nearest import plan_moves
 from nnmpi.parallel.model.parts import memory_axes
 from nnmpi.run.run_state import VersionFacts
+from nnmpi.run.session import Session
 
 
 class Holding(NamedTuple):
@@ -42,8 +44,16 @@ def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
     )
 
 
+def progress(one: Holding) -> tuple[int, bool, bool]:
+    """How far its run is, of those that have begun it: the end of an epoch clears its sums."""
+    counters, result = one.facts.followed
+    is_followed = result is None and counters.state.step == one.version
+    return -counters.runs, is_followed, counters.sums.samples == 0
+
+
 def newest(holdings: Iterable[Holding]) -> Holding:
-    """One of the newest that have everything together; raises ValueError if there are none."""
+    """The one with the least progress of the newest that have everything together; raises
+    ValueError if there are none."""
     found, lacks = [*holdings], ""
     for key in sorted({one.key for one in found}, reverse=True):
         there = [one for one in found if one.key == key]
@@ -52,7 +62,7 @@ def newest(holdings: Iterable[Holding]) -> Holding:
         except ValueError as error:
             lacks = lacks or str(error)
         else:
-            return there[0]
+            return min(there, key=progress)
     raise ValueError(lacks)
 
 
@@ -85,3 +95,17 @@ def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working:
             gifts.append(Gift(rank, rank % working, new))
             known |= new
     return gifts
+
+
+def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
+    """What this rank has of versions of the model: that of now, in copies or as the next step
+    changes it, and backups."""
+    start, last = session.epoch_start, session.strategy.last
+    if start is None or start.version < session.run.state.step:  # else some is of later steps
+        facts = session.version_facts()
+        version = max(facts.followed.step, last.version if last else 0)
+        yield HeldVersion(version, session.snapshot(copies).owned, facts)
+    if session.backups is not None:
+        yield from session.backups.held()
+    if start is not None:
+        yield start

@@ -1,12 +1,14 @@
 """Recovery: the ranks that are left arrange themselves anew, and go on with the run.
 
-A rank keeps what it has in a snapshot, forgets its session, and meets the others in a new Comm;
-there all find what comes next (`standing.py`), and the ranks that work make a new session.
+A rank meets the others in a new Comm, where all find what comes next (`standing.py`): from the
+newest version of which they have all. It keeps what it has of that, forgets its session, and the
+ranks that work make a new one.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 import numpy as np
 
@@ -19,17 +21,16 @@ from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.refusals import why_not
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.step.torn import SeenStep
+from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.checkpoints.read import newest_path
-from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of
-from nnmpi.run.recovery.leaving import finished, held, of_lost
+from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of, versions
 from nnmpi.run.recovery.ranks_left import RanksLeft
-from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
+from nnmpi.run.recovery.standing import Course, Decision, RunStage, Standing, agreed
 from nnmpi.run.report import Event
 from nnmpi.run.resume import fitted
-from nnmpi.run.run_state import VersionFacts
+from nnmpi.run.run_state import Counters, Followed, VersionFacts
 from nnmpi.run.session import Session
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.training import Training
@@ -57,10 +58,8 @@ class Recovery:
         self._was_spare = False  # since the last loss
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
         self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
-        self._seen: SeenStep | None = None  # what ranks know of the step in which one was lost
-        self._finished: StepResult | None = None  # that step, if it was finished here
+        self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
-        self._torn: dict[tuple[int, int], Session] = {}  # in which ranks were lost, as `_kept`
 
     def set_up(self) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
@@ -88,8 +87,10 @@ class Recovery:
 
     def keep(self, snapshot: Snapshot) -> None:
         """The session that this is of is about to end, and another one is made of it."""
-        counters = self._training.run.counters_of(snapshot)
-        facts = VersionFacts(snapshot._replace(owned=()), counters)
+        run = self._training.run
+        followed = run.pending if snapshot.state == run.state else None
+        head = snapshot._replace(owned=())
+        facts = VersionFacts(head, followed or Followed(run.counters_of(snapshot)))
         version = snapshot.state.step
         self._kept[version, self._number] = HeldVersion(version, snapshot.owned, facts)
         self._number += 1
@@ -108,7 +109,6 @@ class Recovery:
             self.survivors.shrink()
             try:
                 with suppress(RankLost):
-                    self._leave()
                     self._go_on(began)
                     return
             except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
@@ -124,45 +124,37 @@ class Recovery:
         found.checkpoint = checkpoint
         return found
 
-    def _leave(self) -> None:
-        """The step in which a rank was lost is finished, or undone; what the session has is kept,
-        and the session dropped."""
-        everyone, session = self.survivors.all, self._training.session
-        if self.stage != RunStage.SETTING_UP:
-            self._training.saves.abandon()
-        is_open = not session.is_closed
-        torn = session.strategy.torn if is_open else None
-        found = gather_objects(everyone, torn.seen() if torn else self._seen)
-        known = [one for one in found if one is not None]
-        self._seen = SeenStep.joined(known) if known else None
-        step = None
-        if is_open and self._seen is not None:
-            step = finished(session, self._seen, everyone.members)
-        self._finished = step or self._finished
-        everyone.barrier()  # ranks of a node have finished parts of each other
-        for key, left in self._torn.items():  # memory of a node has what those now lost have kept
-            kept = self._kept[key]
-            ranges = [*kept.ranges, *of_lost(left, everyone.members)]
-            once = {one.range: one for one in ranges}
-            self._kept[key] = kept._replace(ranges=[*once.values()])
-        if is_open:
-            for one in held(session, step, everyone.members):
-                key = one.version, self._number
-                self._kept[key] = one
-            self._torn[key] = session  # the last one is what it has now
-            self._tensors = tensors_of(session.model)
-            session.leave()
-        del session, torn
-        self._training.wait(everyone)
-
     def _go_on(self, began: float) -> None:
         """What comes next, for all ranks that are left."""
+        if self.stage != RunStage.SETTING_UP:
+            self._training.saves.abandon()
         standings = gather_objects(self.survivors.all, self._standing())
+        course = agreed(standings)
+        self._decision = course.decision
+        if not self._training.session.is_closed:
+            self._leave(self._training.session, course)
+        self._training.wait(self.survivors.all)
         fewer = self._fewer()
-        self._arrange_all(agreed(standings), fewer, standings)
+        self._arrange_all(course, fewer, standings)
         made = max(one.step for one in standings)
         if self.survivors.work is not None:  # spare ranks tell nothing
             self.news.append(self._event(made, fewer, time.perf_counter() - began))
+
+    def _leave(self, session: Session, course: Course) -> None:
+        """Keeps what a session has, with the last step if that belongs to the version from which
+        all go on, and forgets the session."""
+        source, last = course.source, session.strategy.last
+        if last is not None:
+            if source is not None and course.decision and source.version == last.may_make:
+                last.make(course.decision[1])
+            last.put_back()
+        for one in versions(session, copies=True):
+            key = one.version, self._number
+            before = self._kept.setdefault(key, one)
+            if before is not one:  # a backup, which has parts of others too
+                more = {have.range: have for have in (*one.ranges, *before.ranges)}
+                self._kept[key] = before._replace(ranges=[*more.values()])
+        session.leave()
 
     def _arrange_all(
         self, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
@@ -174,15 +166,14 @@ class Recovery:
             training.set_up(fewer.config, survivors.all, fewer.ranks)
         if survivors.work is None:
             training.wait(survivors.all)
-        snapshot = self._snapshot(course.source, standings, fewer.ranks)
+        snapshot = self._snapshot(course, standings, fewer.ranks)
         self._take(course)
         self._number = max((1 + one.number for one in standings), default=0)
         survivors.arrange(lambda work: self._open(course, fewer.config, work, snapshot))
         if snapshot is None and not course.lacks:
             training.load_callbacks(survivors.all, survivors.spare)
         self._kept.clear()
-        self._torn.clear()
-        self._seen = None
+        self._decision = None
         self._was_spare = survivors.work is None
         self.stage = max(course.stage, RunStage.READY)
 
@@ -203,29 +194,40 @@ class Recovery:
         return next(known, None) or fitted(self._training.asked, comm)
 
     def _take(self, course: Course) -> None:
-        """The counters of the run are those of all ranks."""
-        run, self._finished = self._training.run, None
-        if course.counters is not None:
-            run.take(course.counters, course.unfinished)
-            run.told.take(course.told if self._was_spare else {}, course.again)
+        """The run is as far as that of all ranks."""
+        run, source, followed = self._training.run, course.source, course.followed
+        if followed is not None:
+            if source and course.decision and source.version > followed.step:
+                result = self._result(followed.counters, course.decision[1])
+                followed = followed._replace(result=result)
+            run.take(followed)
+            run.told.take(course.told if self._was_spare else None, course.again)
             if self._was_spare and course.callbacks:
                 load_states(self._training.callbacks, course.callbacks)
 
+    def _result(self, counters: Counters, decision: Sequence[float]) -> StepResult:
+        """The step that is made after these counters."""
+        loader, state = self._training.setup.train, counters.state
+        rows = next(islice(loader.batches(state.epoch), state.batch, None))
+        divisor = loader.divisor(loader.split.y.take(rows, axis=0))
+        return StepResult(state.next(len(loader)), len(rows), divisor, *Outcome.of(decision))
+
     def _snapshot(
-        self, source: Holding | None, standings: Sequence[Standing], working: int
+        self, course: Course, standings: Sequence[Standing], working: int
     ) -> Snapshot | None:
         """What the next session is made of: what this rank has, if it is of the right step, and
         what spare ranks have that no other one has."""
-        if source is None:
+        if (source := course.source) is None:
             return None
         own = self._kept.get(source.key)
         owned = tuple(own.ranges) if own else ()
-        gifts = handed_over([one.holds for one in standings], source, working)
+        holds = [one.can_hold(course.decision) for one in standings]
+        gifts = handed_over(holds, source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
     def _go_back(self, config: Config, comm: Comm, course: Course) -> None:
         """Goes back to the newest checkpoint; raises ValueError where there is none."""
-        if not self._training.go_back(config, comm, were_spare=course.counters is None):
+        if not self._training.go_back(config, comm, were_spare=course.followed is None):
             directory = config.checkpoint_dir
             where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
             asked = self._training.asked
@@ -259,21 +261,28 @@ class Recovery:
     def _standing(self) -> Standing:
         if self.stage == RunStage.SETTING_UP:
             return Standing(self.stage, self._number)
-        run = self._training.run
+        run, session, holds = self._training.run, self._training.session, list[Holding]()
+        last = None if session.is_closed else session.strategy.last
+        if not session.is_closed:
+            with suppress(RankLost):  # where parameters are gathered again for steps
+                session.wake()
+            self._tensors = tensors_of(session.model)
+            holds += [self._holding(one, self._number) for one in versions(session)]
+        holds += [self._holding(one, number) for (_, number), one in self._kept.items()]
         return Standing(
             self.stage,
             self._number,
-            run.told.last,
-            run.told.calling,
-            tuple(self._holding(*key) for key in self._kept),
-            run.counters,
-            (run.result, self._finished),
-            run.follows,
+            run.followed.step,
+            run.told,
+            tuple(holds),
+            last.may_make if last else None,
+            (last.decision if last else None) or self._decision,
+            run.changed,
             tuple(states_of(self._training.callbacks)) if self.survivors.spare else (),
         )
 
     def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:
-        step = self._training.run.state.step
+        step = self._training.run.followed.step
         return {
             "event": "recovered",
             "step": step,
@@ -285,7 +294,6 @@ class Recovery:
             "steps_again": max(made - step, 0),
         }
 
-    def _holding(self, version: int, session: int) -> Holding:
-        own = self._kept[version, session]
+    def _holding(self, own: HeldVersion, session: int) -> Holding:
         ranges = tuple(one.range for one in own.ranges)
-        return Holding(version, session, self._tensors, ranges, own.about)
+        return Holding(own.version, session, self._tensors, ranges, own.about)

@@ -7,14 +7,19 @@
 It is a pure function of what all ranks have told, so all find the same.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.recovery.holdings import Holding, newest
-from nnmpi.run.run_state import Counters
+from nnmpi.parallel.step.update import Outcome
+from nnmpi.run.recovery.holdings import Holding, newest, progress
+from nnmpi.run.run_state import Followed, VersionFacts
+from nnmpi.run.told import Place, Told
+
+Decision: TypeAlias = tuple[int, tuple[float, ...]]
+"""The number of steps with one of which ranks have agreed on something, and what that is."""
 
 
 class RunStage(IntEnum):
@@ -29,90 +34,85 @@ class Standing(NamedTuple):
     """How far a rank is that is left.
 
     number     of its session
+    step       the number of steps that it has made
     told       what it has told
-    calling    the callback that was interrupted
-    holds      what it has of the model; a spare rank has nothing
-    counters   of the run, after the last step that it has noted
-    results    that step, and the one in which a rank was lost, where they are known
-    follows    whether what follows the last one that is known is not done yet
+    holds      versions of the model of which it has something; none on a spare rank
+    may_make   the step whose sums it knows, but not what was decided: the first of `holds` may be
+               its version
+    decision   the last one that it knows
+    changed    settings that callbacks have changed
     callbacks  their names and states, where ranks are spare
     """
 
     stage: RunStage
     number: int
-    told: Mapping[Hashable, int] = {}
-    calling: Hashable | None = None
+    step: int = 0
+    told: Told = Told()
     holds: tuple[Holding, ...] = ()
-    counters: Counters | None = None
-    results: tuple[StepResult | None, ...] = ()
-    follows: bool = False
+    may_make: int | None = None
+    decision: Decision | None = None
+    changed: Mapping[tuple[int, str], Any] = {}
     callbacks: tuple[tuple[str, Any], ...] = ()
 
-    @property
-    def step(self) -> int:
-        """The steps that it has noted."""
-        return self.counters.state.step if self.counters else 0
+    def can_hold(self, decision: Decision | None) -> tuple[Holding, ...]:
+        """Versions of which it has something, or will have when it has made what was decided."""
+        if decision is None or self.may_make != decision[0]:
+            return self.holds
+        now, followed = self.holds[0].facts
+        scale = now.loss_scale and now.loss_scale.after(Outcome.of(decision[1]).updated)
+        facts = VersionFacts(now._replace(loss_scale=scale), followed)
+        return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts))
 
 
 class Course(NamedTuple):
     """What all ranks that are left do next.
 
-    stage       from which they go on
-    source      what the next session is made of; None: what the first one was made of
-    counters    of the run
-    unfinished  the step of which not all is done yet that follows it
-    told        what ranks that were spare take as told
-    callbacks   the states that callbacks of these ranks take
-    again       callbacks that are called once more, since one was interrupted, and their steps
-    lacks       what nobody has any more, if so: a checkpoint may have it
+    stage      from which they go on
+    source     what the next session is made of; None: what the first one was made of
+    followed   how far the run has come; None: no rank that is left knows
+    decision   what ranks have agreed on in the last step, if one is left that knows
+    told       what ranks that were spare take as told
+    callbacks  the states that callbacks of these ranks take
+    again      calls of callbacks that are made once more, since one was interrupted
+    lacks      what nobody has any more, if so: a checkpoint may have it
     """
 
     stage: RunStage
     source: Holding | None = None
-    counters: Counters | None = None
-    unfinished: StepResult | None = None
-    told: Mapping[Hashable, int] = {}
+    followed: Followed | None = None
+    decision: Decision | None = None
+    told: Told = Told()
     callbacks: tuple[tuple[str, Any], ...] = ()
-    again: tuple[tuple[Hashable, int], ...] = ()
+    again: frozenset[Place] = frozenset()
     lacks: str = ""
 
 
 def agreed(standings: Sequence[Standing]) -> Course:
-    """What they do next."""
+    """What they do next: they go on from the newest version that they have all of, or can have."""
     stages = [one.stage for one in standings]
     workers = [one for one in standings if one.holds]
     if RunStage.SETTING_UP in stages:
         return Course(RunStage.SETTING_UP)
     if not workers:
         return Course(max(stages), lacks="no rank that is left has a part of the model")
-    stage = max(one.stage for one in workers)
-    furthest = max(one.step for one in workers)
+    decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
+    holds = [*chain.from_iterable(w.can_hold(decision) for w in workers)]
+    source, lacks = None, ""
     try:
-        source = newest(chain.from_iterable(one.holds for one in workers))
+        source = newest(holds)
     except ValueError as error:
-        first = min(workers, key=_progress)
-        lacks = str(error) if furthest else ""
-        return Course(stage, None, first.counters, None, first.told, first.callbacks, lacks=lacks)
-    version = source.version
-    again = tuple({(one.calling, one.step) for one in workers if one.calling is not None})
-    at = [one for one in workers if one.step == version]
-    first = min(at or workers, key=_progress)
-    assert first.counters is not None
-    has_told = first.told, first.callbacks
-    course = Course(stage, source, first.counters, None, *has_told, again)
-    known = (one for one in chain.from_iterable(one.results for one in workers) if one is not None)
-    last = next((one for one in known if one.state.step == version), None)
-    if at:
-        follows = first.follows or len(at) < len(workers)
-        return course._replace(unfinished=last if follows else None)
-    if version > furthest:  # no rank has noted the step, but some have finished it
-        return course._replace(unfinished=last)
-    counters = source.facts.counters._replace(changed=first.counters.changed)
-    return course._replace(counters=counters)
-
-
-def _progress(one: Standing) -> tuple[int, bool, bool]:
-    """How far it is after its last step, of those that have begun the run: the end of an epoch
-    clears its sums."""
-    assert one.counters is not None
-    return -one.stage, not one.follows, one.counters.sums.samples == 0
+        lacks = str(error) if any(one.step for one in workers) else ""
+    known = source or min(holds, key=progress)
+    counters, result = known.facts.followed
+    changed = max((one.changed for one in workers), key=len)
+    first = min(workers, key=lambda one: (one.told.events, one.told.calls))
+    return Course(
+        max(one.stage for one in workers),
+        source,
+        Followed(counters._replace(changed=changed), result if source else None),
+        decision,
+        first.told,
+        first.callbacks,
+        frozenset(one.told.calling for one in workers if one.told.calling is not None),
+        lacks,
+    )

@@ -1,4 +1,4 @@
-"""What events say of a run: Pace, its time, rates and gradients; losses and metrics of an epoch."""
+"""Figures of a run for its events: time, rates, gradients; losses and metrics of an epoch."""
 
 import math
 import time
@@ -54,7 +54,7 @@ class Pace:
 
     @property
     def counts(self) -> PaceCounts:
-        """What a run that is resumed here goes on with."""
+        """The time so far, with which a run that is resumed here goes on."""
         return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
@@ -110,7 +110,7 @@ class Pace:
         }
 
     def of_epoch(self) -> Event:
-        """What the event of an epoch says; the norm is the mean over its steps, before clipping."""
+        """Figures of an epoch; the norm is the mean over its steps, before clipping."""
         norm, norms = self._so_far.norm, self._so_far.norms
         known = {"mean_gradient_norm": norm / norms} if norms else {}
         return {
@@ -153,7 +153,7 @@ def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
 
 
 def counts_tokens(dataset: Dataset, loss: Criterion) -> bool:
-    """Whether what the loss is divided by are tokens: labels of the positions of sequences."""
+    """True if the loss is divided by tokens: labels of the positions of sequences."""
     y = dataset.train.y
     is_counted = isinstance(loss, ClassLoss) and loss.weight is None
     return is_counted and y.ndim == 2 and any(map(is_index, arrays(dataset.train.x)))

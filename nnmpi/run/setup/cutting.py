@@ -40,7 +40,7 @@ from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 
 
 class Uncut(NamedTuple):
-    """What has to be known of a run to cut its model.
+    """All that has to be known of a run to cut its model.
 
     price  of a way of a layer along tp, where the fastest ways are looked for
     """
@@ -97,7 +97,7 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
-    """What --layout says of ranks along tp; with a price all ways may be."""
+    """The constraints by --layout on ranks along tp; with a price all ways may be."""
     if price is not None:
         return Constraints(frozenset({"batch", "channels", "rows"}), price=price)
     if config.layout is None:
@@ -197,7 +197,7 @@ def uncut(
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
 ) -> Uncut:
-    """What is known of a run before its model is cut; raises ValueError unless model, data and loss
+    """A run whose model is not cut yet; raises ValueError unless model, data and loss
     fit."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)

@@ -1,4 +1,4 @@
-"""What makes the model of --model: a function by name, or a gpt by its sizes."""
+"""Models of --model: a function by name, or a gpt by its sizes."""
 
 import json
 import re
@@ -137,7 +137,7 @@ def _window(dataset: Dataset, model: str) -> int:
 
 
 def metadata_of(model: Module, config: Config) -> dict[str, str]:
-    """What the metadata of its file say of a model: its name, and of a gpt what its folder said."""
+    """The metadata of a model in its file: its name, and of a gpt what its folder said."""
     if not isinstance(model, GPT):
         return {"model": config.model}
     files = {PUBLISHED: json.dumps(dict(model.published))} if model.published else {}
@@ -145,7 +145,7 @@ def metadata_of(model: Module, config: Config) -> dict[str, str]:
 
 
 def language_of(dataset: Dataset) -> dict[str, str]:
-    """What the metadata say of tokens, of a data set of text."""
+    """The metadata of tokens, for a data set of text."""
     return {} if dataset.language is None else {TOKENIZER: dataset.language.tokenizer}
 
 

@@ -98,7 +98,7 @@ def objective(
     sharding: Sharding,
     axis: Mapping[str, Comm],
 ) -> Objective:
-    """What is trained and measured, of scores as the model has them on this rank."""
+    """The loss and the metrics, of scores as the model has them on this rank."""
     counts_samples = sharding.sequences.ranks == 1 or axis["cp"].rank == 0
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)
@@ -157,7 +157,7 @@ def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], what:
 
 
 def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
-    """What else a message says of labels of positions and scores of this shape that do not fit."""
+    """More for a message on labels of positions and scores of this shape that do not fit."""
     if y.ndim == 1:
         return ""
     first = y[:LOOKED_AT]

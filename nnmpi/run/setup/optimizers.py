@@ -17,7 +17,7 @@ MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 
 
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
-    """What makes the optimizer of a rank, from the parameters that it updates and their paths."""
+    """The function that makes the optimizer of a rank, from its parameters with their paths."""
     if function is None:
         return partial(_of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)

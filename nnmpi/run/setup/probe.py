@@ -41,7 +41,7 @@ class BufferChangeError(ValueError):
 
 
 class Output(NamedTuple):
-    """What a module of the user's own, or a stage, returns in one pass."""
+    """The result of one pass of a module of the user's own, or of a stage."""
 
     what: str
     arrays: list[np.ndarray]
@@ -67,12 +67,12 @@ def warning(
 
 
 def _cuts(a: Arrangement) -> bool:
-    """Whether batches are cut."""
+    """True if batches are cut."""
     return _runs_on_parts(a) or a.config.micro_batches > 1
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
-    """Whether ranks, or slices, have parts of a micro-batch."""
+    """True if ranks, or slices, have parts of a micro-batch."""
     return a.mesh.count(*BATCH) > 1 or (a.config.reproducible and a.config.slices > 1)
 
 
@@ -113,7 +113,7 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[Output]]]:
-    """What is returned for all samples, for a quarter and for the rest; in both modes."""
+    """The outputs for all samples, for a quarter and for the rest; in both modes."""
     twice, found = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
@@ -139,7 +139,7 @@ def cut_of(n: int) -> int:
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
-    """What gives some of n samples: of a batch, or of activations like those of another stage.
+    """A function that gives some of n samples: of a batch, or of activations like those of a stage.
 
     Those of 16 bits are in float32, as parameters still are.
     """
@@ -222,7 +222,7 @@ def _equal(whole: Output, *parts: Output) -> bool:
 
 
 def _agree(whole: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
-    """Whether outputs agree up to rounding; what has no row for each sample is not compared."""
+    """True if outputs agree up to rounding; arrays without a row a sample are not compared."""
     if not whole.ndim or any(part.shape[:1] == whole.shape[:1] for part in parts):
         return True
     joined = np.concatenate(parts)

@@ -17,8 +17,7 @@ from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
-from nnmpi.data.buckets import lengths_of
-from nnmpi.data.loader import X_AND_Y, Fields
+from nnmpi.data.loader import X_AND_Y, Fields, lengths_of
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
@@ -38,8 +37,8 @@ from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.planning.measured_stages import measured_stages
 from nnmpi.parallel.planning.residences import within_memory
+from nnmpi.parallel.planning.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import consistency
@@ -55,7 +54,7 @@ NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 
 
 class Given(NamedTuple):
-    """What users give a Trainer besides a Config and a Comm; see there."""
+    """Arguments that users give a Trainer besides a Config and a Comm; see there."""
 
     build: Callable[[], Module] | None = None
     data: Dataset | tuple[Any, ...] | None = None
@@ -71,7 +70,7 @@ NOTHING_GIVEN = Given()
 
 
 class Setup(NamedTuple):
-    """What a run starts from, however its ranks are arranged; the same on every rank.
+    """The start of a run, however its ranks are arranged; the same on every rank.
 
     own: the names of functions that stand for options
     """

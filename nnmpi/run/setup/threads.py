@@ -41,7 +41,7 @@ def paying(a: Arrangement, cores: int) -> int:
 
 
 def on_all_ranks(a: Arrangement, comm: Comm) -> int:
-    """The same number for every rank, so that what several ranks compute alike has the same bits;
+    """One number for all ranks, so that what several ranks compute alike has the same bits;
     every rank calls it.
 
     Where a thread moves messages, it and the system have two of the cores.
@@ -51,7 +51,7 @@ def on_all_ranks(a: Arrangement, comm: Comm) -> int:
 
 
 def why(a: Arrangement, pay: int, cores: int) -> str:
-    """What the number of threads follows from."""
+    """The reason for the number of threads."""
     if a.config.reproducible:
         return "reproducible"
     if name := blas.set_by_user():
@@ -60,7 +60,7 @@ def why(a: Arrangement, pay: int, cores: int) -> str:
 
 
 def advice(a: Arrangement, pay: int) -> str:
-    """What to do if threads wait for each other; empty if they need not."""
+    """A remedy if threads wait for each other; empty if they need not."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""

@@ -134,22 +134,19 @@ class Decoder:
 
 def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
     """The decoder of a gpt of these sizes from the file of `config.load`; every rank calls it."""
-    all_or_none(comm, lambda: _check_ranks(config, comm))
+    if comm.size != config.tp * config.pp:
+        comm.agree(
+            ValueError(
+                f"{plural(comm.size, 'rank')} for --tp {config.tp} --pp {config.pp}: one model "
+                f"generates; start it with mpirun -n {config.tp * config.pp}, or use another --tp "
+                "or --pp"
+            )
+        )
     layout = Layout.of(config, comm)
     part, whole = _own_part(config, sizes, layout, on)
     for stage in part.stages.values():
         stage.eval()
     return Decoder(part, layout, sizes.positions, on, whole)
-
-
-def _check_ranks(config: Config, comm: Comm) -> None:
-    """Raises ValueError unless the ranks are those of one model."""
-    if comm.size != config.tp * config.pp:
-        raise ValueError(
-            f"{plural(comm.size, 'rank')} for --tp {config.tp} --pp {config.pp}: one model "
-            f"generates; start it with mpirun -n {config.tp * config.pp}, or use another --tp or "
-            "--pp"
-        )
 
 
 def _own_part(

@@ -50,7 +50,7 @@ class Sampling(NamedTuple):
         return self
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Of each token, float64; for a temperature above 0."""
+        """The probability of each token, float64; for a temperature above 0."""
         z: np.ndarray = scores.astype("float64")
         if 0 < self.top_k < len(z):
             z[z < np.partition(z, -self.top_k)[-self.top_k]] = -np.inf
@@ -114,7 +114,9 @@ def generate(
     layout = Layout.of_one_rank()
     with evaluating(model):
         decoder = Decoder(ModelPart.whole(model), layout, context or room, on)
-        return np.array([*generated(decoder, prompt, max_new_tokens, how, ends=ends_of(model))])
+        return np.array(
+            [*generated(decoder, prompt, max_new_tokens, how, ends=special(model, END))]
+        )
 
 
 @contextmanager
@@ -132,7 +134,7 @@ def evaluating(model: Module) -> Iterator[None]:
 def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int]:
     """The tokens behind which `count` are generated; raises ValueError if there are none, or if a
     GPT lacks one, which in a pipeline the ranks of its first stage alone would see."""
-    array = np.asarray(list(tokens) or _special(model, BEGIN)[:1])
+    array = np.asarray(list(tokens) or special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
             f"tokens of shape {array.shape} and type {array.dtype}: give one token at least, as "
@@ -152,12 +154,8 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
     return found
 
 
-def ends_of(model: Module) -> list[int]:
-    """The tokens at which a text of a model ends."""
-    return _special(model, END)
-
-
-def _special(model: Module, key: str) -> list[int]:
+def special(model: Module, key: str) -> list[int]:
+    """The tokens at which a text of a model begins or ends, by the key of its folder of GPT-2."""
     if not isinstance(model, GPT):
         return []
     return special_tokens(model.published, key, sizes_of(model).vocabulary)

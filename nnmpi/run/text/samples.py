@@ -10,7 +10,7 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
 from nnmpi.nn import GPT
-from nnmpi.nn.gpt2 import sizes_of
+from nnmpi.nn.gpt2 import END, sizes_of
 from nnmpi.nn.store import reading
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
@@ -22,8 +22,8 @@ from nnmpi.run.text.decoder import Decoder
 from nnmpi.run.text.generation import (
     Sampling,
     checked_prompt,
-    ends_of,
     generated,
+    special,
     texts,
     tokens_of_prompt,
 )
@@ -33,7 +33,7 @@ TOKENS = 100
 
 
 class Sampler(NamedTuple):
-    """What a sample begins with, and how its tokens are drawn."""
+    """The beginning of samples, and how their tokens are drawn."""
 
     every: int
     tokenizer: Tokenizer
@@ -42,14 +42,14 @@ class Sampler(NamedTuple):
     how: Sampling
 
     def text(self, session: Session) -> str:
-        """What the model writes now; every rank calls it."""
+        """A text that the model writes now; every rank calls it."""
         session.comm.meet("generate")
         tokens = _tokens(session, self.prompt, TOKENS, self.how, self.tokenizer.size)
         return self.beginning + "".join(texts(tokens, self.tokenizer))
 
 
 def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | None:
-    """What --sample-every asks for, the same on all ranks; every rank calls it."""
+    """The sampler of --sample-every, the same on all ranks; every rank calls it."""
     every = config.sample_every
     if every is None:
         return None
@@ -89,7 +89,7 @@ def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling)
         return checked_prompt(tokens, count, model)
 
     prompt = all_or_none(comm, checked)
-    ends, same = all_or_none(comm, lambda: ends_of(model)), "give all ranks the same"
+    ends, same = all_or_none(comm, lambda: special(model, END)), "give all ranks the same"
     item = ("the tokens and options of generate", (prompt, count, how, ends), same)
     consistency.check_same(comm, [item])
     return np.array([*_tokens(session, prompt, count, how, ends=ends)])

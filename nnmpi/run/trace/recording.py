@@ -49,7 +49,7 @@ agreement on a step, the sums of BatchNorm; that all have updated parameters tha
 sums of sharded layers; parameters that are gathered."""
 
 KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
-"""What is recorded; `exchange` is that of a gradient for parameters with a server."""
+"""Kinds of events; `exchange` is that of a gradient for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
 COMPUTE = (*PASSES, "UPDATE")

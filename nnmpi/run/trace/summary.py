@@ -33,7 +33,7 @@ from nnmpi.sim.drawing.timeline import Span
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
-"""Of a wait for a message: the operation that sends it, and how many stages away that is."""
+"""The operation that sends the message of a wait, and how many stages away that is."""
 
 COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "sums": REPLICAS,
@@ -42,7 +42,7 @@ COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "agree": MODEL,
     "tensor": ("tp",),
 }
-"""Of a wait for a group of ranks: the axes along which they differ."""
+"""The axes along which the ranks of a group differ, by the wait for it."""
 
 MEET = tuple(wait for wait in WAITS if wait != "gather")
 """Waits for others to come. A gather began before, on all ranks: what is waited for is messages."""
@@ -150,7 +150,7 @@ class Seconds(NamedTuple):
 
 
 def facts(table: np.ndarray) -> dict[str, Any]:
-    """What the last event says: steps, and the seconds of each rank that has recorded one."""
+    """The steps, and the seconds of each rank that has recorded one, for the last event."""
     in_steps = table[table["step"] != EVALUATION]
     rows = {}
     for rank in np.unique(in_steps["rank"]).tolist():
@@ -212,7 +212,7 @@ def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray
 
 
 def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
-    """What the ranks of a pipeline compute in each step, or in each epoch if steps overlap."""
+    """The passes of the ranks of a pipeline in each step, or in each epoch if steps overlap."""
     number = rows["step"]
     if overlap:  # an evaluation comes after each epoch
         of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]

@@ -87,7 +87,7 @@ def _at_most(d: Delay, x: float) -> float:
 
 
 def ssp_time(delays: Sequence[Delay]) -> float:
-    """What no bound can beat: all have the pace of the worker that is slowest on average."""
+    """The time that no bound can beat: the pace of the worker that is slowest on average."""
     return max(d.mean for d in delays)
 
 
@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> Any:
 def _simulated(
     staleness: int, delays: Sequence[Delay], steps: int
 ) -> Iterator[tuple[Record, Timeline]]:
-    """What each mode gives, and its steps as spans, between which a worker waits.
+    """The record of each mode, and its steps as spans, between which a worker waits.
 
     BSP comes first: the others are compared with it.
     """

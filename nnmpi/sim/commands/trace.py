@@ -90,7 +90,7 @@ class TraceFile(NamedTuple):
         return sorted(times, key=times.__getitem__)[len(times) // 2]
 
     def timeline(self, first: int, count: int = 1) -> Timeline:
-        """What each rank did in so many steps, in milliseconds since the first of them began.
+        """The spans of each rank in so many steps, in milliseconds since the first of them began.
 
         Raises ValueError for steps that were not recorded.
         """

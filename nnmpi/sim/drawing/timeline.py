@@ -1,4 +1,4 @@
-"""What ranks did over time, simulated or measured: as values, and as text.
+"""Timelines: what ranks did, simulated or measured, as values and as text.
 
     rank 0  F0 F1 ......B0--- F2 B1--- ...B2---
     rank 1  ...F0 B0--- F1 B1--- F2 B2--- ...

@@ -562,7 +562,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "each family in 16 bits": _families_in_16_bits,
 }
 
-ON_EIGHT = ("pipelines", "three axes", "transformers")
+ON_EIGHT = ("pipelines", "three axes")
 """Families whose rows for 8 ranks run over MPI without --all."""
 
 

@@ -19,22 +19,19 @@ from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.paper.activations import pass_bytes
-from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import memory, traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.step.step_traffic import less, sent_along
-from nnmpi.parallel.stores.journaled import JournaledNodeStore
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.parallel.tensor.patterns import TOKENS
+from nnmpi.parallel.tensor.ways import TOKENS
 
 Options = dict[str, Any]
 
@@ -194,9 +191,6 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
     }
     in_windows = store.parameter_bytes() + store.gradient_bytes()
     held["windows"] = made.window_bytes - in_windows * isinstance(store, NodeStore)
-    if isinstance(store, JournaledNodeStore):  # which has all of them on the first rank
-        every = [row["optimizer"] for row in gather_objects(comm, held)]
-        held["windows"] -= sum(every) if store._is_first_of_node else 0
     said_of = {name: getattr(said, name) for name in held}
     assert said_of == held, f"rank {comm.rank} holds {held}, not {said_of}"
 

@@ -64,10 +64,12 @@ class Kept:
 
     def _note(self, version: int) -> None:
         self.truth[version] = saved(self.trainer.session.part, self.trainer.optimizer)
-        self.backups.after_step(version, f"version {version}")
+        if self.backups is not None:
+            self.backups.after_step(version, f"version {version}")
 
     def close(self) -> None:
-        self.backups.close()
+        if self.backups is not None:
+            self.backups.close()
         self.trainer.close()
 
 

@@ -11,9 +11,9 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.model import snapshot as snapshots
-from nnmpi.parallel.model.holdings import axes_of, held, owned, rearranged
 from nnmpi.parallel.model.moves import MovePlan
 from nnmpi.parallel.model.moving import carry_out
+from nnmpi.parallel.model.nearest import axes_of, held, owned, rearranged
 
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 

@@ -16,7 +16,8 @@ from nnmpi.nn.models import cifar_cnn
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.halo import Halo, rows_sent
-from nnmpi.parallel.tensor.patterns import (
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT_GRADIENT,
     GATHER_OUTPUT,
     HALO,
@@ -24,7 +25,6 @@ from nnmpi.parallel.tensor.patterns import (
     SUM_OUTPUT,
     Message,
 )
-from nnmpi.parallel.tensor.shard import shard
 
 WINDOWS = [Window(k, s, p, p) for k in (1, 2, 3, 7) for s in (1, 2, 3) for p in (0, 1, 3)]
 

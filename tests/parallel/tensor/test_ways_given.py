@@ -21,12 +21,12 @@ from nnmpi.options.cli import from_layout, layout_file
 from nnmpi.parallel.refusals import pointless
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize
-from nnmpi.parallel.tensor.patterns import (
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT,
+    OF_SAMPLES,
     SCATTER_GRADIENT,
 )
-from nnmpi.parallel.tensor.shard import shard
-from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
 TRICK = {"0": "samples", "3": "samples"}
 

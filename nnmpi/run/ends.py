@@ -1,0 +1,169 @@
+"""Both ends of a run: checks and reports before it begins; its last event, the file of --save."""
+
+import math
+from contextlib import ExitStack
+
+import numpy as np
+
+from nnmpi.options.config import Config
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
+from nnmpi.run.files.atomic import NotSavedError
+from nnmpi.run.page import page
+from nnmpi.run.report import Event, Report, open_report
+from nnmpi.run.run_state import RunState, StepPhase
+from nnmpi.run.session import Session
+from nnmpi.run.told import place
+from nnmpi.run.training import Training
+
+
+class NotReadyError(AgreedError, ValueError):
+    """There is no run to make."""
+
+
+def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
+    """Raises NotReadyError unless there is a run to make, of what the optimizer has."""
+    made, total, model = run.state.step, run.total_steps, session.model
+    if session.is_closed:
+        raise NotReadyError(
+            f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
+            "since its run failed; make another, or restore a snapshot"
+        )
+    if epochs is not None:
+        try:
+            Config(epochs=epochs)
+        except ValueError as error:
+            raise NotReadyError(str(error)) from None
+    elif run.runs and made > run.first:
+        raise NotReadyError(
+            f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more epochs"
+        )
+    elif made >= total and not run.epoch_is_over:
+        raise NotReadyError(
+            f"the snapshot is of step {made}, and this run ends after {total} steps: "
+            "make the Trainer with more epochs or steps, or call fit(epochs=N)"
+        )
+    # by paths, which all ranks have, also where the parameters are elsewhere
+    now = {path for path, p in model.named_parameters() if p.requires_grad}
+    trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
+    if now - trained or (not made and session.settings.trains_others):
+        raise NotReadyError(
+            "requires_grad of a parameter was changed after this Trainer was made; "
+            "change it in `build`"
+        )
+
+
+def open_reports(
+    training: Training, news: list[Event], outputs: ExitStack, report: Report | None
+) -> None:
+    """Opens what this rank writes; tells how the run starts, and what was lost since then."""
+    run, session, comm = training.run, training.session, training.session.comm
+    config = session.config
+    resumed = run.resumed if run.runs == 1 else None
+    is_told = run.told.events >= place(run.first, "start")
+    mark = resumed.mark if resumed and not is_told else None
+    found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
+    if comm.rank == 0 or report:
+        if run.opened is None:
+            outputs.enter_context(found)
+            page.write_at_end(outputs, config, found, writes=comm.rank == 0)
+            if is_told and config.log:
+                run.told.is_in_log(config.log)
+        run.opened = found
+    run.report = found
+    begun = resumed_event if resumed else start_event
+    event = {**begun(session, run), **environment(session)}
+    if run.told.once(run.first, "start"):
+        arranged = arranged_event(session.arrangement) if run.opened else {}
+        run.report.event({**event, **arranged})
+    for event in news:
+        run.report.event(event)
+    news.clear()
+
+
+# ---- between its steps
+
+
+class DivergedError(AgreedError):
+    """The loss is NaN or infinite."""
+
+
+def check_finite(session: Session, what: str, value: float, step: int) -> None:
+    """Raises DivergedError if a loss is NaN or infinite."""
+    if not math.isfinite(value):
+        base, lr = session.optimizer.param_groups[0]["lr"], session.last_lr
+        remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
+        saved = "; nothing was saved" if session.config.save else ""
+        raise DivergedError(
+            f"the {what} became {value} at step {step} with learning rate {lr:g}; "
+            f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+        )
+
+
+# ---- its last event
+
+
+def result(training: Training, written: Event, is_suspended: bool) -> Event:
+    """The last event of a run, which ranks make together; `written` is said of checkpoints."""
+    run, session, comm = training.run, training.session, training.session.comm
+    strategy = session.strategy
+    digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
+    outcome = strategy.finish()
+    session.rest()
+    footprint = training.footprint.event(strategy.traffic.sent)
+    stopped = "suspended" if is_suspended else "stopped"
+    return {
+        "event": stopped if run.stopping else "done",
+        **run.metrics,
+        "seconds": run.pace.seconds,
+        "ranks": comm.size,
+        "layout": strategy.layout.mesh.axes,
+        **outcome,
+        **digest,
+        **written,
+        "measured": gather_objects(comm, footprint),
+        **training.tracer.outcome(strategy.layout.mesh),
+        **run.plan_outcome,
+    }
+
+
+# ---- the file of --save
+
+
+def save(session: Session) -> None:
+    """Writes the model, if the first rank wants to; every rank calls it."""
+    comm, path = session.comm, session.config.save
+    wanted = np.array([bool(path)])
+    comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
+    problems: list[str] = []
+
+    def write() -> None:
+        try:
+            session.write(path)
+        except NotSavedError as error:
+            problems.append(str(error))
+
+    if wanted[0]:
+        all_or_none(comm, write)
+        for problem in gather_objects(comm, problems)[0]:
+            raise AgreedError(problem)
+
+
+def rescue(session: Session, error: Exception) -> None:
+    """Saves the model after an error on this rank, if it is whole and no other rank changes it.
+
+    Of several ranks, others may have made the step in which this one failed.
+    """
+    if session.is_closed:
+        return
+    run, comm = session.run, session.comm
+    if comm.size == 1:
+        whole = run.phase is not StepPhase.UPDATING
+    else:
+        whole = run.phase is StepPhase.BETWEEN_STEPS and session.first_has_all
+    if run.state.step and comm.rank == 0 and whole:
+        try:
+            session.write(session.config.save)
+        except Exception as other:
+            error.add_note(f"and the trained model was not saved: {other}")

@@ -1,0 +1,57 @@
+"""From which version ranks go on, as a function of what they have told."""
+
+import pytest
+
+from nnmpi import Config
+from nnmpi.metrics import Sums
+from nnmpi.nn.place import Place
+from nnmpi.parallel.model.moves import MovedTensor
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.run.callbacks import Changes
+from nnmpi.run.recovery.holdings import Holding
+from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
+from nnmpi.run.report.pace import NO_TIME
+from nnmpi.run.run_state import Counters, Followed, VersionFacts
+from nnmpi.run.snapshot import Snapshot
+
+TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))
+DECISION = 8, (1.0, 0.0, 0.0, 1.0)
+
+
+def standing(
+    stage: str, version: int, may_make: int | None = None, knows: bool = False
+) -> Standing:
+    """A rank with one of the two tensors, which has noted the step before the last one."""
+    counters = Counters(None, StepState(7), 0, Sums(), 0, 1, False, {}, NO_TIME, {})
+    head = Snapshot(Config(), 4, {}, None, counters.state, 0, Sums(), (), Changes(), (), None)
+    facts = VersionFacts(head, Followed(counters))
+    held = Holding(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)
+    decision = DECISION if knows else None
+    return Standing(RunStage.RUNNING, 0, 7, holds=(held,), may_make=may_make, decision=decision)
+
+
+def version(course: Course) -> int:
+    assert course.source is not None
+    return course.source.version
+
+
+def test_an_update_is_made_where_one_rank_knows_what_was_decided() -> None:
+    knows = standing("first", 8, knows=True)
+    assert version(agreed([knows, standing("second", 7, may_make=8)])) == 8
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_it_is_not_made_where_the_part_of_the_lost_rank_is_of_the_version_before(
+    is_known: bool,
+) -> None:
+    """Two stages of two ranks: the second one of a pipeline is lost when its own sums are complete,
+    and its first one has updated; of the other pipeline the second stage lacks sums."""
+    first = standing("first", 8, knows=True) if is_known else standing("first", 7, may_make=8)
+    others = [standing("first", 7, may_make=8), standing("second", 7)]
+    assert version(agreed([first, *others])) == 7
+
+
+def test_without_a_whole_version_it_is_said_what_is_missing() -> None:
+    course = agreed([standing("first", 8, knows=True), standing("first", 7)])
+    assert course.source is None
+    assert "second" in course.lacks
