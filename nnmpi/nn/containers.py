@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Self
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops.shape import JOINS, joined
-from nnmpi.nn.layers.basic import check_choice
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
@@ -141,7 +140,8 @@ class Branches(ModuleDict):
         join: str = "sum",
         dim: int = -1,
     ) -> None:
-        check_choice("Branches", "join", join, JOINS)
+        if join not in JOINS:
+            raise ValueError(f"Branches: join={join!r} is none of {', '.join(JOINS)}")
         if dim == 0:
             raise ValueError("Branches: dim=0 is the axis of the samples: give another axis")
         self.join, self.dim = join, dim
