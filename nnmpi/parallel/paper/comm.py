@@ -7,6 +7,7 @@ and flags that ranks agree on are those of ranks that are alike. Arrays without 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -170,6 +171,10 @@ class PaperComm:
 
     def node(self) -> tuple[int, ...]:
         """The ranks that share memory with this one."""
+        return self._near
+
+    @cached_property
+    def _near(self) -> tuple[int, ...]:
         nodes = self.ranks.cluster.nodes
         here = nodes[self.members[self.rank]]
         return tuple(r for r, member in enumerate(self.members) if nodes[member] == here)
@@ -191,8 +196,7 @@ class PaperComm:
         if name == NCCL and types_of(dtype).is_mixed and not self.narrow_sums:
             terms = n * types_of(dtype).sums.itemsize
             self.ranks.wide_terms = max(self.ranks.wide_terms, terms)
-        nodes = self.ranks.cluster.nodes
-        spans_nodes = len({nodes[member] for member in self.members}) > 1
+        spans_nodes = len(self.node()) < self.size
         if name == "shared" or (name == "hierarchical" and spans_nodes):
             n = power_of_two(n)
             self._count((self.members, n, dtype), n, dtype)
