@@ -41,7 +41,7 @@ from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.paper.activations import needed, python_objects
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import traffic
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import Machine
 from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time

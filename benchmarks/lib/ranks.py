@@ -39,8 +39,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import memory, traffic
 from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 REPEATS = 20  # passes of a unit, of which the least time counts

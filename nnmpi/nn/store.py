@@ -244,9 +244,10 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 def within(shards: Iterable[Shard], start: int, end: int) -> Iterator[Shard]:
     """What elements start to end - 1 have of the shards."""
     for a, b, at in shards:
-        lo, hi = max(a, start), min(b, end)
-        if lo < hi:
-            yield Shard(lo, hi, at + lo - a)
+        if a < end and start < b:  # most are elsewhere
+            lo, hi = max(a, start), min(b, end)
+            if lo < hi:
+                yield Shard(lo, hi, at + lo - a)
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:

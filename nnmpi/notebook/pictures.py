@@ -57,16 +57,6 @@ def simulation(s: Simulation, title: str = "") -> str:
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 
-def arrangement(a: Arrangement) -> str:
-    """Who has which layers."""
-    return drawing.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a})
-
-
-def trace(t: TraceFile) -> str:
-    """The step of median time."""
-    return svg([t.timeline(t.median_step())])
-
-
 # ---- a mesh
 
 CELL, ROW, LEFT, TOP, MOST = 58, 30, 180, 64, 32
@@ -111,9 +101,9 @@ PICTURES: dict[type, Callable[[Any], str | None]] = {
     Simulation: simulation,
     Timeline: lambda t: svg([t]),
     Graph: graph,
-    Arrangement: arrangement,
+    Arrangement: lambda a: drawing.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a}),
     Mesh: mesh,
-    TraceFile: trace,
+    TraceFile: lambda t: svg([t.timeline(t.median_step())]),
     RunLog: lambda run: picture([run]),
 }
 

@@ -1,13 +1,21 @@
-"""Checks before a run begins; the file of --save, after its last step or an error."""
+"""Both ends of a run: checks and reports before it begins; its last event, the file of --save."""
+
+import math
+from contextlib import ExitStack
 
 import numpy as np
 
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
 from nnmpi.run.files.atomic import NotSavedError
+from nnmpi.run.page import page
+from nnmpi.run.report import Event, Report, open_report
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
+from nnmpi.run.told import place
+from nnmpi.run.training import Training
 
 
 class NotReadyError(AgreedError, ValueError):
@@ -44,6 +52,80 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
             "requires_grad of a parameter was changed after this Trainer was made; "
             "change it in `build`"
         )
+
+
+def open_reports(
+    training: Training, news: list[Event], outputs: ExitStack, report: Report | None
+) -> None:
+    """Opens what this rank writes; tells how the run starts, and what was lost since then."""
+    run, session, comm = training.run, training.session, training.session.comm
+    config = session.config
+    resumed = run.resumed if run.runs == 1 else None
+    is_told = run.told.events >= place(run.first, "start")
+    mark = resumed.mark if resumed and not is_told else None
+    found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
+    if comm.rank == 0 or report:
+        if run.opened is None:
+            outputs.enter_context(found)
+            page.write_at_end(outputs, config, found, writes=comm.rank == 0)
+            if is_told and config.log:
+                run.told.is_in_log(config.log)
+        run.opened = found
+    run.report = found
+    begun = resumed_event if resumed else start_event
+    event = {**begun(session, run), **environment(session)}
+    if run.told.once(run.first, "start"):
+        arranged = arranged_event(session.arrangement) if run.opened else {}
+        run.report.event({**event, **arranged})
+    for event in news:
+        run.report.event(event)
+    news.clear()
+
+
+# ---- between its steps
+
+
+class DivergedError(AgreedError):
+    """The loss is NaN or infinite."""
+
+
+def check_finite(session: Session, what: str, value: float, step: int) -> None:
+    """Raises DivergedError if a loss is NaN or infinite."""
+    if not math.isfinite(value):
+        base, lr = session.optimizer.param_groups[0]["lr"], session.last_lr
+        remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
+        saved = "; nothing was saved" if session.config.save else ""
+        raise DivergedError(
+            f"the {what} became {value} at step {step} with learning rate {lr:g}; "
+            f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+        )
+
+
+# ---- its last event
+
+
+def result(training: Training, written: Event, is_suspended: bool) -> Event:
+    """The last event of a run, which ranks make together; `written` is said of checkpoints."""
+    run, session, comm = training.run, training.session, training.session.comm
+    strategy = session.strategy
+    digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
+    outcome = strategy.finish()
+    session.rest()
+    footprint = training.footprint.event(strategy.traffic.sent)
+    stopped = "suspended" if is_suspended else "stopped"
+    return {
+        "event": stopped if run.stopping else "done",
+        **run.metrics,
+        "seconds": run.pace.seconds,
+        "ranks": comm.size,
+        "layout": strategy.layout.mesh.axes,
+        **outcome,
+        **digest,
+        **written,
+        "measured": gather_objects(comm, footprint),
+        **training.tracer.outcome(strategy.layout.mesh),
+        **run.plan_outcome,
+    }
 
 
 # ---- the file of --save

@@ -1,7 +1,6 @@
-"""Fit: the steps and epochs of a run, its evaluation, its file and its events."""
+"""Fit: the epochs and steps of a run, their evaluation, and what follows each."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
@@ -9,26 +8,20 @@ import numpy as np
 
 from nnmpi.comm import Comm, RankLost
 from nnmpi.metrics import mean
-from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
-from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
-from nnmpi.run.page import page
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
-from nnmpi.run.report import Event, LostOutputError, Report, open_report
+from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.report.pace import measured
 from nnmpi.run.run_state import Followed, RunState, StepPhase
 from nnmpi.run.saves import Saves
 from nnmpi.run.session import Session
 from nnmpi.run.told import place
 from nnmpi.run.training import Training
-
-
-class DivergedError(AgreedError):
-    """The loss is NaN or infinite."""
 
 
 @dataclass
@@ -39,6 +32,7 @@ class Fit:
     _training: Training
     _recovery: Recovery
     _trainer: object  # which callbacks get
+    _following: Sequence[Callable[[StepResult, float], None]] = ()
 
     @property
     def _run(self) -> RunState:
@@ -67,6 +61,7 @@ class Fit:
             finally:
                 self._run.end()
                 self._recovery.stage = RunStage.READY
+                self._following = ()  # which know this Fit, and with it the Trainer
 
     def _fail(self, error: BaseException) -> None:
         """The run has failed, whoever is lost now. What all ranks have found before the last step
@@ -92,35 +87,12 @@ class Fit:
             self._session.wake()
             run.begin(epochs)
             self._recovery.stage = RunStage.RUNNING
-        self._open_report(outputs, report)
+        ends.open_reports(self._training, self._recovery.news, outputs, report)
         self._saves.begin(self._comm)
+        self._following = [*self._after_steps()]
         result = self._fit()
         self._saves.close()
         return result
-
-    def _open_report(self, outputs: ExitStack, report: Report | None) -> None:
-        """Opens what this rank writes; tells how the run starts, and what was lost since then."""
-        run, comm, config, recovery = self._run, self._comm, self._session.config, self._recovery
-        resumed = run.resumed if run.runs == 1 else None
-        is_told = run.told.events >= place(run.first, "start")
-        mark = resumed.mark if resumed and not is_told else None
-        found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
-        if comm.rank == 0 or report:
-            if run.opened is None:
-                outputs.enter_context(found)
-                page.write_at_end(outputs, config, found, writes=comm.rank == 0)
-                if is_told and config.log:
-                    run.told.is_in_log(config.log)
-            run.opened = found
-        run.report = found
-        begun = resumed_event if resumed else start_event
-        event = {**begun(self._session, run), **environment(self._session)}
-        if run.told.once(run.first, "start"):
-            arranged = arranged_event(self._session.arrangement) if run.opened else {}
-            run.report.event({**event, **arranged})
-        for event in recovery.news:
-            run.report.event(event)
-        recovery.news.clear()
 
     def _fit(self) -> Event:
         """Its steps, and what follows them."""
@@ -137,34 +109,12 @@ class Fit:
             self._session.check_copies()
             ends.save(self._session)
             self._session.check_copies(buffers=True)  # after the model was saved: nothing is lost
-        result = self._finish(run.metrics, is_suspended)
+        result = ends.result(self._training, self._saves.finish(), is_suspended)
         run.tell("result", result)
         self._tell("on_end", result)
         if not is_suspended:
             self._saves.end(self._session, run.metrics)
         return result
-
-    def _finish(self, metrics: Event, is_suspended: bool) -> Event:
-        """Ranks that have copies of the model have the same ones, and all of their parts."""
-        strategy, written = self._session.strategy, self._saves.finish()
-        digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
-        outcome = strategy.finish()
-        self._session.rest()
-        footprint = self._training.footprint.event(strategy.traffic.sent)
-        stopped = "suspended" if is_suspended else "stopped"
-        return {
-            "event": stopped if self._run.stopping else "done",
-            **metrics,
-            "seconds": self._run.pace.seconds,
-            "ranks": self._comm.size,
-            "layout": strategy.layout.mesh.axes,
-            **outcome,
-            **digest,
-            **written,
-            "measured": gather_objects(self._comm, footprint),
-            **self._training.tracer.outcome(strategy.layout.mesh),
-            **self._run.plan_outcome,
-        }
 
     def _epochs(self) -> None:
         """All epochs that are left; or the run is suspended."""
@@ -181,7 +131,7 @@ class Fit:
         run, train = self._run, self._run.sums
         with run.epoch_ended():
             test = self._session.evaluate()
-            self._check_finite("test loss", test.mean_loss, run.state.step)
+            ends.check_finite(self._session, "test loss", test.mean_loss, run.state.step)
             metrics = {
                 "steps": run.state.step,
                 **measured(self._session.setup.dataset, self._session.setup.loss, train, test),
@@ -249,15 +199,13 @@ class Fit:
     def _follow(self, result: StepResult) -> None:
         """What follows a step; after a loss it is done again, but for what was told."""
         run, step = self._run, result.state.step
-        run.pending = Followed(run.counters, result)
+        if self._comm.fault_tolerant:
+            run.pending = Followed(run.counters, result)
         loss = self._note(result)
         if run.told.once(step, "progress"):
             run.report.progress(step, run.total_steps, loss, self._run.pace.epoch_rates)
-        self._sample()
-        self._tell("on_step", {"event": "step", "step": step, "loss": loss})
-        if self._training.hears_steps and self._session.arrangement.steps_together:
-            self._compare_settings()
-        self._saves.after_step(self._session, result)
+        for follow in self._following:
+            follow(result, loss)
         run.pending = None
         self._session.back_up()
         run.pace.resume()
@@ -266,7 +214,7 @@ class Fit:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
         run, every = self._run, self._session.config.check_copies
         loss = mean(result.loss, result.divisor)
-        self._check_finite("loss", loss, result.state.step)
+        ends.check_finite(self._session, "loss", loss, result.state.step)
         run.state, run.stopping = result.state, run.stopping or result.request >= STOPS
         run.skipped += not result.updated
         run.sums = run.sums.plus(result.loss, result.divisor, result.samples)
@@ -275,30 +223,35 @@ class Fit:
             self._session.check_copies()
         return loss
 
-    def _sample(self) -> None:
-        """Tells a piece of text that the model writes now, where --sample-every asks for one."""
-        step = self._run.state.step
-        if self._training.sampler is not None and step % self._training.sampler.every == 0:
-            text = self._training.sampler.text(self._session)
+    # ---- what else follows a step, where it is on
+
+    def _after_steps(self) -> Iterator[Callable[[StepResult, float], None]]:
+        """The features that are on, as functions of a step and its loss."""
+        if self._training.sampler is not None:
+            yield self._sample
+        if self._training.hears_steps:
+            yield self._tell_step
+        if self._training.config.checkpoint_dir:
+            yield lambda result, loss: self._saves.after_step(self._session, result)
+
+    def _sample(self, result: StepResult, loss: float) -> None:
+        """Tells a piece of text that the model writes now, every so many steps."""
+        step, sampler = result.state.step, self._training.sampler
+        if sampler is not None and step % sampler.every == 0:
+            text = sampler.text(self._session)
             self._run.tell("sample", {"event": "sample", "step": step, "text": text})
-            self._run.pace.resume()
+
+    def _tell_step(self, result: StepResult, loss: float) -> None:
+        """Calls callbacks after a step; ranks that make it together compare what these change."""
+        self._tell("on_step", {"event": "step", "step": result.state.step, "loss": loss})
+        if self._session.arrangement.steps_together:
+            self._compare_settings()
 
     def _compare_settings(self, factors: Sequence[float] = ()) -> None:
         """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or
         if a schedule returns other factors."""
         together = self._session.arrangement.steps_together
         self._session.settings.compare(self._comm, "" if together else ", in on_epoch", factors)
-
-    def _check_finite(self, what: str, value: float, step: int) -> None:
-        """Raises DivergedError if a loss is NaN or infinite."""
-        if not math.isfinite(value):
-            base, lr = self._session.optimizer.param_groups[0]["lr"], self._session.last_lr
-            remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
-            saved = "; nothing was saved" if self._session.config.save else ""
-            raise DivergedError(
-                f"the {what} became {value} at step {step} with learning rate {lr:g}; "
-                f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
-            )
 
     def _tell(self, occasion: str, event: Event) -> None:
         """Calls what callbacks have for this occasion, unless that was done before a rank was

@@ -13,7 +13,7 @@ from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import SavedRange
-from nnmpi.parallel.planning.measured_stages import UNIT_COSTS
+from nnmpi.parallel.planning.stage_cut import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.run.callbacks import Changes
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
     positions  of workers that have a pace of their own
     changes    what callbacks have changed
     owned      what this rank has of the model and the optimizer, as it is there
-    loss_scale of the next step, in 16 bits
+    loss_scale of the next step, if there is one
     """
 
     config: Config

@@ -25,7 +25,7 @@ from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.footprint import Footprint
 from nnmpi.run.loggers import loggers_of
-from nnmpi.run.planning.at_start import planned_run
+from nnmpi.run.planning.planning import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.saves import Saves

@@ -4,5 +4,5 @@
                    PaperComm, PaperStage                    └─► live arrays  memory
 
 No rank talks to another one here, and nothing is computed. What a run would measure is a value of
-the arrangement. Folds over what was logged are in `traffic.py`, `memory.py` and `activations.py`.
+the arrangement. Folds over what was logged are in `rank.py` and `activations.py`.
 """

@@ -3,14 +3,17 @@ its stages, in the order of its program."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import chain
+from dataclasses import replace
+from functools import cache, partial
+from itertools import accumulate, chain
 
+from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import Division, divide
+from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
 from nnmpi.parallel.arrangement.sent import received
-from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.rank import exchanges
+from nnmpi.parallel.paper.rank import exchanges, memory
 from nnmpi.parallel.paper.recording import passes
 from nnmpi.parallel.paper.stage import PassBytes
 from nnmpi.schedules.op import Kind, Op
@@ -39,9 +42,9 @@ def kept_before(
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
     again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
-    held = 0
+    held, nbytes_of = 0, cache(partial(pass_bytes, a, rank))
     for op in program:
-        of_pass = pass_bytes(a, rank, op.stage, sizes[op.micro])
+        of_pass = nbytes_of(op.stage, sizes[op.micro])
         yield op, of_pass, held
         if op.kind is Kind.F:
             held += of_pass.enters if (op.stage, op.micro) in again else of_pass.kept
@@ -127,3 +130,23 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
         back = (e for e in (*taken, *sent) if a.graph.edges[e].requires_grad)
         nbytes += sum(a.local_bytes(e, max(micro), at) for e in (*taken, *back))
     return nbytes
+
+
+def divided(graph: Graph, groups: Sequence[Sequence[Unit]]) -> Division:
+    """The model in stages of units that stay together, all on one rank."""
+    ends = (*accumulate(map(len, groups)),)[:-1]
+    return divide(graph, [unit for group in groups for unit in group], ends, 1)
+
+
+def kept_by_units(
+    a: Arrangement, groups: Sequence[Sequence[Unit]], samples: int, rank: int
+) -> list[tuple[int, int]]:
+    """(all that a unit keeps, of it its input) for each; the samples count nowhere."""
+    in_units = replace(a, division=divided(a.graph, groups))
+    kept, out_read = list[tuple[int, int]](), 0
+    for i in range(len(groups)):
+        unit = pass_bytes(in_units, rank, i, samples)
+        enters = unit.enters if i else 0
+        kept.append((max(unit.inside + (max(unit.read, out_read) if i else 0), enters), enters))
+        out_read = unit.out_read
+    return kept

@@ -17,9 +17,7 @@ from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.sole import sole_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.rank import exchanges
-from nnmpi.parallel.paper.traffic import parameters_sent, traffic
+from nnmpi.parallel.paper.rank import exchanges, memory, parameters_sent, traffic
 
 FEW = 64
 """Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks

@@ -19,8 +19,11 @@ from nnmpi.collectives.step import Collective, chunk_start
 from nnmpi.comm import NoRoomError, Parts
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS
 from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.paper.log import StepLog
 from nnmpi.schedules.op import Kind
@@ -258,3 +261,29 @@ class PaperBuffer:
 
     def free(self, check: bool = True) -> None:
         """Nothing to free."""
+
+
+def ranks_on_paper(a: Arrangement, rank: int) -> Ranks:
+    """What the Comms of a rank share."""
+    narrow = a.is_mixed and a.sums_dtype is None
+    return Ranks(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
+
+
+def layout_on_paper(a: Arrangement, ranks: Ranks) -> Layout:
+    """The communicators of a rank, by axis."""
+    mesh, rank = a.mesh, ranks.rank
+
+    def group(name: str, *axes: str) -> Any:
+        return PaperComm(mesh.group(rank, *axes) if rank < mesh.size else (rank,), name, ranks)
+
+    axis = {row.name: group(row.name, row.name) for row in AXES}
+    batch, replicas = (
+        axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group("dp", *axes)
+        for axes in (BATCH, REPLICAS)
+    )
+    everyone: Any = PaperComm(range(a.ranks), "all", ranks)
+    alone: Any = PaperComm((rank,), "all", ranks)
+    return Layout(
+        *(mesh, a.servers, everyone, axis, batch, replicas, group("model", *MODEL), alone),
+        ranks.narrow,
+    )

@@ -1,6 +1,7 @@
-"""A rank on paper: its store, optimizer, sums and executor, built as a run builds them."""
+"""A rank on paper: its store, optimizer, sums and executor, built as a run builds them; what it
+holds between steps, and sends in one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic, sent
+from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
-from nnmpi.parallel.paper.comm import Ranks
-from nnmpi.parallel.paper.layout import layout_on_paper, ranks_on_paper
+from nnmpi.parallel.paper.comm import Ranks, layout_on_paper, ranks_on_paper
 from nnmpi.parallel.paper.recording import passes
 from nnmpi.parallel.paper.stage import PaperStage
 from nnmpi.parallel.paper.twins import moved, twin
@@ -152,3 +154,35 @@ def _held(a: Arrangement, one: PaperRank) -> Memory:
     sums = sum(array.nbytes for array in one.optimizer.state.values())
     slots = store.slot_bytes() + one.ranks.wide_terms
     return Memory(values, gradients, sums + masters, slots=slots, windows=windows)
+
+
+def memory(a: Arrangement, rank: int, batch: int) -> Memory:
+    """What a rank holds between two steps over batches of so many samples."""
+    sizes = {True: 0, False: 0}
+    for held in a.model_on(rank).others:
+        sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
+    of_trained = step(a, rank, batch).held
+    if a.residences is not None and (model := a.residences.model) is not None:
+        of_trained = of_trained._replace(
+            parameters=round(model.window),
+            gradients=0 if model.gradients else of_trained.gradients,
+            optimizer=0,
+        )
+    return of_trained._replace(parameters=of_trained.parameters + sizes[True], buffers=sizes[False])
+
+
+def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
+    """What a rank sends along each axis in a step over a batch of so many samples."""
+    by_axis = exchanges(a, rank, batch)
+    return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
+
+
+def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
+    """What of the traffic along dp is parameters, which ZeRO gathers."""
+    along_dp = exchanges(a, rank, batch).get("dp", ())
+    return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
+
+
+def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Sent:
+    """What a rank sends in exchanges."""
+    return sum((sent(a, each, rank) for each in exchanges), Sent())

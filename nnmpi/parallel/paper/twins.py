@@ -12,7 +12,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.mesh import BATCH, MODEL, REPLICAS
-from nnmpi.parallel.paper.recording import places_recorded
+from nnmpi.parallel.paper.cut_model import places_recorded
 from nnmpi.parallel.paper.repeated import all_sections
 
 

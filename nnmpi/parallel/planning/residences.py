@@ -30,9 +30,8 @@ from nnmpi.parallel.arrangement.residence import (
     least_memory,
 )
 from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
-from nnmpi.parallel.paper.activations import activations, pass_bytes
-from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.unit_bytes import divided, kept_by_units
+from nnmpi.parallel.paper.activations import activations, divided, kept_by_units, pass_bytes
+from nnmpi.parallel.paper.rank import memory
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes

@@ -15,7 +15,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.paper.activations import needed
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
-from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
+from nnmpi.parallel.planning.exchange_time import with_fastest_sum
 from nnmpi.parallel.planning.layer_ways import LayerWays
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time

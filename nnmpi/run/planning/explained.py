@@ -11,6 +11,7 @@ from typing import NamedTuple
 from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.planning.exchange_time import with_fastest_sum
 from nnmpi.parallel.planning.explain import (
     OTHER,
     PASSES,
@@ -21,7 +22,6 @@ from nnmpi.parallel.planning.explain import (
     parts_of_step,
     pass_name,
 )
-from nnmpi.parallel.planning.fastest_sum import with_fastest_sum
 from nnmpi.parallel.planning.step_time import CostModel, StepTime
 from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event

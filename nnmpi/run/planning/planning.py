@@ -1,12 +1,18 @@
-"""From the options of a run, a cluster and a machine to the layouts that a search has found."""
+"""From the options of a run, a cluster and a machine to the layouts that a search has found; for
+--plan, when the ranks of a run are there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
+from nnmpi.comm import Comm
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
+from nnmpi.options.terms import size
 from nnmpi.parallel import strategies
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
 from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.parallel.planning.paper import Paper
@@ -16,8 +22,11 @@ from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run.dry_run import check_cluster
-from nnmpi.run.measuring import processor
+from nnmpi.run.measuring import measure, processor
+from nnmpi.run.run_state import RunPlan
+from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, sharding_of, uncut_of
+from nnmpi.run.setup.setup import Setup, build_model
 from nnmpi.sim.drawing.tables import amount, plural
 
 SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
@@ -169,3 +178,38 @@ def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) ->
             f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
             f"{a_node}: that these share its memory and caches is not in the figures"
         )
+
+
+AUTO = "auto"
+"""The --plan that measures."""
+
+
+def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
+    """The fastest layout of a run on these ranks; None where none fits into its --memory, so that
+    ranks along dp have to swap. Every rank calls it.
+
+    The first rank searches, while the others wait; all get what it has found.
+    """
+    assert config.plan is not None
+    path, plain = config.plan, replace(config, plan=None, memory=None)
+    limit = size(config.memory) if config.memory else None
+    if path == AUTO:
+        machine = measure(setup._replace(config=plain), comm)
+    else:
+        machine = all_or_none(comm, lambda: read_machine(path))
+    cluster, dataset = discover(comm, setup.on), setup.dataset
+
+    def first() -> RunPlan | None:
+        if comm.rank:
+            return None
+        model = build_model(plain, setup.build, dataset)
+        graph = objectives.model_graph(plain, model, dataset, setup.loss)
+        asked = Asked(comm.size, len({*cluster.nodes}), limit, path)
+        uncut = Uncut(plain, graph, setup.loss, dataset, setup.metrics)
+        try:
+            found = search(asked, basis(asked, uncut, cluster, machine))
+        except NoneFitsError:
+            return None
+        return RunPlan(found.search.best[0], found.search.counts.looked, found.notes)
+
+    return gather_objects(comm, all_or_none(comm, first))[0]

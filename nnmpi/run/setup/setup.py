@@ -37,8 +37,8 @@ from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.planning.measured_stages import measured_stages
 from nnmpi.parallel.planning.residences import within_memory
+from nnmpi.parallel.planning.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import consistency
@@ -221,7 +221,7 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights that this rank has, from the seed, or loads them from --load.
 
-    Those of 16 bits are float32 until training has a store of both.
+    They have the type of masters until training has a store of both.
     """
     dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:

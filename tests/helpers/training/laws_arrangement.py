@@ -24,8 +24,7 @@ from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.paper.activations import pass_bytes
-from nnmpi.parallel.paper.memory import memory
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import memory, traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.step.step_traffic import less, sent_along

@@ -32,7 +32,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.checks.verify import VerifyError
-from nnmpi.run.fit import DivergedError
+from nnmpi.run.ends import DivergedError
 from nnmpi.run.report import NullReport
 
 RING: Options = {"allreduce": "ring", "bucket_mb": 0.005}

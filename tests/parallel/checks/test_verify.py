@@ -27,7 +27,7 @@ from nnmpi.parallel.checks.verify import (
     largest,
 )
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.run.fit import DivergedError
+from nnmpi.run.ends import DivergedError
 from nnmpi.run.report import NullReport
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)

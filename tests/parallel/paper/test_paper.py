@@ -26,8 +26,7 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.paper import recording
-from nnmpi.parallel.paper.rank import PaperRank, built, exchanges
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import PaperRank, built, exchanges, traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.tensor.experts import Routing, lengths
 from nnmpi.schedules.op import Kind

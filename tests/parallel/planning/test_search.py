@@ -13,11 +13,16 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.rank import memory
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
-from nnmpi.parallel.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
-from nnmpi.parallel.planning.fastest_sum import ALL_REDUCES, with_fastest_sum
+from nnmpi.parallel.planning.exchange_time import (
+    ALL_REDUCES,
+    IN_PLACE,
+    THROUGH_MEMORY,
+    curve_name,
+    with_fastest_sum,
+)
 from nnmpi.parallel.planning.layer_ways import LayerWays, as_layout, has_positions
 from nnmpi.parallel.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
 from nnmpi.parallel.planning.search import Search

@@ -14,7 +14,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
-from nnmpi.run.fit import DivergedError
+from nnmpi.run.ends import DivergedError
 from nnmpi.run.report import NullReport
 
 

@@ -20,7 +20,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.rank import memory
 from nnmpi.parallel.planning import residences
 from nnmpi.parallel.swapping import arena
 
@@ -163,7 +163,7 @@ import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.rank import memory
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()

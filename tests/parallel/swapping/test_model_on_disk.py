@@ -12,7 +12,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.memory import memory
+from nnmpi.parallel.paper.rank import memory
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
 

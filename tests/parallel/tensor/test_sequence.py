@@ -17,7 +17,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import traffic
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 

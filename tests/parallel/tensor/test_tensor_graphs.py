@@ -16,7 +16,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.paper.traffic import traffic
+from nnmpi.parallel.paper.rank import traffic
 from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
