@@ -10,8 +10,7 @@ from typing import NoReturn as _NoReturn
 
 from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import functional, init, utils
-from nnmpi.nn.branches import Branches
-from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
+from nnmpi.nn.containers import Branches, ModuleDict, ModuleList, ParameterList
 from nnmpi.nn.element_losses import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -37,11 +36,10 @@ from nnmpi.nn.layers.activations import (
     Softplus,
     Tanh,
 )
-from nnmpi.nn.layers.attention import SelfAttention
+from nnmpi.nn.layers.attention import MultiheadAttention, SelfAttention
 from nnmpi.nn.layers.basic import Dropout, Dropout2d, Embedding, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
 from nnmpi.nn.layers.experts import MixtureOfExperts
-from nnmpi.nn.layers.multihead import MultiheadAttention
 from nnmpi.nn.layers.norm import (
     BatchNorm1d,
     BatchNorm2d,

@@ -96,22 +96,17 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
 
-    def separately(x: Tensor) -> Tensor:
-        for one in steps:
-            x = one(x)
-        return x
-
     def step(x: Tensor) -> Tensor:
         if getattr(x, "ndim", 0) != 2 or not isinstance(recording.get(), bool):
-            return separately(x)
+            return _in_turn(steps, x)
         for m in layers:
             if m._hooks or "forward" in m.__dict__:
-                return separately(x)
+                return _in_turn(steps, x)
         parameters = []
         for m in linears:
             for p in (m.weight, m.bias):
                 if p is not None and p.store is not None and p.store.rotates:
-                    return separately(x)
+                    return _in_turn(steps, x)
                 parameters.append(p)
         return apply(linear.mlp, x, *parameters, relus=relus)
 
@@ -138,8 +133,12 @@ def _unless_hooked(fused: FusedStep, layer: Module, rest: Sequence[Module]) -> F
     def step(x: Tensor) -> Tensor:
         if not (layer._hooks or second._hooks or last._hooks):
             return fused(x)
-        for one in (layer, *rest):
-            x = one(x)
-        return x
+        return _in_turn((layer, *rest), x)
 
     return step
+
+
+def _in_turn(steps: Sequence[FusedStep], x: Tensor) -> Tensor:
+    for step in steps:
+        x = step(x)
+    return x

@@ -23,8 +23,7 @@ from nnmpi.arrays import backend
 from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, check_gpt
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import check_state
-from nnmpi.nn.stored import AS_IS, Form, Order
+from nnmpi.nn.state import AS_IS, Form, Order, check_state
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.options.quoting import shown
@@ -82,7 +81,7 @@ GPT2 = Sizes(12, 12, 768, 50_257, 1024)
 
 @dataclass(frozen=True)
 class Published(Form):
-    """A file of a model with so many heads (see `nnmpi.nn.stored.Form`)."""
+    """A file of a model with so many heads (see `nnmpi.nn.state.Form`)."""
 
     heads: int
 

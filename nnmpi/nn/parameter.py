@@ -118,6 +118,12 @@ class Parameter(Tensor):
         p._declare(place, init, memory_axes)
         return p
 
+    def undrawn(self) -> Parameter:
+        """A parameter like this one, of the same place, whose values are not drawn yet."""
+        twin = Parameter.drawn(self._place, self.init, self.memory_axes)
+        twin.requires_grad, twin.room = self.requires_grad, self.room
+        return twin
+
     def _declare(
         self, place: Place, init: Init | None, memory_axes: tuple[int, ...] | None
     ) -> None:

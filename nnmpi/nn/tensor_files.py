@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.data.files import read_json
 from nnmpi.nn.place import Place
-from nnmpi.nn.stored import AS_IS, Form, Order
+from nnmpi.nn.state import AS_IS, Form, Order
 from nnmpi.options.quoting import quoted, shown
 
 TYPES = {

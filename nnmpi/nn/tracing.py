@@ -10,6 +10,7 @@ A module that is taken whole may need numbers: all passes then run again on zero
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +25,6 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.axis_names import with_names
-from nnmpi.nn.blank import blank
 from nnmpi.nn.graph import (
     Arguments,
     Axis,
@@ -184,6 +184,25 @@ def _without_numbers(value: Any) -> Any:
 
 
 # ---- a model that is tried out
+
+
+def blank(model: Module) -> Module:
+    """The same tree of modules, with parameters that are not drawn; buffers and other attributes
+    are shared with the model."""
+    twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
+    twins |= {p: p.undrawn() for p in dict.fromkeys(model.parameters())}
+    for part, twin in twins.items():
+        parent = twins.get(part._parent)
+        object.__setattr__(twin, "_parent", parent)
+        object.__setattr__(twin, "_name", part._name if parent is not None else "")
+        if isinstance(twin, Module):
+            registries: tuple[dict[str, Any], ...] = (twin._modules, twin._parameters)
+            for registry in registries:
+                registry.update((name, twins.get(child)) for name, child in registry.items())
+                vars(twin).update(registry)
+    root: Module = twins[model]
+    forget_steps(root)
+    return root
 
 
 @contextmanager

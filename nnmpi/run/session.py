@@ -228,7 +228,7 @@ class Session:
 
     @property
     def scale(self) -> dict[str, float]:
-        """What events say of the loss scale, in 16 bits."""
+        """What events say of the loss scale, if there is one."""
         scaler = self.task.scaler
         return {} if scaler is None else {"loss_scale": scaler.now.scale}
 

@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
     positions  of workers that have a pace of their own
     changes    what callbacks have changed
     owned      what this rank has of the model and the optimizer, as it is there
-    loss_scale of the next step, in 16 bits
+    loss_scale of the next step, if there is one
     """
 
     config: Config

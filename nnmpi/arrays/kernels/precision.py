@@ -66,21 +66,6 @@ def cast(a: Array, dtype: Any) -> Array:
     return y
 
 
-def added(a: Array, b: Array) -> Array:
-    """a + b."""
-    return _of_two(add_loop, operator.add, a, b)
-
-
-def subtracted(a: Array, b: Array) -> Array:
-    """a - b."""
-    return _of_two(subtract_loop, operator.sub, a, b)
-
-
-def multiplied(a: Array, b: Array) -> Array:
-    """a * b."""
-    return _of_two(multiply_loop, operator.mul, a, b)
-
-
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
     """op(a, b), by a loop if both have the same type of 16 bits, on the host, and one shape."""
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
@@ -88,6 +73,16 @@ def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -
     y = np.empty_like(a)
     loop(a, b, y)
     return y
+
+
+added = partial(_of_two, add_loop, operator.add)
+"""a + b."""
+
+subtracted = partial(_of_two, subtract_loop, operator.sub)
+"""a - b."""
+
+multiplied = partial(_of_two, multiply_loop, operator.mul)
+"""a * b."""
 
 
 def by_float32(op: Callable[..., Array], *args: Any) -> Array:

@@ -1,7 +1,9 @@
 """Functions of arrays without numbers, and the module that has them: `xp`, as NumPy is one."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,52 +96,26 @@ def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any
     return made_as([lengths[c] for c in output], found)
 
 
-@_rule(np.may_share_memory, np.shares_memory)
-def _share_memory(a: Any, b: Any, *args: Any) -> bool:
-    return owner(a) is owner(b)
-
-
 @_rule(np.broadcast_to)
 def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
     options = {"subok": True}
     return np.ndarray.__array_function__(a, np.broadcast_to, (MetaArray,), (a, shape), options)
 
 
-@_rule(np.copyto, np.put_along_axis)
-def _write(*args: Any, **options: Any) -> None:
-    """Nothing is written."""
+_OF_SHAPES: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((np.copyto, np.put_along_axis), lambda *args, **options: None),
+    **dict.fromkeys((np.may_share_memory, np.shares_memory), lambda a, b: owner(a) is owner(b)),
+    np.result_type: lambda *args: np.result_type(*map(small, args)),
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: lambda a, axis=None: prod(a.shape) if axis is None else a.shape[axis],
+}
+"""Functions that write nothing, or that ask for shape, type and memory alone."""
 
-
-@_rule(np.result_type)
-def _result_type(*args: Any) -> Any:
-    return np.result_type(*map(small, args))
-
-
-@_rule(np.shape)
-def _shape(a: Any) -> Any:
-    return a.shape
-
-
-@_rule(np.ndim)
-def _ndim(a: Any) -> int:
-    return int(a.ndim)
-
-
-@_rule(np.size)
-def _size(a: Any, axis: int | None = None) -> int:
-    return prod(a.shape) if axis is None else int(a.shape[axis])
+RULES.update(_OF_SHAPES)
 
 
 # ---- the module
-
-
-class Strides:
-    """numpy.lib.stride_tricks."""
-
-    @staticmethod
-    def as_strided(a: Any, shape: Any = None, strides: Any = None) -> Any:
-        """A view with other strides."""
-        return stride_tricks.as_strided(a, shape, strides, subok=True)
 
 
 class Namespace:
@@ -148,12 +124,9 @@ class Namespace:
     Those of `arange` have: they are short, and places of rows.
     """
 
-    stride_tricks = Strides
-
-    @property
-    def lib(self) -> "Namespace":
-        """numpy.lib."""
-        return self
+    lib = SimpleNamespace(
+        stride_tricks=SimpleNamespace(as_strided=partial(stride_tricks.as_strided, subok=True))
+    )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)

@@ -1,7 +1,7 @@
 """Ops that rearrange elements, or join tensors, and the shapes that methods made of `reshape` and
 `getitem` give."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import accumulate, pairwise
 from math import prod
@@ -224,28 +224,25 @@ SUMS = ("sum", "mean")
 """The ways that add the parts up."""
 
 
-def _concatenated(parts: Sequence[Array], axis: int) -> Array:
-    return xp_of(parts[0]).concatenate(parts, axis=axis_within(axis, parts[0].ndim))
-
-
-def _stacked(parts: Sequence[Array], axis: int) -> Array:
-    return xp_of(parts[0]).stack(parts, axis=axis_within(axis, parts[0].ndim + 1))
-
-
-PUT_TOGETHER: Mapping[str, Callable[[Sequence[Array], int], Array]] = {
-    "concat": _concatenated,
-    "stack": _stacked,
-}
+PUT_TOGETHER = ("concat", "stack")
 """The ways that put the parts side by side, along an axis."""
 
 JOINS = (*SUMS, *PUT_TOGETHER)
+
+
+def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
+    """The parts side by side, along an axis that they have or along a new one."""
+    xp, ndim = xp_of(parts[0]), parts[0].ndim
+    if join == "stack":
+        return xp.stack(parts, axis=axis_within(axis, ndim + 1))
+    return xp.concatenate(parts, axis=axis_within(axis, ndim))
 
 
 def joined(*parts: Array, join: str, axis: int = -1) -> Result:
     """The sum or the mean of the parts, or all of them side by side along an axis."""
     check_shapes([part.shape for part in parts], join, axis)
     if join in PUT_TOGETHER:
-        y = PUT_TOGETHER[join](parts, axis)
+        y = put_together(parts, join, axis)
         shapes = [part.shape for part in parts]
         return Result(y, tuple(part_of_gradient(shapes, join, axis, i) for i in range(len(parts))))
     y = reduce(lambda a, b: a + b, parts[1:], parts[0].copy(order="K"))

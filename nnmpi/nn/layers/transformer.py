@@ -8,11 +8,10 @@ from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.functional import gelu
 from nnmpi.autograd.method_functions import relu, swapaxes
 from nnmpi.nn.containers import ModuleList
+from nnmpi.nn.layers.attention import MultiheadAttention
 from nnmpi.nn.layers.basic import Dropout, Linear, check_sizes
-from nnmpi.nn.layers.multihead import MultiheadAttention
 from nnmpi.nn.layers.norm import LayerNorm
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -112,8 +111,5 @@ class TransformerEncoder(Module):
 def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
     """A copy of a layer; weights that are not drawn yet will be drawn by their path in the model,
     from its seed."""
-    undrawn = {id(p): p for p in layer.parameters() if not p.is_drawn}
-    memo = {key: Parameter.drawn(p.shape, p.init, p.memory_axes) for key, p in undrawn.items()}
-    for key, p in undrawn.items():
-        memo[key].requires_grad = p.requires_grad
+    memo = {id(p): p.undrawn() for p in layer.parameters() if not p.is_drawn}
     return copy.deepcopy(layer, memo)

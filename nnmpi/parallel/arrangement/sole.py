@@ -2,7 +2,7 @@
 
              what its replicas have              sole, if no rank along tp or pp has it either
 replica      the same                            nothing; everything of a rank without replicas
-zero 1, 2    all values, running sums of others  running sums of its shards; masters of 16 bits
+zero 1, 2    all values, running sums of others  running sums of its shards; masters, if any
 zero 3       values and running sums of others   its shards
 served       servers have slices of others       a server's slice; nothing of a worker
 """

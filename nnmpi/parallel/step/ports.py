@@ -38,7 +38,7 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """What is trained; with a loss scale, if the model computes in 16 bits."""
+    """The loss that is trained; with a loss scale, if parameters have masters."""
 
     model: Module
     objective: Objective

@@ -11,5 +11,5 @@ SliceStore           a copy on each rank     a stack of buffers, one for each pa
 ServedStore          a copy on each rank     a worker's; a server has those of its slice
 
 `table.py` has the one of each kind of store that arrangements name. A store has `masters` that the
-optimizer updates, if parameters have 16 bits (`masters.py`).
+optimizer updates, if these have another type than parameters (`masters.py`).
 """

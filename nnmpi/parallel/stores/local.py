@@ -31,7 +31,7 @@ class StoreSpec(NamedTuple):
     dp        the ranks that have the same parameters
     scalars   how many scalars have room in front of the gradients; 0: they are summed apart
     apart     whether they are summed apart though they have room: no sum takes them along
-    scaler    the loss scale of parameters in 16 bits, which have masters
+    scaler    the loss scale, where parameters have masters
     """
 
     parameters: Sequence[Parameter]
@@ -47,7 +47,7 @@ class StoreSpec(NamedTuple):
 class LocalStore(FlatStore):
     """A whole copy on this rank.
 
-    masters   what the optimizer updates instead of values in 16 bits, if anything
+    masters   what the optimizer updates instead of values, if anything
     pages     how what an update reads and changes comes to memory
     """
 

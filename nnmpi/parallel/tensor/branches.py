@@ -24,7 +24,7 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient
+from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient, put_together
 from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.comm import Comm
 from nnmpi.nn import Branches, Module
@@ -248,7 +248,7 @@ def joined_on_ranks(
         arrays = _all_gathered(parts, call, comm, samples, xp)
         shapes = [array.shape for array in arrays]
         vjps = [part_of_gradient(shapes, join, axis, i) for i in here]
-        return Result(PUT_TOGETHER[join](arrays, axis), (*vjps, *none))
+        return Result(put_together(arrays, join, axis), (*vjps, *none))
     y = parts[0].copy(order="K") if parts else _zeros(call.result, samples, xp)
     for part in parts[1:]:
         y += part

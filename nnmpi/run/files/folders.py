@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.nn import GPT, Module, gpt2
-from nnmpi.nn.stored import PLAIN, Form
+from nnmpi.nn.state import PLAIN, Form
 from nnmpi.options.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError, check_target, refusing, replaced
 

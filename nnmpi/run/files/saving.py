@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from nnmpi.nn.gpt2 import Sizes
-from nnmpi.nn.stored import PLAIN, Form
+from nnmpi.nn.state import PLAIN, Form
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.entries import Entries

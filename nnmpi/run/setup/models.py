@@ -24,7 +24,7 @@ from nnmpi.nn.gpt2 import (
     special_tokens,
 )
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.stored import PLAIN
+from nnmpi.nn.state import PLAIN
 from nnmpi.nn.tensor_files import sources_in
 from nnmpi.options import user_code
 from nnmpi.options.config import Config

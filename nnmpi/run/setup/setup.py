@@ -221,7 +221,7 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights that this rank has, from the seed, or loads them from --load.
 
-    Those of 16 bits are float32 until training has a store of both.
+    They have the type of masters until training has a store of both.
     """
     dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:

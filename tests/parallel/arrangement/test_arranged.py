@@ -25,7 +25,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.pipeline.profile import UnitCost
-from nnmpi.parallel.planning import measured_stages
+from nnmpi.parallel.planning import stage_cut
 
 
 def by_work(model: nn.Module, graph: Graph, units: Sequence[Unit], *_: Any, **__: Any) -> Any:
@@ -36,7 +36,7 @@ def by_work(model: nn.Module, graph: Graph, units: Sequence[Unit], *_: Any, **__
 
 @pytest.fixture(autouse=True)
 def _cuts_by_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured_stages, "profile", by_work)
+    monkeypatch.setattr(stage_cut, "profile", by_work)
 
 
 ROWS = [
