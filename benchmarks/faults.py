@@ -1,7 +1,8 @@
 """What it costs to be ready for the loss of a rank: python benchmarks/faults.py [--json FILE]
 
 Ranks of one node train W1 and W2 with its shared memory: under `mpirun --with-ft ulfm`, where each
-notes what it updates, so that others can finish it, and under mpirun alone. Two jobs take turns in
+has parameters of its own and updates all of them, so that others can go on without it, and under
+mpirun alone, where they share them and each updates a part. Two jobs take turns in
 short rounds, and one sleeps while the other is timed. The ratio is the median over rounds of the
 quotient of wall-clock times, with its quartiles, and with the interval in which that median is in
 19 of 20 such measurements. Jobs are started anew several times, since the places of their memory

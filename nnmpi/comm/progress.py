@@ -43,7 +43,7 @@ class Progress:
         self.lock = threading.RLock()
         self.family = TransportFamily()  # the last one of this rank's Comms
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
-        self._wake = threading.Event()  # set whenever a work starts
+        self._wakes = list[threading.Event]()  # of helper threads, set whenever a work starts
         self._error: BaseException | None = None  # raised in a helper thread
 
     def is_free(self) -> bool:
@@ -69,7 +69,8 @@ class Progress:
     def add(self, work: "Work") -> None:
         """Adds a work that has started."""
         self.works.append(work)
-        self._wake.set()
+        for wake in self._wakes:
+            wake.set()
 
     @contextmanager
     def works_in(self, works: "list[Work]") -> Iterator[None]:
@@ -135,16 +136,17 @@ class Progress:
         """
         if not 0 <= pause <= LONGEST_PAUSE:
             raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
-        ended = threading.Event()
+        ended, wake = threading.Event(), threading.Event()
+        self._wakes.append(wake)
 
         def run() -> None:
             while not ended.is_set():
-                self._wake.clear()
+                wake.clear()
                 if self.works:
                     self._advance_all(keeps_error=True)
                     time.sleep(pause)
                 elif not ended.is_set():
-                    self._wake.wait()
+                    wake.wait()
 
         helper = threading.Thread(
             target=copy_context().run, args=(run,), name="nnmpi helper", daemon=True
@@ -154,8 +156,9 @@ class Progress:
             yield
         finally:
             ended.set()
-            self._wake.set()
+            wake.set()
             helper.join()
+            self._wakes.remove(wake)
         self.raise_error()
 
     def _advance_all(self, keeps_error: bool = False) -> bool:

@@ -41,6 +41,9 @@ class _Numbered(Module):
 class NumberedLayers(_Numbered):
     """The base of ModuleList and Sequential."""
 
+    def __init__(self, layers: Iterable[Module] = ()) -> None:
+        super().__init__(layers)
+
     def append(self, layer: Module) -> Self:
         """Add a layer at the end."""
         if not isinstance(layer, Module):

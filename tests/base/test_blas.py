@@ -31,6 +31,9 @@ PROCESSORS = {
         cpuinfo("AuthenticAMD", 26, AVX512).replace(": 26", ": ?"),
         "SkylakeX",
     ),
+    "empty": ("", None),
+    "blank": ("\n\n", None),
+    "nonsense": ("::\nno colon here\n", None),
 }
 
 
@@ -77,10 +80,31 @@ def python(code: str, **environment: str) -> list[str]:
     return run.stdout.split("\n")[:-1]
 
 
+SWITCH = """
+compute()
+from nnmpi import blas
+compute()
+for name in ("Nehalem", "Haswell"):
+    blas._switch_core(name)
+    compute()
+    print(blas.core())
+    assert "OPENBLAS_CORETYPE" not in os.environ
+"""
+
+
 def switches_here() -> bool:
     """Whether NumPy's BLAS is an OpenBLAS for x86 with several kinds of kernels."""
     functions = blas._function("gotoblas_dynamic_quit"), blas._function("gotoblas_dynamic_init")
     return None not in functions and "avx2" in blas.cpu()["flags"]
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_results_are_right_after_the_switch(threads):
+    names = python(SWITCH, OPENBLAS_NUM_THREADS=threads)
+    if switches_here():
+        assert names == ["Nehalem", "Haswell"]
+    else:
+        assert len(set(names)) == 1
 
 
 TUNED = """
@@ -113,7 +137,7 @@ import nnmpi
 ctypes.CDLL = real
 assert state() == before
 assert (np.ones((65, 65), "f4") / 3 @ np.ones((65, 65), "f4")).tobytes() == sum_before
-print(nnmpi.blas.core())
+print(nnmpi.arrays.blas.core())
 """
 
 
@@ -137,3 +161,14 @@ def test_openblas_coretype_is_respected():
     assert setting == "Nehalem"
     if switches_here():
         assert core == "Nehalem"
+
+
+def test_thread_counts_set_by_the_user_are_respected(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(blas, "_function", lambda *names: lambda n: asked.append(n.value))
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    blas.default_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    blas.default_threads(1)
+    assert asked == [1]

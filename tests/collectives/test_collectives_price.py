@@ -79,6 +79,33 @@ def test_the_textbook_and_the_stated_differences_make_our_formula(case: Case, p:
         assert isclose(evaluate(cost.textbook, x) + stated, evaluate(cost.plan, x), rel_tol=1e-9)
 
 
+AGREE: dict[tuple[str, str], Callable[[int], bool]] = {  # with gamma 0, for which p
+    ("all-reduce", "ring"): lambda p: True,
+    ("all-reduce", "tree"): lambda p: p == 1 << levels(p),
+    ("all-reduce", "ps"): lambda p: p == 2,
+    ("all-reduce", "p2p-whole"): lambda p: True,
+    ("all-reduce", "doubling"): lambda p: p == 1 << levels(p),
+    ("all-reduce", "halving"): lambda p: p == 1 << levels(p),
+    ("reduce-scatter", "ring"): lambda p: True,
+    ("reduce-scatter", "p2p"): lambda p: True,
+    ("reduce-scatter", "halving"): lambda p: p == 1 << levels(p),
+    ("all-gather", "ring"): lambda p: p <= 2,
+    ("all-gather", "halving"): lambda p: p == 1 << levels(p),
+    ("broadcast", "tree"): lambda p: p == 1 << levels(p),
+    ("broadcast", "ps"): lambda p: p == 2,
+    ("reduce", "tree"): lambda p: p == 1 << levels(p),
+}
+
+
+@pytest.mark.parametrize(("case", "agrees"), AGREE.items(), ids=map("-".join, AGREE))
+def test_the_rank_counts_for_which_the_textbook_formula_is_exact(
+    case: tuple[str, str], agrees: Callable[[int], bool]
+) -> None:
+    for p in SIZES:
+        o = simulate(*case, p, 1e6, Network(LINK))
+        assert isclose(o["seconds"], o["textbook"]["seconds"], rel_tol=1e-9) == agrees(p), p
+
+
 def test_textbook_formulas_are_those_of_the_literature() -> None:
     """In the notation of textbooks: N ranks, M bytes (per rank in an all-gather)."""
     a, b, M = 5e-6, 1e-10, 1e6
@@ -94,6 +121,22 @@ def test_textbook_formulas_are_those_of_the_literature() -> None:
             assert close(o["textbook"]["seconds"], seconds)
         gather = simulate("all-gather", "ring", N, N * M, Network(Link(a, b)))["textbook"]
         assert close(gather["seconds"], a * log2(N) + (N - 1) * M * b)
+
+
+def formulas() -> list[str]:
+    costs = [cost for _, cost in COSTS.values()]
+    texts = [c.plan for c in costs] + [c.textbook for c in costs if c.textbook]
+    return list(dict.fromkeys(texts + [formula for c in costs for formula in c.differences]))
+
+
+@pytest.mark.parametrize("formula", formulas())
+def test_formulas_hold_letters_digits_and_arithmetic_only(formula: str) -> None:
+    """The letters have values, and nothing is left of the text without them."""
+    rest = formula
+    for letter in sorted(letters(6, 19.0, Network(LINK)), key=len, reverse=True):
+        rest = rest.replace(letter, "")
+    assert set(rest) <= set("0123456789+-*/() ")
+    assert not set("*_") & set(on_paper(formula))
 
 
 @pytest.mark.parametrize(

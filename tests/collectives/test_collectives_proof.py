@@ -316,6 +316,24 @@ def test_leaving_out_any_message_breaks_the_plan(plan: Algorithm) -> None:
             verify(planned([*rows[:t], row, *rows[t + 1 :]], chunks), P)
 
 
+@pytest.mark.parametrize("name", ["ring", "halving"])
+def test_sending_another_chunk_breaks_the_plan(name: str) -> None:
+    rows, chunks = table(SMALL[name], P), SMALL[name].chunks(P)
+    sent = [(t, r, s) for t, row in enumerate(rows) for r, s in enumerate(row)]
+    for t, r, s in sent:
+        lo, hi = s.send
+        for start in range(chunks - (hi - lo) + 1):
+            if start == lo:
+                continue
+            row = list(rows[t])
+            other = (start, start + hi - lo)
+            row[r], row[s.to] = s._replace(send=other), row[s.to]._replace(recv=other)
+            if s.source == s.to:  # both of its numbers stand in one row of the table
+                row[r] = row[r]._replace(recv=s.recv)
+            with pytest.raises(PlanError):
+                verify(planned([*rows[:t], row, *rows[t + 1 :]], chunks), P)
+
+
 @pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
 def test_leaving_out_or_toggling_any_round_breaks_the_plan(plan: Algorithm) -> None:
     rows, chunks = table(plan, P), plan.chunks(P)

@@ -1,5 +1,6 @@
 """Threads that progress works: what they must not do, and where their errors are raised."""
 
+import sys
 import threading
 import time
 
@@ -67,6 +68,21 @@ def test_a_deadlock_is_found_beside_progress_threads() -> None:
 
     with pytest.raises(DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
         thread_ranks.run(3, law)
+
+
+def test_threads_within_each_other_end() -> None:
+    """Each has a wake of its own: one that ends must not lose its own to another."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        comm = comm_self()
+        with comm.progress_thread():
+            for _ in range(1000):
+                with comm.progress_thread():
+                    pass
+    finally:
+        sys.setswitchinterval(before)
+    assert not helpers()
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (3, 1)])

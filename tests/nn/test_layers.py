@@ -224,6 +224,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: nn.Conv2d(1, 1, 1)(some(1, 1, 2, 2, dtype="float64")),
         ("float64 input for float32 weights", "x.astype('float32')"),
     ),
+    "integer weights": (
+        lambda: nn.functional.linear(some(1, 2), np.ones((3, 2), np.int8)),
+        ("float32 input for int8 weights",),
+    ),
     "algorithm": (lambda: nn.Conv2d(2, 2, 3, algorithm="fft"), ("'fft'", "im2col")),
     "approximation": (lambda: nn.GELU("erf"), ("'erf'", "none, tanh")),
     "axis": (lambda: nn.Flatten()(some(3)), ("axis 1", "1 axes")),

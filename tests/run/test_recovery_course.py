@@ -27,7 +27,9 @@ def standing(
     facts = VersionFacts(head, Followed(counters))
     held = Holding(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)
     decision = DECISION if knows else None
-    return Standing(RunStage.RUNNING, 0, 7, holds=(held,), may_make=may_make, decision=decision)
+    return Standing(
+        RunStage.RUNNING, 0, Followed(counters), holds=(held,), may_make=may_make, decision=decision
+    )
 
 
 def version(course: Course) -> int:
@@ -55,3 +57,13 @@ def test_without_a_whole_version_it_is_said_what_is_missing() -> None:
     course = agreed([standing("first", 8, knows=True), standing("first", 7)])
     assert course.source is None
     assert "second" in course.lacks
+
+
+def test_ranks_that_have_gone_back_to_the_start_begin_again() -> None:
+    """They have parts of a later version, which another loss has left without the rest."""
+    after = standing("first", 8)
+    assert after.followed is not None
+    counters = after.followed.counters._replace(state=StepState())
+    course = agreed([after._replace(followed=Followed(counters))])
+    assert (course.source, course.lacks) == (None, "")
+    assert course.followed == Followed(counters)

@@ -181,7 +181,7 @@ Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Operand(NamedTuple):
-    """An argument of a graph: its name in cuDNN, and the field of the Spec with its sizes."""
+    """An argument of a graph: its name in cuDNN, and the field of `Convolution` with its sizes."""
 
     name: str
     sizes: str

@@ -59,9 +59,10 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
 
 
 def like_weight(x: Array, w: Array) -> Array:
-    """x in the type of a weight, if it is in that of sums, as an op before it may have left it; any
-    other x as it is."""
-    return x.astype(w.dtype, copy=False) if x.dtype == types_of(w.dtype).sums else x
+    """x in the type of a weight of 16 bits, if it is in that of sums, as an op before it may have
+    left it; any other x as it is."""
+    types = types_of(w.dtype)
+    return x.astype(w.dtype) if types.is_mixed and x.dtype == types.sums else x
 
 
 def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:

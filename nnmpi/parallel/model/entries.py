@@ -142,8 +142,10 @@ class Entries:
 
     @property
     def writer_has_all(self) -> bool:
-        """Whether the writer has every tensor without a message."""
-        return all(move.holder == WRITER for move in self._to_writer.moves)
+        """Whether the writer, or a file that it reads, has every tensor: no rank sends it any."""
+        return all(
+            move.holder == WRITER or isinstance(move.holder, str) for move in self._to_writer.moves
+        )
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """(path, type, whole shape) of every entry."""

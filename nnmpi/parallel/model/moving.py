@@ -9,7 +9,7 @@ TOGETHER bytes, or a stretch of one that is larger.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import chain, islice
 from typing import TypeAlias
 
@@ -34,23 +34,31 @@ of the array of this name. They are read in order, those of a file none twice.""
 Write: TypeAlias = Callable[[Range, str, np.ndarray], None]
 """write(need, name, numbers): all numbers of a need, of the array of this name."""
 
+Arrival: TypeAlias = tuple[Range, str, np.ndarray]
+"""(need, name, numbers), as `Write` gets them."""
+
 SHORT = 64  # numbers: shorter runs are copied by their indices, all at once
 
 
 def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
     """Moves everything; every rank of `comm` calls it, with the same plan.
 
-    Raises on all ranks what reading a file raises on one.
+    Raises at the end what `write` raises, and as `arrivals` does on other ranks too.
     """
-    for need, name, numbers in arrivals(plan, comm, read):
-        write(need, name, numbers)
+    arrived = arrivals(plan, comm, read)
+    for need, name, numbers in arrived:
+        try:
+            write(need, name, numbers)
+        except Exception as error:
+            arrived.throw(error)  # which moves the rest: other ranks wait for it
 
 
-def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Iterator[tuple[Range, str, np.ndarray]]:
+def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None, None]:
     """Yields (need, name, numbers) of each array of what this rank needs, in the order of the plan,
     while everything is moved; every rank of `comm` iterates to the end, with the same plan.
 
-    Raises at the end, on all ranks, what reading a file raises on one.
+    Raises at the end what reading or the caller (by `throw`) raises, on all ranks where there are
+    files.
     """
     error: Exception | None = None
     for some in plan.together():
@@ -59,10 +67,9 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Iterator[tuple[Range, st
         try:
             if error is None:
                 moving.copy()
+                yield from moving.arrived()
         except Exception as caught:
             error = caught
-        if error is None:
-            yield from moving.arrived()
     if any(isinstance(move.holder, str) for move in plan.moves):
         comm.agree(error)
     elif error is not None:
@@ -133,7 +140,7 @@ class _Moving:
                 target = runs.target - piece.move.need.lo
                 _copy(row, source, self._array(piece), target, runs.length)
 
-    def arrived(self) -> Iterator[tuple[Range, str, np.ndarray]]:
+    def arrived(self) -> Iterator[Arrival]:
         """All that this rank has needed."""
         while self._arrived:  # nothing is kept that the caller has done with
             need, name = next(iter(self._arrived))

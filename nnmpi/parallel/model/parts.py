@@ -106,8 +106,9 @@ class PartTable:
         self.ranges = [(rank, one) for rank, ranges in of_ranks for one in ranges]
 
     def now(self) -> dict[str, Any]:
-        """The tensors of the model by path: a module may have assigned another array since."""
-        return {place.path: tensor for place, tensor in self._model.tensors()}
+        """The tensors by path: a module may have assigned another array since, or dropped one."""
+        known = {place.path: tensor for place, tensor in self.tensors}
+        return known | {place.path: tensor for place, tensor in self._model.tensors()}
 
     def has(self, p: Parameter) -> bool:
         """Whether this rank has a part of p."""

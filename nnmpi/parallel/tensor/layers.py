@@ -54,7 +54,7 @@ class Sharded(Module):
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
         """Keeps this rank's part of the weight, along an axis whose numbers have these names."""
-        n, what = self.weight.shape[axis], type(self).__name__
+        n, what = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
         self.comm, self.side = comm, Whole(comm)
         self.bounds = bounds or even_bounds(n, comm.size, f"{what} with {n} {names}")
         if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):

@@ -36,7 +36,11 @@ def export(found: Found, out: str, optimizer: bool) -> list[str]:
     for fact in about.tensors:
         if not ranges[fact.first]:
             raise DamagedError(f"no file has numbers of {shown(fact.first)}")
-    entries, name = of_model(about.tensors, ranges), found.manifest.snapshot.config.model
+    name = found.manifest.snapshot.config.model
+    try:
+        entries = of_model(about.tensors, ranges)
+    except ValueError as error:
+        raise DamagedError(f"the files lack numbers of a tensor: {error}") from error
     files = [saving.write_entries(out, entries, about.metadata, about.sizes, name)]
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))

@@ -117,8 +117,9 @@ def write_entries(
                 ]
                 write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
     finally:
-        for _ in arrays:
-            pass
+        if not entries.writer_has_all:  # others send what is left, whatever happens here
+            for _ in arrays:
+                pass
     return file
 
 

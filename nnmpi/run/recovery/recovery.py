@@ -272,7 +272,7 @@ class Recovery:
         return Standing(
             self.stage,
             self._number,
-            run.followed.step,
+            run.followed,
             run.told,
             tuple(holds),
             last.may_make if last else None,

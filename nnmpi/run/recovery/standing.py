@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.run.recovery.holdings import Holding, newest, progress
+from nnmpi.run.recovery.holdings import Holding, newest
 from nnmpi.run.run_state import Followed, VersionFacts
 from nnmpi.run.told import Place, Told
 
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
     """How far a rank is that is left.
 
     number     of its session
-    step       the number of steps that it has made
+    followed   how far its run has come
     told       what it has told
     holds      versions of the model of which it has something; none on a spare rank
     may_make   the step whose sums it knows, but not what was decided: the first of `holds` may be
@@ -46,13 +46,18 @@ class Standing(NamedTuple):
 
     stage: RunStage
     number: int
-    step: int = 0
+    followed: Followed | None = None
     told: Told = Told()
     holds: tuple[Holding, ...] = ()
     may_make: int | None = None
     decision: Decision | None = None
     changed: Mapping[tuple[int, str], Any] = {}
     callbacks: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def step(self) -> int:
+        """The number of steps that it has made, and not gone back behind."""
+        return self.followed.step if self.followed else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[Holding, ...]:
         """Versions of which it has something, or will have when it has made what was decided."""
@@ -102,17 +107,23 @@ def agreed(standings: Sequence[Standing]) -> Course:
         source = newest(holds)
     except ValueError as error:
         lacks = str(error) if any(one.step for one in workers) else ""
-    known = source or min(holds, key=progress)
-    counters, result = known.facts.followed
     changed = max((one.changed for one in workers), key=len)
-    first = min(workers, key=lambda one: (one.told.events, one.told.calls))
+    first = min(workers, key=_progress)
+    followed = source.facts.followed if source else first.followed
+    assert followed is not None
     return Course(
         max(one.stage for one in workers),
         source,
-        Followed(counters._replace(changed=changed), result if source else None),
+        Followed(followed.counters._replace(changed=changed), followed.result if source else None),
         decision,
         first.told,
         first.callbacks,
         frozenset(one.told.calling for one in workers if one.told.calling is not None),
         lacks,
     )
+
+
+def _progress(one: Standing) -> tuple[int, Place, Place]:
+    """How far a rank is, of those that have begun the run."""
+    assert one.followed is not None
+    return -one.followed.counters.runs, one.told.events, one.told.calls

@@ -100,6 +100,23 @@ def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
     threads.run(3, rank)
 
 
+def test_all_ranks_hear_of_numbers_that_cannot_be_written() -> None:
+    """Messages of others go on."""
+
+    def rank(comm: Comm) -> None:
+        have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
+        plan = plan_of(have, [part_of(r) for r in range(comm.size)])
+
+        def write(need: Range, name: str, numbers: np.ndarray) -> None:
+            if comm.rank == 1:
+                raise MemoryError("no memory is left")
+
+        with pytest.raises((MemoryError, OtherRankError), match="no memory is left"):
+            moving.carry_out(plan, comm, lambda *a: np.zeros(a[4] - a[3], np.float32), write)
+
+    threads.run(3, rank)
+
+
 def test_what_it_costs() -> None:
     """Two arrays of floats: half of each from a rank and half from a file."""
     tensor = matrix()._replace(arrays=(*FLOATS, ("x", np.dtype(np.float64))))

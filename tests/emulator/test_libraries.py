@@ -1,4 +1,4 @@
-"""NCCL between emulated devices: sums, and calls that may wait for each other for ever."""
+"""The libraries beside the driver: cuBLAS, NCCL, CUB and Thrust."""
 
 import ctypes
 import re
@@ -25,6 +25,84 @@ def _as_it_was() -> Iterator[None]:
     yield
     machine.problems()
     machine.set_options(machine.of_environment())
+
+
+# ---- cuBLAS
+
+TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+F32, F64, TF32 = 68, 70, 77
+INVALID_VALUE, NOT_SUPPORTED = 7, 15
+
+
+def gemm(
+    a: np.ndarray, b: np.ndarray, out: str, compute: int = F32, **changed: Any
+) -> tuple[int, np.ndarray]:
+    """The status, and a @ b by C order: cuBLAS, whose matrices have columns, is asked for b' a'."""
+    (m, k), n = a.shape, b.shape[1]
+    handle, c = ctypes.c_void_p(), DeviceArray(np.zeros((m, n), out))
+    call("cublasCreate_v2", ctypes.byref(handle))
+    scalar = ctypes.c_double if compute == F64 else ctypes.c_float
+    at = {"lda": n, "ldb": k, "ldc": n, "c": c.pointer, "count": 1, **changed}
+    x, y = DeviceArray(b), DeviceArray(a)
+    zero, one, none = scalar(0), scalar(1), ctypes.c_longlong(0)
+    kinds = [TYPES[array.dtype.name] for array in (b, a, c.like)]
+    status = machine.library().cublasGemmStridedBatchedEx(
+        handle, 0, 0, n, m, k, ctypes.byref(one), x.pointer, kinds[0], at["lda"], none, y.pointer,
+        kinds[1], at["ldb"], none, ctypes.byref(zero), at["c"], kinds[2], at["ldc"], none,
+        at["count"], compute, -1,
+    )  # fmt: skip
+    if machine.remaining_problems():
+        raise ValueError("a problem")
+    return status, c.numpy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "out", "compute", "close"),
+    [
+        ("float32", "float32", F32, 1e-6),
+        ("float32", "float32", TF32, 2e-3),
+        ("float64", "float64", F64, 1e-14),
+        ("float16", "float16", F32, 1e-3),
+        ("bfloat16", "bfloat16", F32, 1e-2),
+        ("bfloat16", "float32", F32, 1e-6),
+    ],
+)
+def test_products(kind: str, out: str, compute: int, close: float) -> None:
+    rng = np.random.default_rng(0)
+    dtypes = {"bfloat16": ml_dtypes.bfloat16}
+    a, b = (rng.standard_normal(s).astype(dtypes.get(kind, kind)) for s in ((5, 70), (70, 3)))
+    status, c = gemm(a, b, dtypes.get(out, out), compute)
+    assert status == 0
+    exact = a.astype("d") @ b.astype("d")
+    assert abs(c.astype("d") - exact).max() <= close * abs(exact).max()
+    if compute == TF32:
+        assert abs(c - exact).max() > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute", "changed", "status"),
+    [
+        ("float32", F32, {"lda": 2}, INVALID_VALUE),
+        ("float32", F32, {"ldb": 69}, INVALID_VALUE),
+        ("float32", F32, {"ldc": 0}, INVALID_VALUE),
+        ("float32", F32, {"count": -1}, INVALID_VALUE),
+        ("float32", F64, {}, NOT_SUPPORTED),
+        ("float16", TF32, {}, NOT_SUPPORTED),
+        ("float32", 64, {}, NOT_SUPPORTED),
+    ],
+)
+def test_wrong_arguments_of_products(
+    kind: str, compute: int, changed: dict[str, int], status: int
+) -> None:
+    a, b = np.ones((5, 70), kind), np.ones((70, 3), kind)
+    assert gemm(a, b, kind, compute, **changed)[0] == status
+
+
+def test_matrices_are_within_allocations() -> None:
+    a, b = np.ones((5, 70), "f"), np.ones((70, 3), "f")
+    for changed in ({"ldb": 71}, {"c": ctypes.c_void_p(a.ctypes.data)}):
+        with pytest.raises(ValueError, match="a problem"):
+            gemm(a, b, "float32", **changed)
 
 
 # ---- NCCL
@@ -248,7 +326,7 @@ sys.path.insert(0, sys.argv[3])
 from emulator import machine
 from emulator.machine import Options
 from emulator.direct import DeviceArray
-from emulator.test_nccl import FLOAT32, Id, Rank
+from emulator.test_libraries import FLOAT32, Id, Rank
 import numpy as np
 rank, folder = int(sys.argv[1]), sys.argv[2]
 machine.library(); machine.set_options(Options(devices=2))
@@ -269,3 +347,37 @@ def test_ranks_may_be_processes() -> None:
         for r in range(2)
     ]
     assert [job.communicate(timeout=120)[0] for job in jobs] == ["[1.0, 3.0, 5.0, 7.0] []\n"] * 2
+
+
+# ---- CUB and Thrust
+
+
+def library_call(name: str, dtype: Any, *values: Any) -> None:
+    numbers = [v.pointer.value if isinstance(v, DeviceArray) else v for v in values]
+    arguments = (0, ord(np.dtype(dtype).char), *numbers)
+    getattr(machine.library(), name)(*(ctypes.c_int64(v) for v in arguments))
+
+
+def test_sums_of_float16_are_in_half_precision() -> None:
+    x, y = DeviceArray(np.full((2, 4096), 100, "e")), DeviceArray(np.zeros(2, "e"))
+    library_call("emulator_reduce", "e", x, y, 2, 4096, 0)
+    assert np.isinf(y.numpy()).all()
+
+
+def test_reductions_and_sorts() -> None:
+    x = np.random.default_rng(0).permutation(600).astype("f").reshape(2, 300)
+    x[0, 7] = np.nan
+    given, ends, places = (
+        DeviceArray(x),
+        DeviceArray(np.zeros(2, "f")),
+        DeviceArray(np.zeros(2, "i8")),
+    )
+    library_call("emulator_reduce", "f", given, ends, 2, 300, 2)
+    assert np.isnan(ends.numpy()[0])
+    assert ends.numpy()[1] == x[1].max()
+    library_call("emulator_reduce", "f", given, places, 2, 300, 3)
+    assert places.numpy().tolist() == [7, x[1].argmin()]
+    order = DeviceArray(np.zeros((2, 300), "i8"))
+    library_call("emulator_sort", "f", given, order, 2, 300)
+    assert order.numpy().tolist() == x.argsort(1, kind="stable").tolist()
+    np.testing.assert_array_equal(given.numpy(), np.sort(x, 1))
