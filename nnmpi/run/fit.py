@@ -262,6 +262,8 @@ class Fit:
             if hasattr(callback, occasion) and not run.told.is_called(here):
                 with run.told.call(here):
                     getattr(callback, occasion)(self._trainer, {**event, **self._session.scale})
+        if run.state.step < step:  # a callback went back: the steps since then are told as others
+            run.told.go_back(run.state.step)
         self._keep_changes(occasion)
         run.pace.resume()
         if self._session.is_closed and self._comm.size > 1 and occasion != "on_end":

@@ -225,6 +225,8 @@ class RunState:
     def take(self, followed: Followed) -> None:
         """The run has come so far."""
         now, self.pending = followed.counters, followed if followed.result else None
+        if now.runs != self.runs:  # this rank has not begun the run of the others
+            self.told = Told()
         self.set_span(now.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
         self.stopping, self.metrics, self.changed = now.stopping, now.metrics, {**now.changed}

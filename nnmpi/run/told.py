@@ -59,6 +59,11 @@ class Told:
         self.calling, self._again = None, self._again - {here}
         self.calls = max(here, self.calls)
 
+    @property
+    def interrupted(self) -> frozenset[Place]:
+        """Calls that a loss has interrupted, on some rank, and that were not made again since."""
+        return self._again if self.calling is None else self._again | {self.calling}
+
     def is_called(self, here: Place) -> bool:
         """Whether a call was made, and is not to be made again."""
         return here <= self.calls and here not in self._again

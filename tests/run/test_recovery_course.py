@@ -13,6 +13,7 @@ from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report.pace import NO_TIME
 from nnmpi.run.run_state import Counters, Followed, VersionFacts
 from nnmpi.run.snapshot import Snapshot
+from nnmpi.run.told import Told, place
 
 TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))
 DECISION = 8, (1.0, 0.0, 0.0, 1.0)
@@ -51,6 +52,21 @@ def test_it_is_not_made_where_the_part_of_the_lost_rank_is_of_the_version_before
     first = standing("first", 8, knows=True) if is_known else standing("first", 7, may_make=8)
     others = [standing("first", 7, may_make=8), standing("second", 7)]
     assert version(agreed([first, *others])) == 7
+
+
+def test_no_rank_makes_a_step_of_which_others_have_all() -> None:
+    """It would give up the version before, which another loss may need."""
+    has_all = [standing("first", 8, knows=True), standing("second", 8, knows=True)]
+    course = agreed([*has_all, standing("first", 7, may_make=8)])
+    assert (version(course), course.makes) == (8, False)
+    assert agreed([has_all[0], standing("second", 7, may_make=8)]).makes
+
+
+def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:
+    first, second = standing("first", 8), standing("second", 8)
+    told = Told()
+    told.take(None, frozenset([place(8, "on_step")]))
+    assert agreed([first._replace(told=told), second]).again == {place(8, "on_step")}
 
 
 def test_without_a_whole_version_it_is_said_what_is_missing() -> None:

@@ -51,6 +51,8 @@ def test_a_call_that_was_interrupted_is_made_again_on_all_ranks() -> None:
             assert told.calling == here
     told.take(None, frozenset([first]))
     assert (told.is_called(first), told.is_called(second)) == (False, True)
+    assert told.interrupted == {first}  # after another loss too
     with told.call(first):
         pass
     assert told.is_called(first)
+    assert not told.interrupted

@@ -55,7 +55,7 @@ class Recovery:
     def __init__(self, comm: Comm, training: Training) -> None:
         self.survivors, self._training = RanksLeft(comm), training
         self.stage, self.news = RunStage.SETTING_UP, list[Event]()
-        self._was_spare = False  # since the last loss
+        self._was_spare = self._had_spare = False  # this rank, and any, since the last loss
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
         self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
         self._decision: Decision | None = None  # of the step in which a rank was lost
@@ -145,7 +145,7 @@ class Recovery:
         all go on, and forgets the session."""
         source, last = course.source, session.strategy.last
         if last is not None:
-            if source is not None and course.decision and source.version == last.may_make:
+            if source and course.makes and course.decision and source.version == last.may_make:
                 last.make(course.decision[1])
             last.put_back()
         for one in versions(session, copies=True):
@@ -174,7 +174,7 @@ class Recovery:
             training.load_callbacks(survivors.all, survivors.spare)
         self._kept.clear()
         self._decision = None
-        self._was_spare = survivors.work is None
+        self._was_spare, self._had_spare = survivors.work is None, survivors.spare > 0
         self.stage = max(course.stage, RunStage.READY)
 
     def _open(self, course: Course, config: Config, work: Comm, snapshot: Snapshot | None) -> None:
@@ -221,7 +221,8 @@ class Recovery:
             return None
         own = self._kept.get(source.key)
         owned = tuple(own.ranges) if own else ()
-        holds = [one.can_hold(course.decision) for one in standings]
+        decision = course.decision if course.makes else None
+        holds = [one.can_hold(decision) for one in standings]
         gifts = handed_over(holds, source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
@@ -278,7 +279,7 @@ class Recovery:
             last.may_make if last else None,
             (last.decision if last else None) or self._decision,
             run.changed,
-            tuple(states_of(self._training.callbacks)) if self.survivors.spare else (),
+            tuple(states_of(self._training.callbacks)) if self._had_spare else (),
         )
 
     def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:

@@ -8,6 +8,7 @@ It is a pure function of what all ranks have told, so all find the same.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from itertools import chain
 from operator import itemgetter
@@ -76,6 +77,7 @@ class Course(NamedTuple):
     source     what the next session is made of; None: what the first one was made of
     followed   how far the run has come; None: no rank that is left knows
     decision   what ranks have agreed on in the last step, if one is left that knows
+    makes      whether ranks that know their sums make that step: the source is whole by it alone
     told       what ranks that were spare take as told
     callbacks  the states that callbacks of these ranks take
     again      calls of callbacks that are made once more, since one was interrupted
@@ -86,6 +88,7 @@ class Course(NamedTuple):
     source: Holding | None = None
     followed: Followed | None = None
     decision: Decision | None = None
+    makes: bool = False
     told: Told = Told()
     callbacks: tuple[tuple[str, Any], ...] = ()
     again: frozenset[Place] = frozenset()
@@ -101,12 +104,15 @@ def agreed(standings: Sequence[Standing]) -> Course:
     if not workers:
         return Course(max(stages), lacks="no rank that is left has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
-    holds = [*chain.from_iterable(w.can_hold(decision) for w in workers)]
-    source, lacks = None, ""
+    source, made, lacks = None, None, ""
+    with suppress(ValueError):
+        source = newest(chain.from_iterable(w.holds for w in workers))
     try:
-        source = newest(holds)
+        made = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     except ValueError as error:
         lacks = str(error) if any(one.step for one in workers) else ""
+    makes = made is not None and (source is None or made.version > source.version)
+    source = made if makes else source  # a version that a rank has is not given up without need
     changed = max((one.changed for one in workers), key=len)
     first = min(workers, key=_progress)
     followed = source.facts.followed if source else first.followed
@@ -116,9 +122,10 @@ def agreed(standings: Sequence[Standing]) -> Course:
         source,
         Followed(followed.counters._replace(changed=changed), followed.result if source else None),
         decision,
+        makes,
         first.told,
         first.callbacks,
-        frozenset(one.told.calling for one in workers if one.told.calling is not None),
+        frozenset[Place]().union(*(one.told.interrupted for one in workers)),
         lacks,
     )
 
