@@ -175,6 +175,19 @@ class Backups:
                 self._due = version + (self.every or 1)  # which shows what one costs
         self._left = self._clock()
 
+    def renew(self, version: int, about: Any) -> None:
+        """Makes the backup of this version again, if there is one: values may have been written
+        since. Every rank calls it before the steps of an epoch; the version before is kept."""
+        if self._now != version:
+            return
+        if self._is_under_way:
+            self._finish(self._clock())
+        due = self._due
+        min(self._memories, key=lambda memory: memory.version != version).clear()
+        self._start(version, about)
+        self._finish(self._clock())
+        self._due, self._left = due, self._clock()
+
     def held(self) -> list[HeldVersion]:
         """What this rank has of earlier versions, the latest first, as views.
 

@@ -181,6 +181,8 @@ class Session:
         """The steps of an epoch from where the run is; they end with the session."""
         if self._steps is None:
             self.back_up()
+        elif self.backups is not None:  # what follows an epoch, or a user, may have written values
+            self.backups.renew(self.run.state.step, self.version_facts())
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self.epoch_start = HeldVersion(
                 self.run.state.step, self.snapshot().owned, self.version_facts()

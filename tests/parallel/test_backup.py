@@ -21,6 +21,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.backup import Backups
+from nnmpi.parallel.model.snapshot import saved
 
 FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
 SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in LAYOUTS]
@@ -37,6 +38,29 @@ def test_the_others_have_what_a_rank_alone_had(name: str) -> None:
 def test_the_other_nodes_have_what_a_node_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
     threads.run(ranks, backups_outlive, options, each_node, per_node=-(-ranks // 2))
+
+
+def renewed(comm: Comm) -> Kept:
+    kept = Kept(comm, LAYOUTS["zero 1 on three"][1], every=1)
+    kept.train(2)
+    assert kept.backups is not None
+    with kept.trainer.gathered_parameters():
+        for p in kept.trainer.model.parameters():
+            p.data[...] *= 2
+    kept.backups.renew(1, None)  # not the last version
+    kept.backups.renew(2, None)
+    kept.truth[2] = saved(kept.trainer.session.part, kept.trainer.optimizer)
+    return kept
+
+
+def test_values_written_since_a_backup_are_in_it_when_steps_go_on() -> None:
+    """And the version before it is still there."""
+    ranks = threads.run(3, renewed)
+    found = [(one.backups.held(), one.truth) for one in ranks if one.backups is not None]
+    for lost in range(3):
+        assert left_by(found, {lost}) == [2, 1]
+    for held, _ in found:
+        assert [one.version for one in held] == [2, 1]
 
 
 # ---- a rank is lost in the midst of it
