@@ -144,7 +144,9 @@ def test_a_step_takes_no_more_than_its_budget(
 ) -> None:
     calls = step_of(TASKS[name], dtype, monkeypatch)
     kinds = Counter(kind for kind, _ in calls)
-    assert not {"malloc", "pin", "free", "wait"} & kinds.keys(), Counter(calls)
+    # where the device is late, CuPy's buffers of copies are under way for longer, and it pins more
+    is_late = machine.of_environment().order != "eager"
+    assert not {"malloc", "free", "wait", *["pin"] * (not is_late)} & kinds.keys(), Counter(calls)
     assert kinds["late wait"] <= 1
     taken = Budget(kinds["kernel"], kinds["library"], kinds["copy"])
     assert all(a <= b for a, b in zip(taken, BUDGETS[name, dtype], strict=True)), (taken, calls)
