@@ -52,7 +52,7 @@ def script(shell: str) -> str:
 
 
 def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
-    """Of a command: what may follow its flags with a value, commands below it, and itself.
+    """The cases of a command: the values of its flags, its subcommands, and its own words.
 
     The shell takes the first case that fits.
     """
@@ -70,7 +70,7 @@ def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _case(line: str, words: Iterable[str]) -> str:
-    """What may follow a line of this pattern."""
+    """The case that offers these words after a command line of this pattern."""
     return f'        {line}) words="{" ".join(words)}" ;;'
 
 

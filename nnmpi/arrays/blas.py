@@ -28,7 +28,7 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
 
 def cpu(cpuinfo: str | None = None) -> dict[str, str]:
-    """What /proc/cpuinfo says of the first processor; nothing where there is no such file."""
+    """The fields of the first processor in /proc/cpuinfo; empty where there is no such file."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""

@@ -58,7 +58,7 @@ def choose(on: Backend, rank: int) -> None:
 
 
 class SideStream:
-    """What a device does beside its kernels, in the order in which it was asked for.
+    """A CUDA stream beside that of the kernels, whose work is done in the order of the calls.
 
     stream   CuPy's: within `with` of it kernels are launched there
     """
@@ -69,15 +69,15 @@ class SideStream:
         self.stream: Any = self._cuda.Stream(non_blocking=True)
 
     def follow(self) -> None:
-        """What comes next comes after all that was computed so far."""
+        """Makes work that is queued here from now on wait for all kernels launched so far."""
         self.stream.wait_event(self._recorded(self._kernels))
 
     def lead(self, event: Any = None) -> None:
-        """What is computed from now on comes after all that is here, or after this event."""
+        """Makes kernels launched from now on wait for all work queued here, or for this event."""
         self._kernels.wait_event(event or self.event())
 
     def event(self) -> Any:
-        """What is done when all is done that was asked for so far."""
+        """An event that is complete when all work queued here so far is done."""
         return self._recorded(self.stream)
 
     def _recorded(self, stream: Any) -> Any:
@@ -115,7 +115,7 @@ class Fetched:
         self._event = copies.event()
 
     def numbers(self) -> list[float]:
-        """Its numbers; returns when the device has come there."""
+        """Waits until the copy is complete, and returns the numbers of the array."""
         self._event.synchronize()
         found: list[float] = self._host.tolist()
         return found

@@ -81,7 +81,7 @@ class Storage:
 
     @property
     def storage(self) -> "Storage":
-        """Itself, as parents have it."""
+        """This object itself; the tape asks every parent for its storage."""
         return self
 
     def refresh(self, made: int) -> None:

@@ -51,7 +51,7 @@ def _rows() -> dict[str, list[tuple[str, str]]]:
 
 
 def _instead(name: str, *kinds: str) -> str:
-    """What to do instead of a name of these kinds, with a colon in front, or nothing."""
+    """A colon and the advice for a name of these kinds that does not exist here, or nothing."""
     if name.startswith("_"):  # which Python and NumPy ask for often
         return ""
     for pattern, sentence in chain(*(_rows()[kind] for kind in kinds)):

@@ -237,7 +237,8 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
 
 
 def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
-    """What to call at each contribution to a leaf under these tensors; the last calls on_leaf."""
+    """A function to call at each contribution to a leaf under these tensors; it calls on_leaf at
+    the last one."""
     left: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [(node, needs) for _, node, needs in visits]

@@ -28,7 +28,7 @@ class Split(NamedTuple):
 
 
 class Language(NamedTuple):
-    """What a data set of text says of its tokens.
+    """A description of the tokens of a data set of text.
 
     tokenizer: its description, from which `nnmpi.data.tokenizer.tokenizer_of` makes it again
     unit: what is counted of a text: a character, or a byte
@@ -181,7 +181,7 @@ def from_arrays(
 
 
 def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
-    """What a user should know of the data."""
+    """Notes for the user about the data."""
     if is_held_out:
         yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     if labels.size and labels.min() > 0:

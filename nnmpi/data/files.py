@@ -26,7 +26,7 @@ JSON_BYTES = 16 << 20  # of a file of JSON, at most
 
 
 class RefusedError(ValueError):
-    """What is wrong with a file, in words that name it."""
+    """The error for a file that cannot be used; its message names the file and what is wrong."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """What a file of JSON says; raises RefusedError if it is none, no regular file, or too long."""
+    """The value in a JSON file; raises RefusedError for another file, or one that is too long."""
     with reading(path, remedy):
         check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())

@@ -89,7 +89,7 @@ def take(x: Inputs, rows: np.ndarray) -> Inputs:
 
 
 def zeros(x: Inputs, samples: int, dtype: Any) -> Inputs:
-    """So many samples of zeros as a model gets them: indices, and numbers of this type."""
+    """A batch of zeros as a model gets them: indices, and numbers of this type."""
 
     def of(array: np.ndarray) -> np.ndarray:
         kind = array.dtype if is_index(array) else dtype

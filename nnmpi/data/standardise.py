@@ -163,7 +163,7 @@ def _to_json(found: Structure[np.ndarray | None]) -> Any:
 
 
 def _from_json(found: Any) -> Any:
-    """What `_to_json` was given, as lists: an object with "0", "1" was a tuple."""
+    """The lists that `_to_json` has written: an object with keys "0", "1" becomes a tuple again."""
     is_tuple = isinstance(found, dict) and [*found] == [str(i) for i in range(len(found))]
     return tuple(found.values()) if is_tuple else found
 

@@ -161,7 +161,7 @@ def located(description: str, folder: str) -> str:
 
 
 def vocabulary_of(description: str) -> tuple[object, ...]:
-    """What is equal if two tokenizers make the same tokens: of a BPE not the path."""
+    """A key that is equal if two tokenizers make the same tokens: of a BPE not the path."""
     kind, values = _described(description)
     return kind, *(value for name, value in values.items() if name != "path")
 
@@ -199,8 +199,8 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class TokenizerKind(NamedTuple):
-    """What makes a tokenizer, from which values of its description, of which types; its tokens in
-    words."""
+    """A kind of tokenizer: the function that makes it, the types of the values of its description,
+    and its tokens in words."""
 
     make: Callable[..., Any]
     types: Mapping[str, type]  # of the values

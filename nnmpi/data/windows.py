@@ -52,7 +52,7 @@ class TokenWindows:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
-        """These rows."""
+        """The rows at these places, as a new array."""
         return np.asarray(self.stored.take(rows, axis)).astype("int64")
 
 

@@ -160,7 +160,7 @@ class Branches(ModuleDict):
     def given(
         self, inputs: tuple[Any, ...], named: Mapping[str, Any]
     ) -> dict[str, tuple[Any, ...]]:
-        """What each branch is called with."""
+        """The arguments of each branch, by its name."""
         if not named and len(inputs) == 1 and isinstance(inputs[0], Mapping):
             named = inputs[0]
         if not named:

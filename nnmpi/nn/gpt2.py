@@ -209,8 +209,8 @@ def texts_of(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
-    """What config.json of a folder says; raises ValueError unless it is of a GPT-2, and of the
-    tensors beside it."""
+    """The sizes in config.json of a folder; raises ValueError unless this file and the tensors
+    beside it are those of a GPT-2."""
     path = Path(folder) / CONFIG
     config = _read_config(path)
     sizes = Sizes(*(config[key] for key in KEYS))

@@ -247,7 +247,7 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """What nested tuples, lists and dicts hold."""
+    """The leaves of nested tuples, lists and dicts."""
     found: list[Any] = []
     mapped(found.append, tree)
     return found

@@ -38,7 +38,7 @@ class Loss(Module):
         return loss
 
     def divisor(self, target: Any) -> float:
-        """What the mean divides the sum by: the numbers of the target."""
+        """The divisor of the sum in a mean: the number of elements of the target."""
         return float(as_tensor(target).size)
 
     def reduced(self, losses: Tensor) -> Tensor:

@@ -104,8 +104,8 @@ class Module(Hooked, Registries):
 
     @property
     def seed(self) -> int:
-        """What weights and dropout masks are drawn from, if this is the root: 0 by default, or
-        that of `nnmpi.seeded`."""
+        """The seed of weights and dropout masks, if this is the root: 0 by default, or that of
+        `nnmpi.seeded`."""
         return self._construction.seed
 
     @seed.setter

@@ -63,7 +63,7 @@ class KeptStats:
         self._again = iter(self._kept)
 
     def keep(self, make: Callable[[], T]) -> T:
-        """What `make` returns; in the second pass what it has returned in the first one."""
+        """Return what `make` returns; in the second pass, what it returned in the first one."""
         if self._again is None:
             found = make()
             self._kept.append(found)

@@ -41,7 +41,7 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """What computes these nodes: calls of modules that lie in them, and single nodes.
+    """The chains that compute these nodes: calls of modules that lie in them, and single nodes.
 
     Each call of a chain takes what the one before returned, and nobody else does. An op, or a
     module that takes or returns more than one tensor, is alone.
@@ -92,7 +92,7 @@ def _returns(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _called(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """What computes a chain: a Sequential, a module with other arguments, or an op."""
+    """A callable that computes a chain: a Sequential, a module with other arguments, or an op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     found = [modules[call.path] for call in run if call.path is not None]

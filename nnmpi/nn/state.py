@@ -89,7 +89,7 @@ def fitting(
 
 
 class LoadedKeys(NamedTuple):
-    """What `load_state_dict` returns: the names that only the model has, and only the state."""
+    """The result of `load_state_dict`: names that only the model has, or only the state."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]

@@ -119,10 +119,10 @@ class FlatStore(Store):
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int
     ) -> Iterator[UpdateArrays]:
-        """What an optimizer moves of elements start to end - 1: what is `owned`, with its running
-        sums, which begin at `at` in `sums`.
+        """The arrays that an optimizer updates in elements start to end - 1: what is `owned`, with
+        its running sums, which begin at `at` in `sums`.
 
-        It is changed before the next one is asked for.
+        Each one is changed before the next one is asked for.
         """
         for shard, values, grads in self.owned(start, end):
             n = len(values)
@@ -131,7 +131,7 @@ class FlatStore(Store):
             at += n
 
     def mixed(self, shard: Shard) -> Mixed:
-        """What an update has beside the masters of a shard, where it moves these."""
+        """The `Mixed` for the update of a shard: empty, unless the store has masters."""
         return Mixed()
 
     def scale(self, array: Array, factor: float) -> None:
@@ -139,7 +139,7 @@ class FlatStore(Store):
         scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
-        """What this rank updates of elements start to end - 1."""
+        """The shards of elements start to end - 1 that this rank updates."""
         if self._rests:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
@@ -242,7 +242,7 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 
 
 def within(shards: Iterable[Shard], start: int, end: int) -> Iterator[Shard]:
-    """What elements start to end - 1 have of the shards."""
+    """The parts of the shards that lie in elements start to end - 1."""
     for a, b, at in shards:
         if a < end and start < b:  # most are elsewhere
             lo, hi = max(a, start), min(b, end)

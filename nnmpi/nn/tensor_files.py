@@ -118,14 +118,14 @@ class StoredTensor(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a file has: its tensors by name, and its metadata."""
+    """The contents of a file: its tensors by name, and its metadata."""
 
     tensors: dict[str, Stored]
     metadata: dict[str, str]
 
 
 def contents(file: Path) -> Contents:
-    """What a file has; raises ValueError unless it is a complete safetensors file."""
+    """The contents of a file; raises ValueError unless it is a complete safetensors file."""
     with refused(file):
         with safe_open(file, framework="numpy"):
             pass

@@ -102,15 +102,16 @@ def trace(
 
 
 def _maker(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
-    """What makes the model again: a copy, unless a module has a `forward` of its own, which may be
-    bound to the module that it was made for."""
+    """A function that makes the model again: a copy, unless a module has a `forward` of its own,
+    which may be bound to the module that it was made for."""
     if build and any("forward" in vars(m) for m in model.modules()):
         return build
     return partial(blank, blank(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """What raises MemoryError if the first pass holds so much that the largest would not fit."""
+    """A function that raises MemoryError if the first pass holds so much that the largest one would
+    not fit."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -134,7 +135,7 @@ def _pass(
     check: Callable[[Any], object] = lambda outputs: None,
     training: bool = False,
 ) -> GraphRecorder:
-    """What one pass over the model does with n samples."""
+    """Record one pass over the model with n samples."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):
         for p in model.parameters():
@@ -187,8 +188,8 @@ def _without_numbers(value: Any) -> Any:
 
 
 def blank(model: Module) -> Module:
-    """The same tree of modules, with parameters that are not drawn; buffers and other attributes
-    are shared with the model."""
+    """A copy of the tree of modules, with parameters that are not drawn; buffers and other
+    attributes are shared with the model."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.undrawn() for p in dict.fromkeys(model.parameters())}
     for part, twin in twins.items():
@@ -283,7 +284,7 @@ def _common_calls(few: Sequence[Call], more: Sequence[Call]) -> Iterator[Call]:
 
 
 def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
-    """What the module of a path and those below it call."""
+    """The calls that the module of a path and those below it make."""
     below = f"{path}." if path else ""
     inside = (n for n in nodes if n.within == path or n.within.startswith(below))
     return [(node.name, node.layer, node.within) for node in inside]
@@ -298,7 +299,7 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """What stands for both; whole numbers in the ratio of the samples become SampleCount."""
+    """The value that stands for both; integers in the ratio of the samples become SampleCount."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

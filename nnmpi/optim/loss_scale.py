@@ -22,11 +22,11 @@ class LossScale(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str) -> Self | None:
-        """That of a first step in 16 bits. bfloat16 has the range of float32: its scale is 1."""
+        """The scale of the first step in 16 bits: 1 for bfloat16, with the range of float32."""
         return {"float16": cls(2.0**16, is_dynamic=True), "bfloat16": cls()}.get(dtype)
 
     def after(self, updated: bool) -> "LossScale":
-        """That of the next step, after one that was updated, or skipped."""
+        """The loss scale of the next step, after one that was updated, or skipped."""
         if not self.is_dynamic:
             return self
         if not updated:

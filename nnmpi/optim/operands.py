@@ -1,4 +1,4 @@
-"""What one update reads and writes, in the pieces that an optimizer's `_update` takes."""
+"""Operands of one update, in the pieces that an optimizer's `_update` takes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from nnmpi.optim.groups import Group
 
 
 class Operands(NamedTuple):
-    """What one update reads and writes: values, gradients, running sums, the number of the step,
-    and what it has beside masters."""
+    """The operands of one update: values, gradients, running sums, the number of the step, and what
+    it has beside masters."""
 
     values: Array
     grads: Array

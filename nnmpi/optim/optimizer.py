@@ -240,7 +240,7 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """What the ranges depend on."""
+        """The facts that ranges depend on: the parameters' stores, and which have gradients."""
         return [(p.has_grad, p.store) for p in self.parameters]
 
     def _find_ranges(self) -> list[FlatRange]:

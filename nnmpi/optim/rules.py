@@ -108,7 +108,7 @@ class Adam(Optimizer):
         return True
 
     def _ratio(self, name: str, k: int) -> float:
-        """What the betas of now multiply a running sum of group k by."""
+        """The factor that converts a running sum of group k to the betas of now."""
         i = 0 if name == "gradient_sum" else 1
         new: float = self.param_groups[k]["betas"][i]
         return (1 - self._betas[k][i]) / (1 - new)

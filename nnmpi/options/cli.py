@@ -149,7 +149,7 @@ T = TypeVar("T")
 
 
 def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """What is made of a TOML file that an option names."""
+    """The result of `made` for the TOML file that an option names."""
     check_text(option, path)
     file = f"{option} {shown(path)}"
     readable = "name a TOML file that can be read"

@@ -1,4 +1,4 @@
-"""What makes an option of a Config: a dataclass field with metadata, and the check of its value."""
+"""Options of a Config: dataclass fields with metadata, and the check of their values."""
 
 import sys
 from collections.abc import Callable

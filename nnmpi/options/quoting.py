@@ -1,4 +1,4 @@
-"""What users wrote, as messages show it: cut where it is long, and without control characters.
+"""Text from users, as messages show it: cut where it is long, and without control characters.
 
 An escape code in a file name or a TOML value would otherwise reach the terminal.
 """

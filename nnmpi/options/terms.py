@@ -1,4 +1,4 @@
-"""What options may be: ranges of numbers, texts, and texts of several terms as values."""
+"""Values that options may have: ranges of numbers, texts, and texts of several terms."""
 
 import math
 import os
@@ -81,7 +81,7 @@ CUTS = {
 
 
 class LayoutTerms(NamedTuple):
-    """What --layout says.
+    """The terms of --layout.
 
     cuts  (axis of activations, axis of the mesh) for each `channels:tp`
     ways  the name of a way by the path of a layer, or by a pattern of paths, for each `0=column`

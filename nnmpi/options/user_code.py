@@ -1,4 +1,4 @@
-"""What users name as package.module:NAME: models, algorithms and schedules of their own."""
+"""Objects that users name as package.module:NAME: models, algorithms and schedules of their own."""
 
 import importlib
 import traceback
@@ -14,7 +14,7 @@ def is_named(spec: str) -> bool:
 
 
 def imported(spec: str, what: str) -> Any:
-    """What `package.module:NAME` names; raises ValueError if there is no such thing."""
+    """The object that `package.module:NAME` names; raises ValueError if there is no such thing."""
     module_name, _, name = spec.partition(":")
     try:
         module = importlib.import_module(module_name)

@@ -1,4 +1,4 @@
-"""What users wrote: their files, up to so many bytes, and JSON and TOML, however deeply nested."""
+"""Files from users, up to so many bytes, and JSON and TOML, however deeply nested."""
 
 import errno
 import math

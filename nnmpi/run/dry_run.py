@@ -1,4 +1,4 @@
-"""What each kind of rank holds and sends, without training: --dry-run, and `simulate layout`.
+"""Bytes that each kind of rank holds and sends, without training: --dry-run, and `simulate layout`.
 
 The second is a subcommand, with `add_options` and `run`.
 """

@@ -95,7 +95,7 @@ class Fit:
         return result
 
     def _fit(self) -> Event:
-        """Its steps, and what follows them."""
+        """Makes the steps of the run and what follows them; returns the event of its result."""
         try:
             with self._training.tracer.of_run():
                 self._epochs()
@@ -127,7 +127,7 @@ class Fit:
             self._evaluate_epoch()
 
     def _evaluate_epoch(self) -> None:
-        """What follows the steps of an epoch."""
+        """Evaluates the model after the steps of an epoch, tells the result, and saves."""
         run, train = self._run, self._run.sums
         with run.epoch_ended():
             test = self._session.evaluate()
@@ -197,7 +197,7 @@ class Fit:
         run.phase = StepPhase.BETWEEN_STEPS
 
     def _follow(self, result: StepResult) -> None:
-        """What follows a step; after a loss it is done again, but for what was told."""
+        """Handles the result of a step; after the loss of a rank again, but for what was told."""
         run, step = self._run, result.state.step
         if self._comm.fault_tolerant:
             run.pending = Followed(run.counters, result)
@@ -273,7 +273,7 @@ class Fit:
             )
 
     def _keep_changes(self, occasion: str) -> None:
-        """What callbacks have changed here they change in a step that is made again."""
+        """Records what callbacks have changed, or changes it when a step is made again."""
         run, session = self._run, self._session
         if not self._comm.fault_tolerant or session.is_closed:
             return

@@ -10,7 +10,7 @@ PROCESS = Path("/proc/self")
 
 
 class Footprint:
-    """That of one rank, from before its model is made."""
+    """The memory and the messages of one rank, from before its model is made."""
 
     def __init__(self) -> None:
         with suppress(OSError):
@@ -18,7 +18,7 @@ class Footprint:
         self._resident = memory("VmRSS")
 
     def event(self, sent: Traffic | None) -> Event:
-        """What the last event says of a rank that has sent so much in a step, where it is known."""
+        """The fields of the last event on the memory and the messages of a rank, where known."""
         grown = max(memory("VmHWM") - self._resident, 0)  # Linux counts in batches
         known = {"memory_bytes": grown} if self._resident else {}
         return {**({"sent": {k: s._asdict() for k, s in sent.items()}} if sent else {}), **known}

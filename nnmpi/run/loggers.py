@@ -34,7 +34,7 @@ MANY = 500  # steps that are written together
 
 
 class Logger:
-    """What all loggers do; each says how its library takes a thing, or leaves it out."""
+    """The base class of loggers; each says how its library takes a thing, or leaves it out."""
 
     library = ""
 
@@ -56,7 +56,7 @@ class Logger:
                 self._write_losses()
 
     def on_epoch(self, trainer: Any, event: Event) -> None:
-        """Its numbers."""
+        """The numbers of the epoch."""
         if trainer.is_first:
             self._begin(trainer)
             self._write_losses()
@@ -111,7 +111,7 @@ class Logger:
 
 
 def numbers(event: Event) -> dict[str, float]:
-    """Those of an epoch, as epoch/loss; its own is epoch/epoch."""
+    """The numbers of the event of an epoch, as epoch/loss; its own number is epoch/epoch."""
     found = ((key, v) for key, v in event.items() if not isinstance(v, bool))
     return {f"epoch/{key}": float(v) for key, v in found if isinstance(v, int | float)}
 
@@ -234,7 +234,7 @@ KINDS: dict[str, type[Logger]] = dict(
 
 
 def loggers_of(config: Config) -> list[Logger]:
-    """What --logger asks for."""
+    """The loggers that --logger asks for."""
     if config.logger is None:
         return []
     name, where = logger(config.logger)

@@ -1,4 +1,4 @@
-"""What may be another when a run goes on, from a checkpoint or from a snapshot: one table."""
+"""The table of what may differ when a run goes on, from a checkpoint or from a snapshot."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -10,7 +10,7 @@ from nnmpi.options.quoting import shown
 
 
 class Consequence(Enum):
-    """What follows where a run goes on with another value."""
+    """The consequence of another value for a run that goes on."""
 
     SAME = "the same bits"
     EQUAL = "equal to one rank, but sums are added in another order"

@@ -1,4 +1,4 @@
-"""What the ranks of a node take for a model: its units, sums, messages, updates, and all else.
+"""Measurement of a model on the ranks of a node: its units, sums, messages, updates, and the rest.
 
 All ranks measure at the same time: caches, memory and clocks that they share count. A time of units
 and steps is the least, or a low one, of several: that of a machine that nobody else uses at the
@@ -117,7 +117,7 @@ def _wait(comm: Comm) -> None:
 
 
 def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
-    """What the ranks of one node measure, and of sums and updates that quantile of times."""
+    """The measurements of one node, with that quantile of the times of sums and updates."""
     config = setup.config
     network, sizes = fitted_network(comm), _micro_batches(_samples(setup))
     near = network.link if comm.size > 1 else TYPICAL.near
@@ -146,7 +146,7 @@ def _group_sizes(comm: Comm) -> list[int]:
 
 
 def _samples(setup: Setup) -> int:
-    """Of a whole batch."""
+    """The number of samples of a whole batch."""
     return min(setup.config.batch_size, len(setup.train.split.y))
 
 

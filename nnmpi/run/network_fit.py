@@ -52,7 +52,7 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 
 def fitted_network(comm: Comm) -> Network:
-    """What messages and additions cost here, while all ranks are busy; collective.
+    """The measured cost of messages and additions, while all ranks are busy; collective.
 
     Of an odd number of ranks the last one has no partner, and waits.
     """

@@ -49,7 +49,7 @@ class Resumed(NamedTuple):
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
-    """What is compared when a run is resumed, besides options; the same on all ranks."""
+    """The facts that are compared when a run is resumed, besides options; the same on all ranks."""
     return {
         "the data set": consistency.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
@@ -83,7 +83,7 @@ def goes_on(
 
 
 def resumed_from(found: Found, setup: Setup) -> Resumed:
-    """What a run goes on from; raises ValueError if it is of a run that this one cannot be."""
+    """The state that a run goes on from; raises ValueError if this run cannot go on from it."""
     about, snapshot = found.about(), found.snapshot()
     before = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks

@@ -26,7 +26,7 @@ from nnmpi.run.told import Told, place
 
 
 class StepPhase(Enum):
-    """What this rank does; an error in a later phase may leave the model half updated."""
+    """The phase of this rank; an error in a later phase may leave the model half updated."""
 
     BETWEEN_STEPS = auto()
     COMPUTING = auto()
@@ -69,14 +69,14 @@ class Followed(NamedTuple):
 
 
 class VersionFacts(NamedTuple):
-    """What is to be known of a version of the model besides its arrays; the same on all ranks."""
+    """The facts about a version of the model besides its arrays; the same on all ranks."""
 
     head: Snapshot
     followed: Followed
 
 
 class RunPlan(NamedTuple):
-    """What a run was planned to take.
+    """The plan that a run was made by.
 
     looked  how many layouts were looked at
     notes   what one should know of the figures, a line each
@@ -87,7 +87,7 @@ class RunPlan(NamedTuple):
     notes: list[str]
 
     def event(self) -> Event:
-        """What the start of the run says of it."""
+        """The fields of the plan in the event of the start of the run."""
         return {
             "layout": self.layout.flags,
             "predicted_seconds": self.layout.time.seconds,
@@ -149,7 +149,7 @@ class RunState:
 
     @property
     def plan_outcome(self) -> Event:
-        """What --plan has predicted of a step, beside what it takes; nothing without it."""
+        """The time of a step that --plan predicted, beside the measured one; empty without it."""
         if self.plan is None:
             return {}
         predicted, rate = self.plan.layout.time.seconds, self.pace.rates["samples_per_second"]
@@ -203,7 +203,7 @@ class RunState:
 
     @property
     def counters(self) -> Counters:
-        """What other ranks need to go on from here."""
+        """The counters that other ranks need to go on from here."""
         sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
         now = (self.span, self.state, self.skipped, sums, self.first, self.runs)
         return Counters(*now, self.stopping, self.metrics, self.pace.counts, dict(self.changed))
@@ -214,7 +214,7 @@ class RunState:
         return self.pending or Followed(self.counters)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
-        """Those of a snapshot of this run."""
+        """The counters of a snapshot of this run."""
         return self.counters._replace(
             span=snapshot.run,
             state=snapshot.state,
@@ -258,11 +258,11 @@ class RunState:
 
     @property
     def epochs(self) -> int:
-        """Those that are begun."""
+        """The number of epochs that are begun."""
         return self.state.epoch + (self.state.batch > 0)
 
     def factors_of_epoch(self) -> list[float]:
-        """What the schedule returns until the end of the epoch."""
+        """The factors that the schedule returns for the steps until the end of the epoch."""
         left = min(self._batches - self.state.batch, self.total_steps - self.state.step)
         return [self.lr_factor(self.state.step + i) for i in range(left)]
 
@@ -289,7 +289,7 @@ class RunState:
     # ---- what strategies ask and tell
 
     def _request(self) -> float:
-        """What this rank requests after the step that is under way; nothing in one that is made
+        """The request of this rank after the step that is under way; 0 in one that is made
         again."""
         if self.told.events >= place(self.state.step + 1, "progress"):
             return 0.0
@@ -299,7 +299,7 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """What is asked and told in the steps of a run."""
+        """The functions that the steps of a run call to ask and to tell."""
         return StepControl(
             self._scheduled,
             self._request,
@@ -319,6 +319,6 @@ class RunState:
         self.phase = StepPhase.COMPUTING
 
     def _scheduled(self, step: int) -> float:
-        """What multiplies the learning rates; strategies call it just before they update."""
+        """The factor of the learning rates; strategies call it just before they update."""
         self.phase = StepPhase.UPDATING
         return self.lr_factor(step)

@@ -134,7 +134,7 @@ class Saves:
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
-        """That of the checkpoints up to now: a run goes on, or makes steps again."""
+        """The best metric of the checkpoints up to now: a run goes on, or makes steps again."""
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
@@ -198,7 +198,7 @@ class Saves:
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
     ) -> RunAbout:
-        """What a checkpoint tells besides a snapshot."""
+        """The facts that a checkpoint has besides a snapshot."""
         run = self._run
         return RunAbout(
             complete,

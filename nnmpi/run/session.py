@@ -159,7 +159,7 @@ class Session:
         )
 
     def _twin(self, model: Module, arrangement: Arrangement) -> TrainSpec:
-        """What --verify trains on one rank beside the model, of which it has nothing."""
+        """The spec of a second model that --verify trains on one rank; they share nothing."""
 
         def another() -> ModelPart:
             other = self._built()
@@ -230,7 +230,7 @@ class Session:
 
     @property
     def scale(self) -> dict[str, float]:
-        """What events say of the loss scale, if there is one."""
+        """The loss scale for events, if there is one."""
         scaler = self.task.scaler
         return {} if scaler is None else {"loss_scale": scaler.now.scale}
 
@@ -242,7 +242,7 @@ class Session:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What a file of the model says of it."""
+        """The metadata of a file of the model."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
         return {
             **models.metadata_of(self.model, self.config),
@@ -265,8 +265,8 @@ class Session:
             consistency.check_copies(parts, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
-        """What this rank needs to go on from here; no message is sent. Without copies, the next
-        step changes it."""
+        """The snapshot that this rank needs to go on from here; no message is sent. Without copies,
+        the next step changes it."""
         whole = not self.strategy.layout.serves
         found = (saved if copies else owned)(self.part, self.optimizer, whole)
         return self._head()._replace(owned=tuple(found))
@@ -277,7 +277,7 @@ class Session:
             self.backups.after_step(self.run.state.step, self.version_facts())
 
     def version_facts(self) -> VersionFacts:
-        """What is to be known of the version of now besides its arrays."""
+        """The facts about the version of now besides its arrays."""
         return VersionFacts(self._head(), self.run.followed)
 
     def _head(self) -> Snapshot:

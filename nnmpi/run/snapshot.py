@@ -27,7 +27,7 @@ COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "layout", "device", "tf32", 
 
 
 class Snapshot(NamedTuple):
-    """What one rank has between two steps, in copies that later steps do not change.
+    """The state of one rank between two steps, in copies that later steps do not change.
 
     config     the options of the run
     ranks      how many there were
@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
     loss_scale: LossScale | None
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """What was measured and would be the same for ranks that a config of the same run
+        """The measurements that would be the same for ranks that a config of the same run
         arranges."""
         before, now = vars(self.config), vars(config)
 

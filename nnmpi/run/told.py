@@ -69,7 +69,7 @@ class Told:
         return here <= self.calls and here not in self._again
 
     def go_back(self, step: int) -> None:
-        """What was told of later steps is told again."""
+        """Goes back to a step: what was told of later steps is told again."""
         end = place(step, "all")
         self.events, self.calls = min(self.events, end), min(self.calls, end)
 
@@ -88,7 +88,7 @@ class Told:
 
 
 def _places_in(log: str) -> Iterator[Place]:
-    """Those of the events of the last run in a log, of which the last line may be cut off."""
+    """The places of the events of the last run in a log, of which the last line may be cut off."""
     found: list[Event] = []
     with suppress(FileNotFoundError), open(log, encoding="utf-8") as file:
         for line in file:

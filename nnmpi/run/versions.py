@@ -10,7 +10,7 @@ from nnmpi.version import __version__
 
 
 def versions() -> dict[str, str]:
-    """Those of the libraries."""
+    """The versions of nnmpi, Python and the libraries."""
     return {
         "nnmpi": __version__,
         "python": platform.python_version(),
@@ -20,5 +20,5 @@ def versions() -> dict[str, str]:
 
 
 def with_kernels() -> dict[str, str]:
-    """Those of the libraries, and what BLAS and the compiled kernels are made for."""
+    """The versions of the libraries, and the targets of BLAS and the compiled kernels."""
     return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

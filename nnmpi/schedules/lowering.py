@@ -101,7 +101,7 @@ def _with_recompute(ops: list[Op]) -> Iterator[Op]:
 
 
 def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
-    """What a stage of p does up to micro-batch `last()`, which may become less meanwhile.
+    """The operations of a stage of p up to micro-batch `last()`, which may become less meanwhile.
 
     p = 3, stage 1    RECV_F0 RECV_F1 F0 SEND_F0  RECV_B0 F1 SEND_F1  RECV_F2 B0 SEND_B0 UPDATE0 ...
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What an operation does."""
+    """The kind of an operation."""
 
     F = "F"
     B = "B"

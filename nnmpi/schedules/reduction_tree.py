@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """What a move does to the stack of a rank."""
+    """The effect of a move on the stack of a rank."""
 
     LEAF = "LEAF"  # compute a slice: push
     RECEIVE = "RECEIVE"  # from another rank: push

@@ -83,8 +83,8 @@ class Scores(NamedTuple):
         return self.mask is None and self.keep is None
 
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
-        """What the loops take for a tile: scale; first, where query i of the tile sees keys 0 to
-        first + i, or all keys if it is -1; mask; and keep, of tiles within this one."""
+        """The arguments of the loops for a tile: scale; first, where query i of the tile sees keys
+        0 to first + i, or all keys if it is -1; mask; and keep, of tiles within this one."""
         samples, heads, queries, keys = tile
         mask, keep = self.mask, self.keep
         if mask is not None:

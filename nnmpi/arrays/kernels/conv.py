@@ -126,7 +126,7 @@ ConvMethod = Winograd | Im2col | Cudnn
 
 
 class ConvShape(NamedTuple):
-    """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional.
+    """The parameters of relu(max_pool_2x2(conv(x, w) + b)), where pool and relu are optional.
 
     `keep`: keep what the backward pass needs.
     """

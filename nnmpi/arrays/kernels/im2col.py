@@ -247,7 +247,7 @@ def direct_gradients(
     dw: InOut,
     stride: int,
 ) -> None:
-    """What is added to dw and db, from the gradient g of y."""
+    """Adds the gradients of the weights and the bias to dw and db, from the gradient g of y."""
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 

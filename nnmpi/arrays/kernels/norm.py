@@ -76,7 +76,7 @@ def normalise_relu_loop(x: Array, mean: Array, scale: Array, shift: Array | None
 def norm_relu_sums_loop(
     g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
 ) -> None:
-    """The same sums of masked: g where y is positive, 0 elsewhere."""
+    """The sums of m and m (x - mean), where m, `masked`, is g where y is positive, else 0."""
     relu_gradient_loop(g, y, masked)
     norm_sums_loop(masked, x, mean, total, dot)
 

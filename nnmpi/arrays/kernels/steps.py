@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level
 
 
 class AdamStep(NamedTuple):
-    """What one Adam step depends on; `decoupled` is AdamW's weight decay."""
+    """The options and the number t of one Adam step; `decoupled` is AdamW's weight decay."""
 
     lr: float
     beta1: float
@@ -42,7 +42,7 @@ class AdamStep(NamedTuple):
 
 
 class SgdStep(NamedTuple):
-    """What one step of stochastic gradient descent depends on."""
+    """The options of one step of stochastic gradient descent."""
 
     lr: float
     momentum: float
@@ -51,7 +51,7 @@ class SgdStep(NamedTuple):
 
 
 class RmsPropStep(NamedTuple):
-    """What one step of RMSprop depends on."""
+    """The options of one step of RMSprop."""
 
     lr: float
     alpha: float
@@ -76,7 +76,7 @@ class Mixed(NamedTuple):
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def part(self, part: slice) -> "Mixed":
-        """Of some of the numbers."""
+        """The values for a slice of the numbers, with the same factor."""
         return self if self.values is None else self._replace(values=self.values[part])
 
 
@@ -298,8 +298,8 @@ def squares_loop(g: Array, factor: float, sums: Out) -> None:
 def decide_loop(
     loss: Array, squares: Array, factor: float, most: float, by: Out, shown: Out
 ) -> None:
-    """What a step takes instead of a factor of gradients: [factor, clipped to the norm `most`;
-    whether loss and squares are finite, and the step is made]. shown: both."""
+    """Writes to `by` the factor of gradients, reduced to clip them to the norm `most`, and whether
+    loss and squares are finite, so that the step is made; writes both of these to `shown`."""
     xp = xp_of(loss)
     shown[0], shown[1] = loss, squares
     by[0] = xp.minimum(most / (xp.sqrt(squares) + 1e-6), 1.0) * factor

@@ -164,7 +164,7 @@ class MetaArray(np.ndarray):
         return found if found.ndim else made((), self.dtype)  # a number is no view
 
     def _picked(self, index: Sequence[Any]) -> "MetaArray":
-        """What arrays of places take, after slices."""
+        """The result of indexing with integers and integer arrays, after the slices."""
         places = [k for k, entry in enumerate(index) if isinstance(entry, np.ndarray | int)]
         sliced = (slice(None) if k in places else entry for k, entry in enumerate(index))
         view, picks = super().__getitem__(tuple(sliced)), [index[k] for k in places]

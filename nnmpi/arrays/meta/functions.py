@@ -119,9 +119,9 @@ RULES.update(_OF_SHAPES)
 
 
 class Namespace:
-    """What xp_of gives for an array without numbers: NumPy, but that new arrays have none either.
+    """The module that xp_of returns for arrays without numbers: NumPy, but new arrays have none.
 
-    Those of `arange` have: they are short, and places of rows.
+    Arrays of `arange` have numbers: they are short, and places of rows.
     """
 
     lib = SimpleNamespace(

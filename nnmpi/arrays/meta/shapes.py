@@ -26,7 +26,7 @@ def blank(shape: Shape) -> np.ndarray:
 
 
 def broadcast(function: Callable[..., Any], values: Sequence[Any]) -> Shape:
-    """What a function gives that broadcasts its arguments."""
+    """The shape of the result of a function that broadcasts its arguments."""
     shapes = [*map(shape_of, values)]
     try:
         return np.broadcast_shapes(*shapes)
@@ -105,7 +105,7 @@ def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
 
 
 def picked(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Shape:
-    """What arrays of places along some axes take: their axes come first, if these are apart."""
+    """The shape of an index by arrays along some axes: theirs come first, if these are apart."""
     lengths = np.broadcast_shapes(*map(shape_of, picks))
     rest = [n for k, n in enumerate(shape) if k not in places]
     first = places[0] if [*places] == [*range(places[0], places[-1] + 1)] else 0
@@ -138,7 +138,7 @@ def nesting(array: Any) -> tuple[int, ...]:
 
 
 def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
-    """Those of an array without gaps, whose axes lie in this order."""
+    """The strides in bytes of an array without gaps, whose axes lie in this order."""
     found, step = [0] * len(shape), itemsize
     for k in reversed([*order]):
         found[k] = step

@@ -22,7 +22,7 @@ from nnmpi.arrays.native.instructions import NEEDS, available
 
 
 def wrong() -> str:
-    """What is wrong if NNMPI_NATIVE is neither a switch nor a set of instructions; else empty."""
+    """The error if NNMPI_NATIVE is neither a switch nor a set of instructions; else empty."""
     if (wanted := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
         return ""
     return f"NNMPI_NATIVE is {wanted!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, or not at all"

@@ -60,7 +60,7 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
 
 
 class Distinct(NamedTuple):
-    """What an index looks up, each row once: all as in the drawing above."""
+    """The distinct rows that an index looks up, each once: the arrays of the drawing above."""
 
     which: Array
     first: Array

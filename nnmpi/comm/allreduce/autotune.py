@@ -20,7 +20,7 @@ LARGE = 1 << 16
 
 
 class Timed(Protocol):
-    """What is timed: a Comm."""
+    """The methods of a Comm that are timed."""
 
     size: int
 

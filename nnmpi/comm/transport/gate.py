@@ -125,7 +125,7 @@ class Gate:
 
 
 def length(nbytes: int) -> int:
-    """Of a segment for so many bytes, with the count behind them."""
+    """The size in bytes of a segment for so many bytes of data, with the count behind them."""
     return -(-nbytes // LINE) * LINE + LINE
 
 

@@ -26,7 +26,7 @@ class MPIChannel:
 
     @classmethod
     def of_job(cls) -> Self:
-        """Of all ranks; collective."""
+        """Creates the channel of all ranks of the job; collective."""
         return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def left(self) -> Sequence[int]:

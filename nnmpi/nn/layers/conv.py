@@ -21,7 +21,7 @@ PADDINGS = ("same", "valid")
 
 
 class _Convolution(Module):
-    """What convolutions share: their sizes, one for each axis, and weight and bias.
+    """The base class of convolutions: their sizes, one for each axis, and weight and bias.
 
     The weight is (out, in / groups, *kernel_size) in memory (*kernel_size, in / groups, out); of a
     transposed convolution, in and out change places.

@@ -59,7 +59,7 @@ class TensorFact(NamedTuple):
 
 @dataclass(frozen=True)
 class RunAbout:
-    """What a run tells of itself.
+    """The facts about a run that a checkpoint has besides a snapshot.
 
     complete     whether it has no more steps to make
     total_steps  that it ends with
@@ -104,7 +104,7 @@ def tensor_facts(model: Module) -> tuple[TensorFact, ...]:
 
 @dataclass(frozen=True)
 class MeasuredForm:
-    """What was measured to arrange ranks, if anything was."""
+    """The measurements by which ranks were arranged, if there were any."""
 
     cut: str | None = None
     unit_costs: strategies.UnitCosts | None = None

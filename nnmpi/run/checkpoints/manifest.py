@@ -44,7 +44,7 @@ LARGEST_SCALE = 2.0**127  # of a loss in float32
 
 
 class Manifest(NamedTuple):
-    """What is in a checkpoint.
+    """The list of what is in a checkpoint.
 
     snapshot   of all ranks; what they had is in the files
     files      of the ranks, in their order
@@ -72,7 +72,7 @@ class Manifest(NamedTuple):
         return sum(file.bytes for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunAbout:
-        """What the run tells of itself; without the numbers of its arrays unless they are given."""
+        """The facts about the run; without the numbers of its arrays unless they are given."""
         told = from_json(self.told, arrays or self.arrays, ABOUT)
         about: RunAbout = checked(told, RunAbout, ABOUT)
         return about

@@ -52,7 +52,8 @@ class CancelledError(Exception):
 def divided(
     owned: Sequence[Sequence[RangeOf[str]]], least: int = LEAST
 ) -> list[list[RangeOf[str]]]:
-    """What each rank writes of what the ranks have: each number once, in the order of tensors.
+    """The ranges that each rank writes of those that ranks have: each number once, in the order of
+    tensors.
 
     What is not trained is written whole, and if it is small by the first rank that has it: copies
     of buffers may differ where ranks go at their own pace.
@@ -192,7 +193,7 @@ def prepared(
     arrays: Sequence[np.ndarray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
-    """What writes the file of a rank: a copy of its part of what the ranks have."""
+    """A function that writes the file of a rank, from a copy of its part of what the ranks have."""
     try:
         file = laid_out(rank, divided(has)[rank], [(a.dtype.name, a.shape) for a in arrays])
         content = content_of(file, owned, arrays)
@@ -247,7 +248,7 @@ def _write_blocks(
 
 
 def reason_of(error: Exception) -> str:
-    """What a message says of an error of the system."""
+    """The host and the reason of a system error, for a message."""
     if isinstance(error, OSError):
         return f"{platform.node()}: {error.strerror or error}"
     return f"{platform.node()}: out of memory"

@@ -102,7 +102,7 @@ class Found(NamedTuple):
         return self.manifest.step
 
     def about(self) -> RunAbout:
-        """What the run has told, with its arrays, which are read."""
+        """The facts about the run, with their arrays, which are read."""
         arrays, reader = [], BlockReader(self.folder, self.manifest)
         for one in self.manifest.arrays:
             first, size = self.manifest.files[0].name, math.prod(one.shape)

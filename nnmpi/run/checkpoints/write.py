@@ -220,7 +220,7 @@ class Writer:
         )
 
     def _gathered(self, own: FileWritten) -> Generator[None, None, list[FileWritten]]:
-        """What each rank gives."""
+        """Gathers the results of all ranks on each rank; yields while it waits for messages."""
         comm, data = self._comm, np.frombuffer(json.dumps(own).encode(), np.uint8)
         counts = np.zeros(comm.size, np.int64)
         counts[comm.rank] = len(data)
@@ -267,7 +267,7 @@ class Writer:
 
 
 def _manifest(content: Content, files: Sequence[FileWritten]) -> Manifest:
-    """That of a checkpoint whose files are written."""
+    """The manifest of a checkpoint whose files are written."""
     snapshot, has, about, _, _ = content
     arrays = [(a.dtype.name, a.shape) for a in content.arrays]
     layouts = [

@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Loaded(NamedTuple):
-    """What a model has taken from a file, and what does not fit: names in the file or the model.
+    """The names of tensors that a model has taken from a file, and of those that do not fit.
 
     other_shapes   the shapes in the file and in the model
     """
@@ -138,7 +138,7 @@ def _checked(
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:
-    """What fits; raises ValueError unless all does or, with `partial`, some."""
+    """The names that fit, and others; raises ValueError unless all fit or, if `partial`, some."""
     here = {place.path: place.shape for place in places}
     both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
     loaded = Loaded(

@@ -44,7 +44,7 @@ class LogMark(NamedTuple):
 
     @classmethod
     def of(cls, path: str, size: int) -> "LogMark":
-        """Of the first `size` bytes of a file."""
+        """The mark behind the first `size` bytes of a file."""
         with open(path, "rb") as file:
             file.seek(max(0, size - LINE))
             return cls(size, hashlib.sha256(file.read(min(size, LINE))).hexdigest())
@@ -159,7 +159,7 @@ def _refuse_other_kinds(
 
 
 def version(path: str | None) -> tuple[int, int] | None:
-    """What differs between versions of a file; None where there is no file."""
+    """The inode and the time of change, by which versions of a file differ; None without a file."""
     try:
         found = os.stat(weights_of(path or ""))
     except OSError:
@@ -168,7 +168,7 @@ def version(path: str | None) -> tuple[int, int] | None:
 
 
 def saved_since(before: tuple[int, int] | None, path: str | None) -> str:
-    """What a run that is interrupted has saved, and what is in its file of --save."""
+    """A message on what an interrupted run has saved, and what is in its file of --save."""
     now = version(path)
     if now is None:
         return "nothing was saved"

@@ -55,7 +55,7 @@ class Explained(NamedTuple):
 
 
 def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
-    """What a step of a layout takes, term by term; raises ValueError for one that cannot be."""
+    """The time of a step of a layout, term by term; raises ValueError where none is possible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))

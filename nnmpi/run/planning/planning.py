@@ -38,7 +38,7 @@ class NoneFitsError(ValueError):
 
 
 class Asked(NamedTuple):
-    """What a plan is asked for besides options of a run; `memory` in bytes of a rank."""
+    """The request for a plan, besides options of a run; `memory` in bytes of a rank."""
 
     ranks: int
     nodes: int
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 
 class FoundLayouts(NamedTuple):
-    """What was found.
+    """The result of a search for layouts.
 
     notes        what one should know of the figures, a line each
     is_measured  whether the units of the model were measured
@@ -61,13 +61,13 @@ class FoundLayouts(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What was planned."""
+        """The model, the ranks and the nodes of the plan."""
         nodes = f" on {plural(self.asked.nodes, 'node')}" if self.asked.nodes > 1 else ""
         return f"{self.config.model} on {plural(self.asked.ranks, 'rank')}{nodes}"
 
 
 class Basis(NamedTuple):
-    """What a search, or the price of one layout, is made of."""
+    """The models of memory and time that a search, or the price of one layout, is made with."""
 
     paper: Paper
     costs: CostModel
@@ -75,7 +75,7 @@ class Basis(NamedTuple):
 
 
 def on_paper(config: Config, asked: Asked) -> Basis:
-    """That of a model and a cluster that are on paper."""
+    """The basis for a model and a cluster that are on paper."""
     check_cluster(asked.ranks, asked.nodes)
     strategies.check(config, asked.ranks)
     machine = TYPICAL if asked.machine is None else read_machine(asked.machine)
@@ -84,7 +84,7 @@ def on_paper(config: Config, asked: Asked) -> Basis:
 
 
 def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Basis:
-    """That of a model, on a cluster of such machines."""
+    """The basis for a model, on a cluster of such machines."""
     config, graph = uncut.config, uncut.graph
     times = ModelTimes(graph, machine, config.dtype)
     notes = [*_notes(config, asked, machine, times)]
@@ -109,8 +109,8 @@ def search(asked: Asked, by: Basis) -> FoundLayouts:
 
 
 def _certain(found: Search, most: float, spread: float) -> tuple[Search, list[str]]:
-    """What was found with plain data parallelism first, where the fastest layout leads by less than
-    the spread of measurements; and a note of that."""
+    """The search with plain data parallelism first, where the fastest layout leads by less than the
+    spread of measurements; and a note of that."""
     best, plain = found.best[0], found.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > most:
         return found, []
@@ -147,7 +147,7 @@ def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
 
 
 def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) -> Iterator[str]:
-    """What one should know of the figures."""
+    """Notes on how far the figures can be trusted."""
     a_node = -(-asked.ranks // asked.nodes)
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
     if asked.machine is None:

@@ -1,4 +1,4 @@
-"""What is said of a plan: a JSON object, and of that a table."""
+"""The report of a plan: a JSON object, and a table made of it."""
 
 from collections.abc import Iterator
 from shlex import quote

@@ -1,5 +1,5 @@
-"""What the ranks of a run do when one of them is lost, under `mpirun --with-ft ulfm`, and where a
-layout has no place for some of them.
+"""Recovery of a run after the loss of a rank, under `mpirun --with-ft ulfm`, also where a layout
+has no place for some of the ranks that are left.
 
     fit ── RankLost ─► shrink ─► what each has: the newest ─► arrange_fewer ─► split ─► spare ranks
      ▲                   ▲       whole copy                                       │      wait

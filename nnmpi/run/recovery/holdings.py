@@ -14,7 +14,7 @@ from nnmpi.run.session import Session
 
 
 class Holding(NamedTuple):
-    """What a rank has after so many steps.
+    """The part of the model that a rank has after so many steps.
 
     version   the number of these steps
     session   the number of the session that it is from
@@ -75,7 +75,7 @@ def _check(holdings: Sequence[Holding]) -> None:
 
 
 class Gift(NamedTuple):
-    """What a spare rank sends to one that works."""
+    """The ranges that a spare rank sends to one that works."""
 
     source: int
     to: int
@@ -83,8 +83,8 @@ class Gift(NamedTuple):
 
 
 def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working: int) -> list[Gift]:
-    """What spare ranks, the last ones, give of what belongs to `source`, from what each rank has:
-    what no rank before them has."""
+    """The gifts of spare ranks, the last ones, from what each rank has of `source`: ranges that no
+    rank before them has."""
     owned = [
         frozenset(own for one in there if one.key == source.key for own in one.ranges)
         for there in holdings
@@ -98,8 +98,8 @@ def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working:
 
 
 def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
-    """What this rank has of versions of the model: that of now, in copies or as the next step
-    changes it, and backups."""
+    """The versions of the model that this rank has: that of now, in copies or as the next step
+    changes it, backups, and that of the start of the epoch."""
     start, last = session.epoch_start, session.strategy.last
     if start is None or start.version < session.run.state.step:  # else some is of later steps
         facts = session.version_facts()

@@ -38,7 +38,7 @@ class RanksLeft:
                 return
 
     def divide(self, ranks: int) -> None:
-        """So many of them work: the first ones."""
+        """Lets the first `ranks` ranks work; the others are spare."""
         self.spare = self.all.size - ranks
         self.work = self.all
         if self.spare:
@@ -53,7 +53,7 @@ class RanksLeft:
             f(self.all)
 
     def give(self, gifts: Iterable[Gift], owned: Sequence[SavedRange]) -> list[SavedRange]:
-        """What this rank gets of what others own; every rank calls it."""
+        """Sends the gifts of this rank, and returns those that it gets; every rank calls it."""
         got: list[SavedRange] = []
         for gift in gifts:
             if gift.source == self.all.rank:

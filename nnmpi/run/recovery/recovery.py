@@ -46,7 +46,7 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """That of one rank.
+    """The recovery of one rank.
 
     stage   how far its Trainer is
     news    the events of losses, until they are told
@@ -76,8 +76,8 @@ class Recovery:
         self._recover()
 
     def run(self, f: Callable[[], Event]) -> Event:
-        """What f returns on the ranks that work; after a loss they call it again, and it goes on
-        from where the run is."""
+        """Return what f returns on the ranks that work; after a loss they call it again, and it
+        goes on from where the run is."""
         while True:
             if self.survivors.work is None:  # it may be the only one that knows of the run
                 self.stage = RunStage.RUNNING
@@ -117,7 +117,7 @@ class Recovery:
                 raise self._stuck(error) from error
 
     def _stuck(self, error: Exception) -> NothingLeftError:
-        """What to raise where the ranks that are left cannot be arranged."""
+        """The error to raise where the ranks that are left cannot be arranged."""
         checkpoint = newest_path(self._training.asked.checkpoint_dir)
         rest = f"--resume goes on from {shown(checkpoint)}" if checkpoint else "start again"
         found = NothingLeftError(f"a rank was lost, and the others cannot go on: {error}; {rest}")
@@ -125,7 +125,7 @@ class Recovery:
         return found
 
     def _go_on(self, began: float) -> None:
-        """What comes next, for all ranks that are left."""
+        """Agrees with all ranks that are left on the course, and arranges them."""
         if self.stage != RunStage.SETTING_UP:
             self._training.saves.abandon()
         standings = gather_objects(self.survivors.all, self._standing())
@@ -215,8 +215,8 @@ class Recovery:
     def _snapshot(
         self, course: Course, standings: Sequence[Standing], working: int
     ) -> Snapshot | None:
-        """What the next session is made of: what this rank has, if it is of the right step, and
-        what spare ranks have that no other one has."""
+        """The snapshot that the next session is made of: what this rank has, if it is of the right
+        step, and what spare ranks have that no other one has."""
         if (source := course.source) is None:
             return None
         own = self._kept.get(source.key)

@@ -71,7 +71,7 @@ class Standing(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What all ranks that are left do next.
+    """The way in which all ranks that are left go on.
 
     stage      from which they go on
     source     what the next session is made of; None: what the first one was made of
@@ -96,7 +96,7 @@ class Course(NamedTuple):
 
 
 def agreed(standings: Sequence[Standing]) -> Course:
-    """What they do next: they go on from the newest version that they have all of, or can have."""
+    """The course of all ranks: on from the newest version that they have all of, or can have."""
     stages = [one.stage for one in standings]
     workers = [one for one in standings if one.holds]
     if RunStage.SETTING_UP in stages:

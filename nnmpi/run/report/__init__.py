@@ -1,4 +1,4 @@
-"""What a run tells: its events as text, as JSON and as pictures, and its progress."""
+"""Reports of a run: its events as text, as JSON and as pictures, and its progress."""
 
 from nnmpi.run.report.messages import Event as Event
 from nnmpi.run.report.report import LostOutputError as LostOutputError

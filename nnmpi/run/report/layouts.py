@@ -21,7 +21,7 @@ MOST_HOLDERS = 8
 
 
 def arranged(e: Event) -> str:
-    """What ranks hold and send, and who has what."""
+    """A text on what ranks hold and send, and on who has what."""
     return "\n\n".join(filter(None, _parts(e)))
 
 
@@ -130,7 +130,7 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
 
 
 def _backups(e: Event) -> Iterator[str]:
-    """What would be lost with a rank, and what keeping a copy of it takes."""
+    """Lines on the bytes that would be lost with a rank, and the cost of keeping a copy."""
     if not any(kind["backups_bytes"] for kind in e["kinds"]):
         yield "no backups: whatever a rank has, another one has too"
         return

@@ -64,7 +64,7 @@ def _suspended(e: Event) -> str:
 
 
 def _waited(e: Event, which: str = "") -> str:
-    """What checkpoints have cost."""
+    """A text on the number of checkpoints, and the time that training waited for them."""
     return (
         f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
         f"training waited {e['waited']:.2f} s in all"
@@ -85,7 +85,7 @@ def _padding(e: Event) -> str:
 
 
 def _loaded(e: Event) -> Iterator[str]:
-    """What a model has of a file, and what not."""
+    """Lines on the tensors that a model has from a file, and on those that it has not."""
     shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
     n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
     yield f"{len(e['loaded'])} of the {plural(n, 'tensor')} of the model are from {e['file']}"
@@ -208,7 +208,7 @@ def _result(e: Event) -> str:
 
 
 def _trace(e: Event, steps: int) -> str:
-    """What each rank did, in seconds, and the bubble of a pipeline."""
+    """A table of how each rank spent its time, in seconds, and the bubble of a pipeline."""
     rows = [["seconds", "computing", "communicating", "waiting", "other"]]
     for rank, times in e["ranks"].items():
         rows.append([f"rank {rank}", *(f"{x:.3f}" for x in times.values())])

@@ -116,7 +116,7 @@ def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
-    """What draws each panel."""
+    """The functions that draw the panels."""
     panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
     measured = [run for run in runs if "accuracy" in run.epochs]
     if measured:

@@ -88,7 +88,7 @@ class Report:
 
     @property
     def mark(self) -> LogMark | None:
-        """What the log has so far; None where there is no log, or it is a pipe."""
+        """The mark of the log so far; None where there is no log, or it is a pipe."""
         if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)

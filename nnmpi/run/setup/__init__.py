@@ -1,1 +1,1 @@
-"""What a run starts from: data, model, optimizer and loss, cut and checked."""
+"""Setup of a run: data, model, optimizer and loss, cut and checked."""

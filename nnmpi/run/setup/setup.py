@@ -90,7 +90,7 @@ class Setup(NamedTuple):
     own: Mapping[str, str]
 
     def samples(self, n: int, want: Fields = X_AND_Y) -> Inputs:
-        """So many samples of training, or all there are."""
+        """The first n samples of training, or all there are."""
         return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), want).x
 
 

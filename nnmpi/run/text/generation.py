@@ -42,7 +42,7 @@ class Sampling(NamedTuple):
     seed: int = 0
 
     def checked(self) -> Self:
-        """Itself; raises ValueError for numbers that are out of range."""
+        """Return this object; raises ValueError for numbers that are out of range."""
         for name, value in self._asdict().items():
             within, _ = OPTIONS[name]
             if not within.has(value):
@@ -169,8 +169,8 @@ def generated(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """So many tokens behind those of the prompt, of the first `size` ones, or as many as there are
-    up to one of `ends`; every rank iterates."""
+    """Generate `count` tokens behind those of the prompt, of the first `size` ones, or as many as
+    there are up to one of `ends`; every rank iterates."""
     tokens = list(prompt)
     for position in range(len(tokens), len(tokens) + count):
         choose = partial(sampling.choose, position=position)

@@ -78,7 +78,7 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
 
 
 def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling) -> np.ndarray:
-    """So many tokens that the model writes behind these, on every rank; every rank calls it."""
+    """Generate up to `count` tokens behind these, on every rank; every rank calls it."""
     config, comm, model = session.config, session.comm, session.model
 
     def checked() -> list[int]:
