@@ -1,4 +1,4 @@
-"""What ranks tell each other: any objects, and whether all go on after what may fail on one."""
+"""Agreement between ranks: exchange of any objects, and going on only if all succeed."""
 
 import pickle
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
 
 
 def gather_objects(comm: Comm, own: T) -> list[T]:
-    """What each rank gives, in the order of ranks; every rank calls it."""
+    """The objects that the ranks pass as `own`, in the order of ranks; every rank calls it."""
     data = np.frombuffer(pickle.dumps(own), np.uint8)
     counts = np.zeros(comm.size, np.int64)
     counts[comm.rank] = len(data)
@@ -48,7 +48,7 @@ def send_object(comm: Comm, own: object, to: int) -> None:
 
 
 def receive_object(comm: Comm, source: int) -> Any:
-    """What another rank sends."""
+    """The object that rank `source` sends by `send_object`."""
     size = np.zeros(1, int)
     comm.irecv(size, source).wait()
     data = np.empty(size[0], np.uint8)

@@ -42,8 +42,8 @@ from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of, owned, 
 
 
 class HeldVersion(NamedTuple):
-    """What this rank has of a model as it was after so many steps: what it owned then, and what
-    others have sent it to keep. `about` is what it was told with the version."""
+    """The parts of a model that this rank has of one version: those that it owned then, and those
+    that others have sent it to keep. `about` is the object passed with the version."""
 
     version: int
     ranges: Sequence[SavedRange]
@@ -88,7 +88,7 @@ class PackedRanges:
         self.complete()
 
     def ranges(self) -> list[SavedRange]:
-        """What is in it, as views."""
+        """The ranges in this memory, as views; none if it is not filled."""
         pairs = zip(self._forms, self._rows, strict=True) if self.is_filled else ()
         return [RangeOf(*form[:6], int(row[0][0]), *row[1:]) for form, row in pairs]
 
@@ -103,7 +103,7 @@ class PackedRanges:
 
 @dataclass
 class VersionMemory:
-    """What a rank has of one version, if of any: its own parts, and those of other ranks."""
+    """Memory for one version of the model: this rank's own parts, and those it keeps for others."""
 
     own: PackedRanges
     kept: Mapping[int, PackedRanges]
@@ -189,9 +189,9 @@ class Backups:
         self._due, self._left = due, self._clock()
 
     def held(self) -> list[HeldVersion]:
-        """What this rank has of earlier versions, the latest first, as views.
+        """The earlier versions of which this rank has parts, the latest first, as views.
 
-        Of one whose backup is not complete it may have its own parts alone.
+        If the backup of a version is not complete, it may have its own parts alone.
         """
         found = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
         there = (held for held in found if held.version >= 0)
@@ -204,7 +204,7 @@ class Backups:
         self._comm.free()
 
     def _owned(self) -> list[SavedRange]:
-        """What this rank owns, and first what is sent."""
+        """The ranges that this rank owns; those that it sends come first."""
         ranges = owned(self._part, self._optimizer)
         return sorted(ranges, key=lambda one: one.path not in self._sent)
 

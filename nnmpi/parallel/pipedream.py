@@ -136,7 +136,7 @@ class InFlight(Sequence[Batch]):
 
 
 class StageReport(NamedTuple):
-    """What the last stage knows of a micro-batch."""
+    """The loss of a micro-batch and the wish to stop, as the last stage knows them."""
 
     loss: float
     stop: bool  # whether some stage wants to end the run
@@ -183,7 +183,7 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, own: StageReport | None, micro: int) -> StageReport:
-        """What the last stage knows, which gives it as `own`; in the backward pass."""
+        """The report of the last stage, which passes it as `own`; called in the backward pass."""
         found = own
         if found is None:
             loss, stop = self._next(REPORT, micro)

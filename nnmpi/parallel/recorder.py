@@ -29,7 +29,7 @@ class Recorder:
         """An event that ends now."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """What happens in the context is no part of a step."""
+        """A context whose events are part of no step."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:

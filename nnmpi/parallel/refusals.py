@@ -218,7 +218,7 @@ def _is_met(other: str, config: Config, ranks: int) -> bool:
 
 
 def _asked(name: str, config: Config, ranks: int) -> str:
-    """What the config asks for under this name, in words; empty if it does not."""
+    """The option as the config sets it, in words; empty if it is the default."""
     if name in SPECIAL:
         return SPECIAL[name](config, ranks)
     value = getattr(config, name)

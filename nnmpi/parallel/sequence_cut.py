@@ -71,7 +71,7 @@ class SequenceCut(NamedTuple):
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> Seen:
-        """What the queries of one rank see of the keys of another one."""
+        """The slices of one rank's queries and of another one's keys that attend to each other."""
         if queries == keys or not causal:
             return Seen(ALL, ALL, causal)
         if keys < queries:

@@ -68,7 +68,7 @@ class WorkerPosition(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """What is to be trained, before any of it is spread over ranks."""
+    """A task and a model to be trained, before any of it is spread over ranks."""
 
     task: Task
     part: ModelPart  # what this rank has of it
@@ -118,7 +118,7 @@ class Strategy(Protocol):
         ranks."""
 
     def describe(self) -> dict[str, Any]:
-        """What the start event says of it."""
+        """The entries of the start event that describe the layout."""
 
     def finish(self) -> dict[str, Any]:
         """Ends the epochs of a run: ranks that have copies of the model have the same ones.
@@ -255,7 +255,7 @@ def synchronous(
 
 
 class RankStep(NamedTuple):
-    """What a rank makes steps with, beside what other ranks or the disk have to do with them.
+    """The objects with which a rank makes steps, without those of other ranks or the disk.
 
     run   makes the step of a batch, in an epoch of so many
     """
@@ -298,7 +298,7 @@ def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: Tra
 
 
 def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
-    """What swaps activations, where they are more than the memory for them."""
+    """The swapper of activations; None if the arrangement swaps nothing."""
     a = spec.arrangement
     if a.residences is None:
         return None
@@ -320,7 +320,7 @@ def executor_of(
     channels: Channels | None = None,
     around: Around = (),
 ) -> Executor:
-    """What carries out the programs of the arrangement on this rank."""
+    """The executor of the arrangement's programs on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     end = part.stages, layout.axis["pp"], spec.recorder, spec.task.on
     return Executor(

@@ -1,1 +1,1 @@
-"""What each rank has and does, decided before anything is built: values, and formulas of them."""
+"""The parts and the work of each rank, decided before anything is built: values, and formulas."""

@@ -126,8 +126,8 @@ def strategy_of(config: Config) -> StrategyKind:
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
-    """What differs in what ranks have, by their coordinates along pp and tp: their stages, how wide
-    their parts are, and branches."""
+    """A key for each (pp, tp), equal for ranks that share a rank model: their coordinate along pp,
+    along tp if ranks have branches of their own, and the widths of their parts."""
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.branches.variables)
     return {
@@ -139,7 +139,7 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
-    """What ranks with these coordinates have; without buckets."""
+    """The part of the model that ranks with these coordinates have, without buckets."""
     own, trained = division.of_rank(pp), division.trained(graph, pp)
     others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.branches, _regions(sharding, trained)
@@ -217,7 +217,7 @@ def _store(
 
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
-    """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
+    """The part of the model with buckets of gradients, without scalars that are summed apart."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:

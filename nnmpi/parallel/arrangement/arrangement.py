@@ -180,7 +180,7 @@ class Arrangement:
         return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
-        """What a rank has of the model; servers have what workers have."""
+        """The part of the model that a rank has; servers have what workers have."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.rank_models[at["pp"], at["tp"]]
 
@@ -216,7 +216,7 @@ class Arrangement:
         return _near(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
-        """What a rank updates of its flat buffer: (start, stop) in each bucket."""
+        """The ranges of its flat buffer that a rank updates: (start, stop) in each bucket."""
         for bucket in self.model_on(rank).buckets:
             ranks = self.store.updaters(self, rank, bucket)
             n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
@@ -275,7 +275,7 @@ def _near(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
 
 @remembered
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
-    """What is said of nodes that are divided, or have parameters: of several, the first."""
+    """The layer at each node that is divided or has parameters: of several, the first."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
@@ -300,8 +300,8 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
 
 
 def counted(a: Arrangement, rank: int) -> list[bool]:
-    """Of each trained parameter of a rank, whether the rank counts it in a sum over the model: of
-    ranks that have the same part, the first one does."""
+    """A flag for each trained parameter of a rank: whether the rank counts it in a sum over the
+    model, which the first of the ranks that have the same part does."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     branches, stages = a.sharding.branches, ranks_of_variables(a)
 

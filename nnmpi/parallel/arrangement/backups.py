@@ -61,7 +61,8 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
 
 
 def backed_up(a: Arrangement, rank: int) -> Sole:
-    """What a rank sends of what it updates: what no other node has; on one node, no other rank."""
+    """The variables with state that a rank backs up, since no other node has it; on one node, no
+    other rank."""
     near = a.cluster.near(rank, range(a.ranks))
     return sole(a, rank, near if len(near) < a.ranks else ())
 
@@ -73,7 +74,7 @@ def needs_backups(a: Arrangement) -> bool:
 
 
 class Backup(NamedTuple):
-    """What backups take on a rank.
+    """The cost of backups on a rank.
 
     sent   for one of them, messages by which ranks agree included
     held   bytes of memory: of its own parts, and of those that it keeps for others
@@ -87,7 +88,7 @@ NO_BACKUP = Backup(Sent(), 0)
 
 
 def backup(a: Arrangement, rank: int) -> Backup:
-    """What backups take on a rank, where they are needed."""
+    """The cost of backups on a rank, where they are needed."""
     return Backup(_sent(a, rank), _held(a, rank))
 
 

@@ -32,7 +32,7 @@ class Cluster(NamedTuple):
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
-        """So many ranks on nodes of about equal size, consecutive ranks together.
+        """A cluster of this many ranks on nodes of about equal size, consecutive ranks together.
 
         With device "cuda", each has a GPU of its own.
         """
@@ -71,11 +71,11 @@ class Cluster(NamedTuple):
         return Counter(map(self.nodes.__getitem__, ranks))
 
     def near(self, rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
-        """Those of these ranks that are on the node of a rank."""
+        """The ranks among `ranks` that are on the node of `rank`."""
         return self.on_node(self.nodes[rank], ranks)
 
     def on_node(self, node: int, ranks: Iterable[int]) -> tuple[int, ...]:
-        """Those of these ranks that are on a node."""
+        """The ranks among `ranks` that are on a node."""
         return tuple(r for r in ranks if self.nodes[r] == node)
 
     def on_one_node(self, ranks: tuple[int, ...]) -> bool:

@@ -27,7 +27,7 @@ PLANS = {
 
 
 class Exchange(NamedTuple):
-    """What a rank takes part in, once or several times in a step.
+    """An exchange that a rank takes part in, once or several times in a step.
 
     what       what is told, in a word
     operation  a collective, or a message
@@ -55,7 +55,7 @@ class Exchange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of its numbers, once."""
+        """The bytes of its numbers, each time."""
         return self.numbers * self.dtype.itemsize
 
     @property

@@ -126,7 +126,7 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
 
 
 def _slow_ranks(config: Config, workers: int) -> str | None:
-    """Those of --slow-rank that there are."""
+    """The entries of --slow-rank without those of ranks that do not exist; None if none is left."""
     words = config.slow_rank.split(",") if config.slow_rank else []
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses what is no number
     there = (not rank.isdecimal() or int(rank) < workers for rank in ranks)

@@ -1,4 +1,4 @@
-"""What plans and stores both know of flat buffers: the scalars in front of the gradients.
+"""The front of flat buffers, which plans and stores both know: scalars before the gradients.
 
 Scalars that are summed together with the gradients cost no message:
 

@@ -140,7 +140,7 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """What a model is cut by, an entry a unit.
+    """The costs by which a model is cut into stages, an entry a unit.
 
     seconds  of all its passes
     trained  whether it has a trained parameter

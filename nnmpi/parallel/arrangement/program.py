@@ -1,4 +1,4 @@
-"""What a rank does in a step: its program, its micro-batches, and what ZeRO 3 gathers when."""
+"""The program of a rank in a step, its micro-batches, and when ZeRO 3 gathers which parameters."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 @remembered
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
-    """Those of all ranks along pp."""
+    """The programs of all ranks along pp."""
     pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)
     return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)
 

@@ -11,7 +11,7 @@ NOT_TIED = -1
 
 
 class HeldVariable(NamedTuple):
-    """What a rank has of a parameter or a buffer, and its room in the flat buffer.
+    """The part of a parameter or a buffer that a rank has, and its room in the flat buffer.
 
     It holds for all ranks whose parts have this shape; the `Range` of one of them says which part.
 
@@ -48,7 +48,7 @@ class Bucket(NamedTuple):
 
 
 class RankModel(NamedTuple):
-    """What ranks have of the model that have these coordinates along pp and tp.
+    """The part of the model that ranks with the same coordinates along pp and tp have.
 
     stages    their numbers
     trained   parameters in the flat buffer, in its order
@@ -66,7 +66,7 @@ class RankModel(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the flat buffer."""
+        """The length of the flat buffer."""
         return self.spans[-1][1] if self.trained else 0
 
     @property

@@ -133,12 +133,12 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
 def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
-    """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
+    """An error if a node lacks memory for the parameters and sums of all groups along dp, or ""."""
     dtype = np.dtype(config.dtype)
 
     @cache
     def memory(n: int, ranks: int) -> int:
-        """Of a node with so many ranks of a group, for n numbers."""
+        """The bytes that a node with this many ranks of a group needs for n numbers."""
         values = 0 if cluster.survives else n * dtype.itemsize
         return memory_of_sums(n, dtype, ranks) + values
 
@@ -161,7 +161,7 @@ def _lack(
 
 
 def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
-    """What moves the messages of each rank in a backward pass: polls between layers, or a thread.
+    """The ways to progress messages in backward passes, by rank: polls between layers, or a thread.
 
     A thread takes the interpreter's lock and a share of a core: without a core of its own, steps
     took longer with it than without any overlap. So it needs two cores besides those of BLAS, one

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Residence(Enum):
-    """What is done with the activations of a unit."""
+    """The treatment of a unit's activations between its forward and its backward pass."""
 
     KEEP = "keep"
     SWAP = "swap"
@@ -67,12 +67,12 @@ class ModelOnDisk(NamedTuple):
 
     @property
     def saved(self) -> float:
-        """What is in memory less."""
+        """The bytes of memory that are saved by having the model on disk."""
         return self.nbytes - self.window
 
     def seconds(self, disk: Disk) -> float:
-        """Of an update: gradients are read for their norm, and then all; values and running sums
-        are written, and their pages touched for that."""
+        """The seconds of an update: gradients are read for their norm, and then all; values and
+        running sums are written, and their pages touched for that."""
         read = self.nbytes + self.gradients
         written = self.values + self.sums
         computing = (read + written) * disk.paging + written * disk.touch
@@ -132,13 +132,13 @@ class Residences(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of a micro-batch, forward and back."""
+        """The seconds of a micro-batch, forward and back, and of the update of a model on disk."""
         update = self.model.seconds(self.disk) if self.model else 0.0
         return seconds(self.loads, self.choice, self.memory, self.disk, self.state) + update
 
     @property
     def seconds_kept(self) -> float:
-        """The same with enough memory."""
+        """The seconds of a micro-batch, forward and back, with memory for all activations."""
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
@@ -158,8 +158,8 @@ def least_memory(units: Sequence[UnitLoad]) -> float:
 
 
 def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> float:
-    """What reading a unit leaves free while the backward passes are at another one: room for those
-    between them that are computed again."""
+    """The bytes that reading a unit leaves free while the backward passes are at unit `at`: room to
+    recompute any one of the units from the next one to `at`."""
     between = range(unit + 1, at + 1)
     return max((extra(units[r], choice[r]) for r in between), default=0.0)
 

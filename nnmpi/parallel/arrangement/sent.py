@@ -1,4 +1,4 @@
-"""What a rank sends in an exchange, and the memory into which it receives what it adds."""
+"""The bytes and messages that a rank sends in an exchange, and the most that it receives to add."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Sent(NamedTuple):
         return Sent(self.bytes + other.bytes, self.messages + other.messages)
 
     def times(self, n: int) -> "Sent":
-        """So many of it."""
+        """The bytes and messages multiplied by n."""
         return Sent(self.bytes * n, self.messages * n)
 
 
@@ -54,11 +54,11 @@ def carried_out(
     at: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks, `sums` is
-    the type in which partial sums travel, if it is another one.
+    """The bytes and messages that a rank sends in an algorithm over n numbers; `at` are the edges
+    of its chunks, `sums` is the type in which partial sums travel, if it is another one.
 
-    Of a ring by formula: all chunks but one, its own of partial sums, that of the rank to its right
-    of complete ones.
+    A ring has a formula: a rank sends all chunks but one, which is its own among partial sums, and
+    that of the rank to its right among complete ones.
     """
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
@@ -81,7 +81,7 @@ def carried_out(
 
 
 def _messages(n: int, itemsize: int) -> Sent:
-    """So many numbers, in messages that are not too long."""
+    """The bytes of n numbers, and the messages that carry them, none of which is too long."""
     return Sent(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
@@ -141,7 +141,7 @@ def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
 
 
 def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    """What a rank sends in an exchange that it takes part in, in a step."""
+    """The bytes and messages that a rank sends in a step for an exchange that it takes part in."""
     if len(one.group) == 1:
         return Sent()
     return SENT[one.operation](a, one, rank).times(one.times)

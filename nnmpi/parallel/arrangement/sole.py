@@ -1,4 +1,4 @@
-"""What exists on one rank only, and would be lost with it.
+"""State that exists on one rank only, and would be lost with it.
 
              what its replicas have              sole, if no rank along tp or pp has it either
 replica      the same                            nothing; everything of a rank without replicas
@@ -31,7 +31,7 @@ class Sole(NamedTuple):
 
 
 def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
-    """What a rank has that no other one has, or none but those in `lost`, which go with it."""
+    """The variables with state that no other rank has, except ranks in `lost`, which go with it."""
     held, kind, stages = a.model_on(rank), a.store, ranks_of_variables(a)
     at = a.mesh.coordinates(rank) if rank < a.mesh.size else {}
     others_lost = [a.mesh.coordinates(r) for r in lost if r != rank]
@@ -78,7 +78,7 @@ def clipped(
 
 
 def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:
-    """What of each trained parameter a rank updates."""
+    """The stretches of each trained parameter that a rank updates, as (lo, hi)."""
     return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank))
 
 

@@ -15,7 +15,7 @@ def asked_kind(config: Config) -> StoreKind:
 
 
 def _slice_of_server(a: Arrangement, rank: int) -> Iterator[Stretch]:
-    """What a server updates; a worker has none, only copies of what was."""
+    """The slice of the flat buffer that a server updates; a worker, with old copies, has none."""
     n, k = a.model_on(rank).length, rank - a.mesh.size
     if k >= 0:
         yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)

@@ -70,7 +70,7 @@ class VerifyError(AgreedError):
 
 
 class Comparison(NamedTuple):
-    """What all ranks have found in a step."""
+    """The comparison of a step with that of a single rank, over all ranks."""
 
     largest: dict[str, Difference]  # on any rank
     equal: bool  # copies on several ranks have the same bits
@@ -78,7 +78,7 @@ class Comparison(NamedTuple):
     diverged: bool  # neither loss is finite: there is nothing to compare
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
-        """What is wrong with it, if anything."""
+        """The reason why the step fails the check; None if it passes."""
         if self.diverged:
             return None
         if self.one_skipped:
@@ -230,7 +230,7 @@ class Verified:
     def _gather(
         self, found: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
-        """What all ranks have found, from what this one has."""
+        """The comparison over all ranks, gathered from the differences that each has found."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self.entries.table) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0

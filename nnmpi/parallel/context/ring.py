@@ -101,7 +101,7 @@ def ring_attention(
     lse = xp.full((N, H, 1, t), -xp.inf, dtype)
 
     def part(r: int) -> tuple[Seen, Scores]:
-        """What the queries of this rank see of the keys of rank r, and how."""
+        """The queries here and keys of rank r that attend to each other, and how to score them."""
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:
             queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]

@@ -1,1 +1,1 @@
-"""What ranks have of a model: parts of tensors, whole tensors one at a time, stages."""
+"""The parts of a model that ranks have: parts of tensors, whole tensors one at a time, stages."""

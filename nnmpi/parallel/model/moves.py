@@ -43,7 +43,7 @@ class Runs(NamedTuple):
     length: np.ndarray
 
     def cut(self, lo: int, hi: int) -> "Runs":
-        """Those of numbers lo to hi - 1 of all of them together."""
+        """The runs of numbers lo to hi - 1, counted along all of these runs."""
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
         found = Runs(*(a[first:stop].copy() for a in self))
@@ -214,7 +214,7 @@ class MovePiece(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Its bytes in a message."""
+        """The bytes of this piece in a message."""
         return (self.hi - self.lo) * self.dtype.itemsize
 
 
@@ -282,7 +282,7 @@ class MovePlan(NamedTuple):
             yield message
 
     def moved(self, ranks: int) -> list[MovedBytes]:
-        """What it costs each of so many ranks."""
+        """The bytes that each of so many ranks keeps, reads, sends and receives."""
         kept, read = [0] * ranks, [0] * ranks
         sent, received = [Sent()] * ranks, [Sent()] * ranks
         for plan in self.together():

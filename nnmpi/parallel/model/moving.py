@@ -156,7 +156,7 @@ class _Moving:
         return self._arrived[piece.move.need, piece.name]
 
     def _runs(self, piece: MovePiece) -> Runs:
-        """Those of the numbers of a piece."""
+        """The runs of the numbers of a piece."""
         axes = self._plan.tensors[piece.move.need.tensor].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
@@ -189,6 +189,6 @@ def _copy(
 
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Of all numbers of runs."""
+    """The indices of all numbers of these runs."""
     found: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
     return found

@@ -188,14 +188,14 @@ def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
 
 
 def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """What ranks update of trained parameters, in the order of memory, each with its rank."""
+    """The ranges of trained parameters that ranks update, in memory order, each with its rank."""
     for rank in range(a.ranks):
         for one, (lo, hi) in updated_stretches(a, rank):
             yield rank, _place(a, one.variable, rank).range(lo, hi)
 
 
 def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """What snapshots of ranks have, each with its rank."""
+    """The ranges that the snapshots of ranks contain, each with its rank."""
     yield from updated(a)
     trained = {one.variable for model in a.rank_models.values() for one in model.trained}
     paths = {a.graph.variables[v].path for v in trained}
@@ -228,7 +228,7 @@ class Rearranged(NamedTuple):
 def rearranged(
     before: Arrangement, after: Arrangement, axes: Mapping[str, Sequence[int]]
 ) -> Rearranged:
-    """What ranks move when they are arranged anew; those of the larger job are there.
+    """The moves from one arrangement to another one, on the nodes of the larger of the two.
 
     `axes` are those of the model (see `axes_of`).
     """

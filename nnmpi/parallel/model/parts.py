@@ -1,4 +1,4 @@
-"""What ranks have of a model: ModelPart, its stages here; PartTable, the parts of its tensors.
+"""The parts of a model on each rank: ModelPart, its stages here; PartTable, parts of tensors.
 
 A tensor of a model is in parts along tp, and a part is in several memories along dp. Of a part, in
 the order of its memory, a rank has some stretches:
@@ -75,7 +75,7 @@ class ModelPart(NamedTuple):
 
     @property
     def fields(self) -> Fields:
-        """What of a batch the stages of this rank need."""
+        """The fields of a batch that the stages of this rank need."""
         return Fields(0 in self.stages, len(self.boundaries) in self.stages, self.positions)
 
     @property
@@ -86,7 +86,7 @@ class ModelPart(NamedTuple):
 
 
 class PartTable:
-    """What the ranks of `comm` have of the parameters and buffers of a model. Every rank makes it.
+    """The parts of a model's parameters and buffers on the ranks of `comm`. Every rank makes it.
 
     `held` tells by its path in the state dict whether this rank has a part of a tensor: a pipeline
     stage has the tensors of its own layers only, and no number of others is read.

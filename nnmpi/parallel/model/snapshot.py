@@ -122,11 +122,11 @@ def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[Sa
 
 
 def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator[SavedRange]:
-    """What this rank owns between two steps, where the next one changes it.
+    """The ranges that this rank owns between two steps; the next step may change them in place.
 
-    That is what its optimizer updates; and of frozen parameters and of buffers, all that is here.
-    Without `whole`, as on a parameter server, tensors that it does not update are left out: its
-    copies are old.
+    These are the ranges that its optimizer updates, and all that it has of frozen parameters and of
+    buffers. Without `whole`, as on a parameter server, tensors that it does not update are left
+    out: its copies are old.
     """
     numbers = {p: j for j, p in enumerate(optimizer.parameters)}
     for place, tensor, is_held in _tensors(part):
@@ -149,7 +149,7 @@ def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
 
 
 def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]:
-    """What this rank updates of parameter j."""
+    """The ranges of parameter j that this rank updates, with their values and running sums."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
     for _, _, lo, hi in optimizer.owned(j):
@@ -160,7 +160,7 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
 
 
 class Restored:
-    """What ranks owned, on its way into a model of theirs. Every rank of `comm` makes it.
+    """The ranges that ranks owned, to be loaded into a model. Every rank of `comm` makes it.
 
     Each rank has what some ranks owned, or nothing, and all of them have what is in files; ranks
     and layout may be others than those that it is from. Raises ValueError, on all ranks, if it is
@@ -227,7 +227,7 @@ class Restored:
         have: Sequence[Had],
         own_need: Sequence[Range],
     ) -> MovePlan:
-        """What is moved of these arrays of each tensor. Every rank calls it."""
+        """The plan for moving these arrays of each tensor. Every rank calls it."""
         tensors = [
             MovedTensor(p.path, p.shape, memory_axes(t), own, not isinstance(t, Parameter))
             for (p, t, _), own in zip(self._tensors.values(), arrays, strict=True)
@@ -237,8 +237,8 @@ class Restored:
         return plan_moves(tensors, have, need, self._nodes)
 
     def _sorted(self, owned: Sequence[SavedRange]) -> dict[Had, SavedRange]:
-        """What this rank has, and what is in files; raises ValueError for what does not fit the
-        model."""
+        """The ranges that this rank has or that are in files, by holder and range; raises
+        ValueError for any that does not fit the model."""
         found = dict[Had, SavedRange]()
         for one in owned:
             if one.path not in self._tensors:

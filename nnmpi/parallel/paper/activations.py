@@ -1,5 +1,5 @@
-"""What a rank keeps of activations in a step, and needs at most, in bytes: the recorded passes of
-its stages, in the order of its program."""
+"""The bytes of activations that a rank keeps in a step, and needs at most, by the recorded passes
+of its stages in the order of its program."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -94,7 +94,7 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """What a pass takes at most beside what is kept when it begins."""
+    """The most bytes that a pass takes beside those that are kept when it begins."""
     if kind is Kind.RECOMPUTE:  # its input is there
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)

@@ -46,7 +46,7 @@ COMPLETE = Complete()
 
 
 class Ranks:
-    """What all Comms of a rank on paper share.
+    """State that all Comms of a rank on paper share.
 
     narrow      whether sums of 16 bits travel in these
     windows     bytes of shared memory of the node that sums take, by group, length and type
@@ -146,7 +146,7 @@ class PaperComm:
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> Self | None:
-        """The same ranks again."""
+        """A Comm of the same ranks; None without a color."""
         return None if color is None else type(self)(self.members, self.axis, self.ranks)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
@@ -268,7 +268,7 @@ class PaperBuffer:
 
 
 def ranks_on_paper(a: Arrangement, rank: int) -> Ranks:
-    """What the Comms of a rank share."""
+    """The state that the Comms of a rank share."""
     narrow = a.is_mixed and a.sums_dtype is None
     return Ranks(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
 

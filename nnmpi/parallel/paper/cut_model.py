@@ -39,7 +39,7 @@ class CutModel(NamedTuple):
 
 
 def cut_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """What says how the layers of a rank are cut; kept alive, so that the addresses stay theirs."""
+    """The cache key of a rank's cut layers; their objects are kept, so that ids stay theirs."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
     a.graph.source.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp")), a.config.micro_batches > 1

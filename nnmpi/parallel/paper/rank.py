@@ -46,7 +46,7 @@ CONTROL = StepControl(
 
 
 class PaperRank(NamedTuple):
-    """What a rank has built; it can make steps, and its arrays have no numbers."""
+    """A rank built on paper; it can make steps, and its arrays have no numbers."""
 
     ranks: Ranks
     store: LocalStore
@@ -145,7 +145,7 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def _held(a: Arrangement, one: PaperRank) -> Memory:
-    """What a rank holds of trained parameters between steps."""
+    """The memory that a rank holds for trained parameters between steps."""
     store, windows = one.store, sum(one.ranks.windows.values())
     masters = 0 if store.masters.array is None else store.masters.array.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
@@ -157,7 +157,7 @@ def _held(a: Arrangement, one: PaperRank) -> Memory:
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
-    """What a rank holds between two steps over batches of so many samples."""
+    """The memory that a rank holds between two steps over batches of so many samples."""
     sizes = {True: 0, False: 0}
     for held in a.model_on(rank).others:
         sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
@@ -172,17 +172,17 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
-    """What a rank sends along each axis in a step over a batch of so many samples."""
+    """The traffic that a rank sends along each axis in a step over a batch of so many samples."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
 
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
-    """What of the traffic along dp is parameters, which ZeRO gathers."""
+    """The part of the traffic along dp that is parameters, which ZeRO gathers."""
     along_dp = exchanges(a, rank, batch).get("dp", ())
     return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Sent:
-    """What a rank sends in exchanges."""
+    """The traffic that a rank sends in these exchanges."""
     return sum((sent(a, each, rank) for each in exchanges), Sent())

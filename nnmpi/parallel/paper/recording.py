@@ -56,7 +56,7 @@ IN_SET_UP = InSetUp()
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
-    """What the passes of a stage over so many samples do on a rank."""
+    """The events and bytes of the passes of a stage over so many samples on a rank."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
@@ -64,7 +64,7 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @remembered
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """What they do on the ranks at these coordinates along the axes that cut activations."""
+    """The events of the passes at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
@@ -126,7 +126,7 @@ class _Recording:
             self._module = segment(cut.model, a.graph, part.nodes, part.variables)
 
     def passes(self, halves: bool) -> PassEvents:
-        """What they do and take."""
+        """The events of the passes, and the bytes that they take."""
         notes, live = self._cut.notes, self._live
         notes.taken()
         start = live.begin()
@@ -149,7 +149,7 @@ class _Recording:
         return self._in_halves(whole) if halves else whole
 
     def _in_halves(self, whole: PassEvents) -> PassEvents:
-        """The same, with the backward pass in two halves besides."""
+        """The events of `whole`, and those of the two halves of the backward pass besides."""
         notes, live, taken = self._cut.notes, self._live, whole.nbytes
         root, given = self._forward()
         leaves = [x for x in given if x.requires_grad]
@@ -198,7 +198,7 @@ class _Recording:
 
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
-    """What a forward pass keeps; the loss has only what it reads."""
+    """The bytes that a forward pass keeps; of a loss, only those that its backward pass reads."""
     read, enters = kept(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
@@ -218,20 +218,20 @@ def _memory(tensors: Iterable[Tensor]) -> dict[int, Any]:
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """Those of a first stage, which keeps the gradients of what it sends until the second half."""
+    """The bytes of a first stage: gradients of its output are kept until the second half."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})
 
 
 def _seed(root: Tensor, on: Backend) -> Any:
-    """What a backward pass starts from."""
+    """The gradient that a backward pass starts from."""
     if isinstance(root, Joined):
         return root.seed([on.xp.ones_like(t.data) for t in root.parts])
     return on.xp.ones_like(root.data)
 
 
 def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> Arguments:
-    """What a stage is called with: samples, or what comes from the stage before."""
+    """The arguments that a stage is called with: samples, or tensors from the stage before."""
     if not stage:
         positions = a.own_positions(rank)
 

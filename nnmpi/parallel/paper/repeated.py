@@ -81,7 +81,7 @@ def _kept_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """What a section computes, with numbers of edges and variables in the order of their use."""
+    """A section; its signature numbers edges and variables in the order of their use."""
     graph, part = a.graph, a.division.stages[number]
     edges, variables = dict[int, int](), dict[int, int]()
 

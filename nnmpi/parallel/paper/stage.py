@@ -74,7 +74,7 @@ class PassBytes(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """What it keeps from its forward pass to its backward pass."""
+        """The bytes that the stage keeps from its forward pass to its backward pass."""
         return self.enters + self.inside + self.out
 
 
@@ -95,7 +95,7 @@ class Events(NamedTuple):
 
 
 class PassEvents(NamedTuple):
-    """What the passes of a stage over so many samples did, and the bytes that they take.
+    """The events of the passes of a stage over so many samples, and the bytes that they take.
 
     outputs   of a forward pass
     forward, backward; inputs, weights   of the passes F and B, and of the halves of B

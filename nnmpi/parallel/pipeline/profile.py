@@ -1,4 +1,4 @@
-"""What each unit of a model costs: seconds and bytes of one micro-batch, measured on one rank.
+"""The cost of each unit of a model: seconds and bytes of one micro-batch, measured on one rank.
 
 The micro-batch goes through the graph unit by unit, so one unit's parameters are in memory at a
 time. The model is left as it was: values that were not drawn before are discarded, gradients,
@@ -38,7 +38,7 @@ Timer: TypeAlias = Callable[[], float]
 
 
 class UnitCost(NamedTuple):
-    """What a unit or a stage costs in one micro-batch: numbers, to be sent as a row of float64.
+    """The cost of a unit or a stage in one micro-batch: numbers, to be sent as a row of float64.
 
     forward           seconds of its forward pass
     input_gradient    seconds of the gradient of its input; 0 where that needs none
@@ -62,13 +62,13 @@ class UnitCost(NamedTuple):
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
-        """That in a micro-batch of so many times as many samples."""
+        """The cost in a micro-batch with `factor` times as many samples."""
         more = UnitCost(*(n * factor for n in self))
         return more._replace(parameter_bytes=self.parameter_bytes)
 
 
 class UnitCosts(NamedTuple):
-    """What the units of a model cost in a micro-batch of so many samples.
+    """The costs of the units of a model in a micro-batch of so many samples.
 
     begins   the number of the first layer of each
     """
@@ -142,8 +142,8 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
-    """What a backward pass starts from: the output, or those of the outputs that are new; and ones
-    of its shape."""
+    """The root of a backward pass, and its gradient of ones: the output, or those of the outputs
+    that are new, joined."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.data).ones_like(t.data)

@@ -12,7 +12,7 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """What a rank has of the model; parameters of others lose their memory."""
+    """The part of the model that a rank has; parameters of other ranks lose their memory."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.branches
     positions = arrangement.own_positions(rank)
     if len(division.stages) == 1 and not owned.variables:

@@ -36,12 +36,12 @@ ROUNDING = 1 - 1e-9
 
 
 def _ways(one: Candidate) -> tuple[bool, str]:
-    """What says how ranks along tp cut layers."""
+    """The options of a layout that decide how ranks along tp cut layers."""
     return one.sequence_parallel, one.layout
 
 
 class _Rank(NamedTuple):
-    """What a rank along pp does at least.
+    """The least work of a rank along pp.
 
     end      seconds until its last backward pass ends
     last     of these, its last backward passes, one of each of its stages
@@ -71,11 +71,12 @@ class LowerBounds:
         return ROUNDING * (max(rank.end for rank in self._of_ranks(one)) + self._besides(one))
 
     def with_sums(self, one: Candidate) -> float:
-        """The same, with sums of gradients between nodes."""
+        """The least time of a step, by what ranks compute and sums of gradients between nodes."""
         return ROUNDING * (self._until_updated(one, 0.0) + self._besides(one))
 
     def with_messages(self, one: Candidate) -> float:
-        """The same, with exchanges within passes; stages have about as many."""
+        """The least time of a step, by what ranks compute, sums of gradients between nodes, and
+        exchanges within passes, of which stages have about as many."""
         stages, count = self._stages(one), self._count(one)
         computed = sum(t for passes in stages for t in (passes[Kind.F], passes[Kind.B]))
         mean = count * (computed + self._in_passes(one)) / one.pp
@@ -109,7 +110,7 @@ class LowerBounds:
         return min(one.micro_batches, self._paper.plain.batch_size)
 
     def _samples(self, one: Candidate) -> int:
-        """Of the largest micro-batch of the rank along dp that has most."""
+        """The samples of the largest micro-batch of the rank along dp that has most."""
         return self._sizes(one)[1]
 
     def _sizes(self, one: Candidate) -> tuple[int, int]:
@@ -138,7 +139,7 @@ class LowerBounds:
         return self._passes[key]
 
     def _of_ranks(self, one: Candidate) -> list[_Rank]:
-        """What each rank along pp computes."""
+        """The least work of each rank along pp."""
         key = one._replace(zero=0)
         if key not in self._ranks:
             self._ranks[key] = [*self._computed(one)]
@@ -183,7 +184,7 @@ class LowerBounds:
         return min(self._of_samples(one, samples) for samples in {*self._sizes(one)})
 
     def _of_samples(self, one: Candidate, samples: int) -> float:
-        """The same for so many samples."""
+        """The seconds of exchanges along tp and cp for a micro-batch of this many samples."""
         key = one.tp, one.cp, *_ways(one), samples
         if key not in self._messages:
             whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)

@@ -90,7 +90,7 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
 
 
 def recomputed(one: Candidate) -> Candidate | None:
-    """The same layout with less memory and more time; None where nothing would be recomputed: a
+    """The layout with recomputation: less memory, more time; None where nothing is recomputed: a
     backward pass whose forward pass came just before has its activations still."""
     if one.recompute or one.pp == 1 or one.micro_batches == 1:
         return None

@@ -92,7 +92,7 @@ def _axes(x: Scale, y: Scale) -> Iterator[str]:
 
 
 def _legend() -> Iterator[str]:
-    """What colours mean."""
+    """The legend of the colours."""
     across, down = LEFT, TOP + HEIGHT + 64
     for colour, words in ((BEST, "best ten"), (FITS, "others that fit"), (TOO_LARGE, "too large")):
         yield f'<circle cx="{across:g}" cy="{down:g}" r="{RADIUS:g}" fill="{colour}"/>'

@@ -33,7 +33,7 @@ HALVES = {Collective.ALL_REDUCE: 2, Collective.REDUCE_SCATTER: 1, Collective.ALL
 
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
-    """What a machine calls the seconds of a collective among so many ranks of a node."""
+    """The key, in `Machine.sums`, of a collective among this many ranks of a node."""
     return f"{operation.name.lower()} {algorithm} {ranks}"
 
 
@@ -78,7 +78,7 @@ class ExchangeTimes:
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, one: Exchange) -> float:
-        """Of one exchange, all its times together."""
+        """The seconds of one exchange, all its times together."""
         if len(one.group) == 1 or not one.times:
             return 0.0
         links = self.links(one.group)
@@ -89,11 +89,11 @@ class ExchangeTimes:
         return one.times * self._found[key]
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
-        """Of exchanges that follow each other."""
+        """The seconds of exchanges that follow each other."""
         return sum(map(self.seconds, exchanges))
 
     def links(self, group: tuple[int, ...]) -> GroupLinks:
-        """What connects the ranks of a group."""
+        """The links between the ranks of a group."""
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
             numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
@@ -109,13 +109,13 @@ class ExchangeTimes:
 
 
 def _measured_as(one: Exchange) -> str:
-    """What a machine calls its algorithm."""
+    """The name under which a machine has the times of an exchange's algorithm."""
     of_gradients = one.during is Kind.REDUCE and one.algorithm == "shared"
     return IN_PLACE if of_gradients else one.algorithm
 
 
 def _seconds(one: Exchange, links: GroupLinks) -> float:
-    """Of an exchange, once."""
+    """The seconds of an exchange that happens once."""
     p, nbytes, machine = len(links.nodes), one.travelling, links.machine
     curve = machine.sums.get(curve_name(one.operation, _measured_as(one), p))
     if curve and links.spans == 1:
@@ -133,7 +133,7 @@ def _seconds(one: Exchange, links: GroupLinks) -> float:
 
 
 def _rounds(links: GroupLinks, each: np.ndarray) -> float:
-    """Of messages from the first rank to the others, one after the other."""
+    """The seconds of messages from the first rank to the others, one after the other."""
     to = np.arange(1, len(each) + 1)
     return sum(
         float(links.seconds(np.array([0]), to[k : k + 1], each[k : k + 1])[0])
@@ -142,7 +142,7 @@ def _rounds(links: GroupLinks, each: np.ndarray) -> float:
 
 
 def _through_memory(links: GroupLinks, nbytes: int, travelling: int) -> float:
-    """Of an all-reduce of nodes: each adds up, then one rank of each sums by a ring."""
+    """The seconds of an all-reduce of nodes: each adds up, then one rank of each sums by a ring."""
     near, q = links.machine.near, int(np.bincount(links.nodes).max())
     inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
     leaders = links._replace(nodes=np.arange(links.spans))
@@ -152,8 +152,8 @@ def _through_memory(links: GroupLinks, nbytes: int, travelling: int) -> float:
 
 
 def _around(links: GroupLinks, nbytes: int, operation: Collective) -> float:
-    """Of a ring: in every round each rank sends a chunk to the next one, and all wait for the
-    slowest link."""
+    """The seconds of a ring: in every round each rank sends a chunk to the next one, and all wait
+    for the slowest link."""
     p = len(links.nodes)
     ranks, chunk = np.arange(p), nbytes / p
     slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())
@@ -162,7 +162,7 @@ def _around(links: GroupLinks, nbytes: int, operation: Collective) -> float:
 
 
 def _carried_out(algorithm: Algorithm, links: GroupLinks, nbytes: int) -> float:
-    """Of an algorithm, round by round."""
+    """The seconds of an algorithm, round by round."""
     return price(algorithm, len(links.nodes), nbytes, links).seconds
 
 

@@ -1,4 +1,4 @@
-"""What the time of a step is made of, part by part; the parts of a term add up to it."""
+"""The parts of the time of a step; the parts of a term add up to it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -132,5 +132,5 @@ def as_traced(costs: CostModel, step: StepModel) -> dict[str, float]:
 
 
 def pass_name(kind: str, stage: int) -> str:
-    """What a pass is called in both."""
+    """The name of a pass, both in predictions and in traces."""
     return f"{PASSES[kind]} of stage {stage}"

@@ -97,7 +97,7 @@ class _Prices:
         return found
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """Of a node in a step."""
+        """The seconds of a node in a step."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -111,7 +111,7 @@ class _Prices:
         return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
-        """What ranks send in its passes."""
+        """The seconds of the messages that ranks send in the passes of a node."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, found = self._a, 0.0
@@ -122,7 +122,7 @@ class _Prices:
         return found
 
     def _of_parameters(self, choice: NodeChoice) -> float:
-        """What is summed and updated of its parameters."""
+        """The seconds to sum the gradients of a node's parameters, and to update them."""
         found, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:

@@ -44,7 +44,7 @@ class UnitTimes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of all three."""
+        """The seconds of all three together."""
         return sum(self)
 
 
@@ -61,7 +61,7 @@ class MeasuredModel(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What a node of a machine does in what time, all of its ranks busy.
+    """The speed of a node of a machine, with all of its ranks busy.
 
     cpu          the processor, by name
     ranks        that were measured together, on one node

@@ -82,7 +82,7 @@ class Paper:
         return self._divisions.get(key, lambda: self._divided(self.config(one)))
 
     def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
-        """What layouts have in common that are cut into the same stages."""
+        """A key that is the same for layouts that are cut into the same stages."""
         of = one.shape, proof.find(one.schedule).virtual
         if of not in self._cut_keys:
             config = self.config(one)
@@ -109,13 +109,13 @@ class Paper:
         return ""
 
     def arranged(self, one: Candidate) -> Arrangement:
-        """What each rank has and does."""
+        """The arrangement of a layout."""
         config = self.config(one)
         self._check(config, self.cluster.size)
         return self._arrange(config, self.sharding(one), self.division(one))
 
     def arranged_by(self, config: Config) -> Arrangement:
-        """The same, by any options."""
+        """The arrangement of a config, whichever options it has."""
         self._check(config, self.cluster.size)
         return self._arrange(config, self._sharding_of(config, None), self._divided(config))
 
@@ -123,7 +123,7 @@ class Paper:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, one: Candidate) -> Arrangement:
-        """The same, of which passes of the last rank are asked alone."""
+        """The arrangement of a layout without its parameters, for passes of the last rank alone."""
         config, sharding, division = self.config(one), self.sharding(one), self.division(one)
         mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
         rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
@@ -134,7 +134,7 @@ class Paper:
 
 
 class _Once(Generic[K, T]):
-    """What is made for each key once, or the reason why it cannot be."""
+    """A cache that makes the value of each key once, or keeps the reason why it cannot be made."""
 
     def __init__(self) -> None:
         self._made, self._refused = dict[K, T](), dict[K, str]()

@@ -130,7 +130,7 @@ def _with_model(
     disk: Disk,
     needs: Needs,
 ) -> Iterator[Residences]:
-    """The same with the model on disk, if it can be there."""
+    """The best choices with the model on disk, if it can be there."""
     if (model := needs.model) is None:
         return
     moving = tuple(
@@ -167,7 +167,7 @@ def _values(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> tupl
 def _model(
     a: Arrangement, rank: int, held: Memory, values: tuple[float, ...]
 ) -> ModelOnDisk | None:
-    """What of the model can be on disk; gradients, if no other rank adds to them."""
+    """The bytes of the model that can be on disk; gradients, if no other rank adds to them."""
     alone = len(a.replicas(rank)) == 1
     whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
     gradients = whole * alone
@@ -187,7 +187,8 @@ def _measured(
     groups: Sequence[Sequence[Unit]],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitLoad, ...], Disk]:
-    """What units take, and what the disk does: of all ranks at a time, the slowest counts."""
+    """The loads of units and the speed of the disk, measured on all ranks at a time: the slowest
+    counts."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
     merged = [_merged(group) for group in groups]

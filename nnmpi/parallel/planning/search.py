@@ -40,7 +40,7 @@ class Planned(NamedTuple):
 
     @property
     def flags(self) -> str:
-        """These options as a command takes them, without the cut."""
+        """The command-line flags that ask for this layout, without the cut."""
         sums = "" if self.allreduce == "auto" else f" --allreduce {self.allreduce}"
         return self.layout.flags + sums
 
@@ -56,7 +56,7 @@ class SearchCounts(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What was found.
+    """The result of a search.
 
     best     layouts that fit, the fastest first
     pure     the fastest of each way of being parallel alone, by its name, even if it is too large
@@ -202,7 +202,7 @@ class Searcher:
         return self._nbytes[one]
 
     def _planned(self, one: Candidate) -> Planned:
-        """What a layout takes that can be."""
+        """The layout, known to be possible, with its time and memory."""
         if one not in self._found:
             time, nbytes, a = self._time(one), self._sized(one), self._arranged(one)
             assert time is not None

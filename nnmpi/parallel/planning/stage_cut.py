@@ -70,7 +70,7 @@ def copies(config: Config) -> int:
 
 
 def border_seconds(link: Link, nbytes: float) -> float:
-    """Of the messages of a micro-batch between two stages: activations, and their gradient."""
+    """The seconds to send activations, and their gradient, of a micro-batch between two stages."""
     return 2 * (link.alpha + nbytes * link.beta)
 
 
@@ -180,7 +180,7 @@ def _facts(
     costs: Sequence[UnitCost],
     batches: int,
 ) -> dict[str, Any]:
-    """What the start event says of the cut, and what the simulator predicts for it."""
+    """The fields of the start event on the cut, with what the simulator predicts for it."""
     stages, schedule = stage_costs(costs, cut), proof.find(config.schedule)
     seconds = sum(cost.seconds for cost in stages)
     # from an empty pipeline to an empty one: a step, or an epoch of steps that follow each other

@@ -44,7 +44,7 @@ class StepTime(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """What is known of the time of a step before it is known how ranks are arranged."""
+    """The costs of a step that are known before ranks are arranged."""
 
     machine: Machine
     model: ModelTimes
@@ -52,7 +52,7 @@ class CostModel(NamedTuple):
 
 
 class RankTimes(NamedTuple):
-    """What one rank does in a step, besides messages between stages.
+    """The times and exchanges of one rank in a step.
 
     compute  seconds of each pass of a micro-batch, by stage
     tensor   seconds of exchanges within a pass, by stage and kind
@@ -102,7 +102,7 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
 
 
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
-    """The same, and what they are made of."""
+    """The time of a step, and what it is made of."""
     ranks = a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, ranks[0], a.config.batch_size)
     programs = [ops(a, rank, len(micro)) for rank in ranks]
@@ -150,7 +150,7 @@ def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float
 def _rank_times(
     a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int], program: Sequence[Op]
 ) -> RankTimes:
-    """What a rank takes, one pass at a time."""
+    """The times and exchanges of a rank in a step, one pass at a time."""
     times, model = costs.exchanges, costs.model
     of_units = model.of(a.sharding, a.config, max(micro))
     compute = dict[int, Mapping[Kind, float]]()

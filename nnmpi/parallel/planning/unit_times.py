@@ -19,7 +19,7 @@ from nnmpi.parallel.tensor.ways import OF_SAMPLES, SPATIAL
 
 
 def signature(graph: Graph) -> str:
-    """What two graphs have in common whose units take the same time."""
+    """A hash that is the same for graphs whose units take the same time."""
     rows = [
         (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
         for node in graph.nodes
@@ -69,7 +69,8 @@ class ModelTimes:
         return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> list[UnitTimes]:
-        """Of a micro-batch of so many samples of a rank, the slowest along tp and cp.
+        """The times of units for a micro-batch of so many samples, on the slowest rank along tp
+        and cp.
 
         `sharding` is how these options cut the model.
         """
@@ -81,7 +82,7 @@ class ModelTimes:
         return self._found[way, samples]
 
     def _of(self, parts: Sequence[UnitShare], way: CutKey, samples: int) -> list[UnitTimes]:
-        """Of parts of units: as measured, with fewer samples, or a share of the whole unit."""
+        """The times of parts of units: as measured, of fewer samples, or a share of the whole."""
         tp, cp, _, layout = way
         whole, few = self.whole(samples), self.whole(ceil(samples / tp))
         each = zip(parts, whole, strict=True)

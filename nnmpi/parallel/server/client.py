@@ -57,8 +57,8 @@ class LocalGradient(GradientSync):
 def worker_parts(
     layout: Layout, spec: TrainSpec, store: LocalStore
 ) -> tuple[LocalGradient, BatchStats]:
-    """What a worker does with its gradients, and its statistics: alone, but if all make each step
-    together."""
+    """The gradient sync and the batch statistics of a worker: local, except that statistics are
+    over all workers if these make each step together."""
     dp = layout.axis["dp"]
     together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
     return LocalGradient(store), Synced(dp, spec.recorder) if together else LOCAL
@@ -86,7 +86,7 @@ class ServerClient(ServerStrategy):
             self._is_at(self._next_steps[dp.rank])
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """What all workers do in an epoch, as this one learns of it from the servers."""
+        """The steps of all workers in an epoch, as this one learns of them from the servers."""
         self._check_batches(loader)
         if self._batches is None:
             at = start if self.position is None else self.position.next

@@ -25,7 +25,7 @@ POLLS, PAUSE = 20, 5e-5  # polls before the first pause, and seconds of a pause
 
 
 class Purpose(IntEnum):
-    """What a worker asks for. Every reply brings the parameters as they are then."""
+    """The purpose of a worker's request. Every reply brings the parameters as they are then."""
 
     START = 0  # the beginning of an epoch
     PUSH = 1  # a gradient follows; the reply says whether to compute another one
@@ -33,7 +33,7 @@ class Purpose(IntEnum):
 
 
 class WorkerRequest(NamedTuple):
-    """What a worker sends to each server; with a PUSH, a gradient follows."""
+    """The request that a worker sends to each server; with a PUSH, a gradient follows."""
 
     purpose: float
     samples: float = 0
@@ -54,7 +54,7 @@ class Totals(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a server sends to a worker, before the parameters."""
+    """The reply that a server sends to a worker, before the parameters."""
 
     go: bool  # whether to compute another gradient in this epoch; the first server decides
     stop: bool  # whether some rank wants to end the run

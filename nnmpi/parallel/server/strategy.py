@@ -121,7 +121,7 @@ class EpochProgress:
         self._totals, self._state = Totals(), start
 
     def results(self, now: Totals, ended: bool = False, stop: bool = False) -> Iterator[StepResult]:
-        """What is new since the last call: one result, more of them if updates were skipped.
+        """The results since the last call: one, or more if updates were skipped.
 
         At the end of an epoch, a step that lacks pushes counts as well.
         """

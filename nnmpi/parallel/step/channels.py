@@ -180,7 +180,7 @@ class End(Port):
         return next((work for work in works if not work.done), None)
 
     def done(self, micro: int) -> None:
-        """What was received for a micro-batch is not needed any more."""
+        """Gives back the buffers of a micro-batch, which is not needed any more."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
 

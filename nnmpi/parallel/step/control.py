@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class StepControl(NamedTuple):
-    """What is asked of a run in its steps, and what it is told."""
+    """The functions by which steps ask a run for settings and requests, and tell it events."""
 
     lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
     request: Callable[[], float]  # what this rank requests after this step: STOPS, SAVES or 0

@@ -48,7 +48,7 @@ class LastStep:
 
     @property
     def decision(self) -> tuple[int, tuple[float, ...]] | None:
-        """What all ranks have agreed on, where this rank knows, and after how many steps."""
+        """The number of steps and all ranks' decision on the last one; None if not known here."""
         found = self._update.decision
         return None if found is None else (self._update.summed, tuple(found))
 

@@ -29,7 +29,7 @@ class Criterion(Protocol):
         """The sum of the losses."""
 
     def divisor(self, target: Any, /) -> float:
-        """What the mean divides it by."""
+        """The number by which the mean divides the sum."""
 
 
 class SumOfMean:
@@ -104,7 +104,7 @@ class Objective:
         return row
 
     def sums(self, row: Row, comm: Comm, all_reduce: SumOfRow) -> Sums:
-        """What the rows of all ranks say together; every rank calls it.
+        """The sums of the rows of all ranks; every rank calls it.
 
         Ranks that have evaluated nothing do not know the shapes of metrics.
         """
@@ -139,7 +139,7 @@ class Objective:
 
 
 def _share(name: str, found: Any) -> np.ndarray:
-    """What a metric returned; raises ValueError unless it is a sum and a count."""
+    """The sum and the count that a metric returned; raises ValueError if it did not."""
     try:
         total, count = (np.asarray(x, float) for x in found)
         return np.stack([total, np.broadcast_to(count, total.shape)])

@@ -13,7 +13,7 @@ from nnmpi.parallel.step.objective import Objective, SumOfRow
 
 
 class Outputs(Protocol):
-    """What an evaluation keeps of outputs, which adds up over ranks."""
+    """An accumulator of the outputs of an evaluation, which adds up over ranks."""
 
     def add(self, scores: Tensor, batch: Batch) -> None:
         """Takes the scores of a batch."""

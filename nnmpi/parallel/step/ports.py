@@ -81,7 +81,7 @@ class Joined(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """What a backward pass starts from; gradients of parts that require none are not read."""
+        """Sets the parts' gradients, unread where a part requires none; returns the root's."""
         self._gradients = gradients
         return np.zeros(())
 

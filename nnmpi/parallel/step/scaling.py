@@ -1,4 +1,4 @@
-"""What the loss scale changes in a step: the loss on its way back."""
+"""Loss scaling in a step: the loss is multiplied for the backward pass."""
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of

@@ -46,7 +46,7 @@ class StepTraffic:
 
 
 def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
-    """What these Comms of a rank have sent so far, by the axis of the one that they are made of."""
+    """The traffic that these Comms of a rank have sent, by the axis of the Comm each comes from."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
     found = dict.fromkeys(TRAFFIC_AXES, Sent())
@@ -59,7 +59,7 @@ def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
 
 
 def less(after: Traffic, before: Mapping[str, Sent]) -> Traffic:
-    """What was sent between."""
+    """The traffic that was sent between two counts."""
     return {
         axis: Sent(now.bytes - before[axis].bytes, now.messages - before[axis].messages)
         for axis, now in after.items()

@@ -42,7 +42,7 @@ them is on how many ranks each tied parameter has a gradient."""
 
 
 class Outcome(NamedTuple):
-    """What a step has shown; the same on all ranks."""
+    """The outcome of a step; the same on all ranks."""
 
     loss: float
     request: float
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """What ranks have decided on."""
+        """The outcome that a decision of the ranks describes."""
         loss, request, not_finite, squares, *_ = decision
         return cls(loss, request, not not_finite, squares**0.5)
 
@@ -99,7 +99,7 @@ class Update:
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
-        """What ranks have decided on in the last step, without messages: to clip, and to update."""
+        """Carries out the decision on the last step, without messages: clips, and updates."""
         self.decision = decision
         outcome, squares, *used = Outcome.of(decision), *decision[DECIDED - 1 :]
         for p, times in zip(self._tied, used, strict=True):

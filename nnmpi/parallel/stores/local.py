@@ -26,7 +26,7 @@ from nnmpi.parallel.wire import Transfer
 
 
 class StoreSpec(NamedTuple):
-    """What any store is made from.
+    """The arguments that any store is made from.
 
     dp        the ranks that have the same parameters
     scalars   how many scalars have room in front of the gradients; 0: they are summed apart

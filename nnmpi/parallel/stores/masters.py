@@ -56,7 +56,7 @@ class NoMasters:
         self.factor = 1.0
 
     def of(self, shard: Shard, values: Array) -> Array:
-        """What the optimizer is to update, where a shard has these values."""
+        """The values that the optimizer is to update, where a shard has these values."""
         return values
 
     def updated(self, shard: Shard, values: Array) -> Array:
@@ -64,7 +64,7 @@ class NoMasters:
         return values
 
     def mixed(self, values: Array) -> Mixed:
-        """What an update has besides, where a shard has these values."""
+        """The factor of gradients in an update; there are no values in 16 bits besides."""
         return Mixed(factor=self.factor)
 
     def scale(self, store: FlatStore, factor: float) -> None:

@@ -61,7 +61,7 @@ def free_disk() -> int:
 
 @contextmanager
 def in_one_line(nbytes: int) -> Iterator[None]:
-    """What the system says of a file of so many bytes is a ValueError, with what to do."""
+    """Turns an OSError about a file of so many bytes into a ValueError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -149,7 +149,7 @@ class Arena:
         return start, start + array.nbytes
 
     def trim(self, nbytes: float) -> None:
-        """Of memory that no array has any more, no more than this keeps its pages."""
+        """Drops pages of freed memory, so that at most this many bytes of it keep theirs."""
         with in_one_line(self._nbytes):
             _function("trim")(self._handler, max(round(nbytes), 0))
 
@@ -189,8 +189,8 @@ def measured_disk() -> Disk:
 
 
 def mixed(blocks: Blocks) -> Blocks:
-    """These in an order in which the next one is far away: one after the other the system would
-    make room for many pages at a time, which takes a quarter of the time; passes have no order."""
+    """The blocks ordered so that the next one is far away, as in passes: in sequence the system
+    would make room for many pages at a time, in a quarter of the time."""
     return [blocks[i * STRIDE % len(blocks)] for i in range(len(blocks))]
 
 

@@ -113,7 +113,7 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """What was read without being asked for, such as running sums by a checkpoint."""
+        """Writes out pages read without being asked for, as running sums by a checkpoint."""
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:

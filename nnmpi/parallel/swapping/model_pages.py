@@ -69,7 +69,7 @@ class ModelPages(InMemory):
         self._arena.write_out(self._values[s])
 
     def leave_backward(self, s: int) -> None:
-        """Nor are its gradients; they are in memory until the next stage is done."""
+        """Values and gradients of a stage are not needed; gradients stay until the next is done."""
         self.leave(s)
         if self._has_gradients:
             self._arena.start_write(self._gradients[s])

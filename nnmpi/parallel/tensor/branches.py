@@ -65,14 +65,14 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Itself; before parameters have their type, its first input x and the result are wider."""
+        """This call, with its result in x's wider type as long as parameters do not have theirs."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
 class BranchOwners(NamedTuple):
-    """What of a graph one rank has and does alone.
+    """The nodes and variables of a graph that one rank alone computes and has.
 
     calls      of Branches, by the node that joins them
     nodes      the rank of each node in a branch

@@ -41,7 +41,7 @@ FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
 
 
 class PlanCost(NamedTuple):
-    """What a plan costs; the first number decides.
+    """The cost of a plan, compared by the first number that differs.
 
     copied  parameters that every rank has, though their layer could be divided
     whole   with sequence parallelism, and `rows:tp`: numbers of a sample, between nodes, that

@@ -21,7 +21,7 @@ WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
 
 
 class Constraints(NamedTuple):
-    """What may be cut among the ranks along tp, and what counts.
+    """Constraints on cuts along tp: the axes and the ways allowed, and the price of a choice.
 
     names    axes of activations; none: those that --tp cuts alone
     ways     names of ways by paths of layers, or by patterns of these

@@ -165,7 +165,7 @@ class TokenExchange(NamedTuple):
         return xp_of(found[0]).concatenate(found)
 
     def back(self, rows: Array, widths: Sequence[int]) -> list[Array]:
-        """What the experts of each rank make of the tokens that went there; rows go back."""
+        """The outputs of each rank's experts for tokens of this rank; `rows` are sent back."""
         ends = pairwise(accumulate(self.comes, initial=0))
         shapes = [(len(i), width) for i, width in zip(self.goes, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)

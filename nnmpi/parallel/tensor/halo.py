@@ -44,7 +44,7 @@ def windows_of(settings: Mapping[str, Any]) -> Windows:
 
 
 class Halo(NamedTuple):
-    """What a rank needs of an image, and what moves for that.
+    """The rows of an image that a rank needs, and those that move for that.
 
     own     the rows of this rank
     needed  the rows that its outputs depend on, padding included
@@ -121,7 +121,7 @@ def _exchanged(
 
 
 def _within(rows: Rows, among: Rows) -> Rows:
-    """Those of some rows that are among others; of no rows if there is none."""
+    """The rows that are among others; an empty range if there are none."""
     start, stop = (min(max(row, among[0]), among[1]) for row in rows)
     return start, stop
 

@@ -65,7 +65,7 @@ class OnRows(nn.Module):
         return rows.pooled() if pool else rows
 
     def halo(self, pool: bool = False) -> Halo:
-        """What this rank needs of an image."""
+        """The halo of this rank: the rows of an image that it needs, and those that move."""
         return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
 
 

@@ -99,7 +99,7 @@ def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "me
 
 
 class _Softmax(NamedTuple):
-    """What this rank has of the softmax: numbers of each sample, and of each rank and sample."""
+    """This rank's part of the softmax: numbers of each sample, and of each rank and sample."""
 
     labels: Labels
     smoothing: Smoothing | None

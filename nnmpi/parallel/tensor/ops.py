@@ -147,7 +147,7 @@ def all_to_all(
     comm: Comm,
     skips: bool = True,
 ) -> list[Array]:
-    """What each rank has for this one, of these shapes; parts[r] goes to rank r.
+    """The arrays of these shapes that each rank has for this one; parts[r] goes to rank r.
 
     With `skips` no message is sent of an array that is empty, which both ranks know.
     """

@@ -123,8 +123,8 @@ def _part(
     cuts: Mapping[str, AxisCut | None],
     comm: Comm,
 ) -> Any:
-    """What takes the place of a layer: its input is cut so, and parameters and buffers as `cuts`
-    says."""
+    """The layer that replaces one: its input is cut by `cut`, its parameters and buffers by
+    `cuts`."""
     new: Any = copy(layer)
     new._way = at.way
     start, stop = own(at.bounds, comm)

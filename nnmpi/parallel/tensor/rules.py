@@ -46,7 +46,7 @@ the axis of the positions in its input; None if the layer mixes positions."""
 
 
 def mixed(settings: Options, axes: int, axis: int) -> int | None:
-    """What is computed for a position may depend on others."""
+    """Positions may be mixed: the output at one of them may depend on others."""
     return None
 
 
@@ -79,7 +79,7 @@ def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
 
 
 class LayerRule(NamedTuple):
-    """What ranks may do with a layer.
+    """The rule by which ranks may divide a layer.
 
     ways       along tp, the preferred one first
     positions  where its positions go, whose sequences cp cuts

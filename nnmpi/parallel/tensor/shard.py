@@ -161,7 +161,7 @@ class _Search:
         return possible(self.graph, node, self.cuts)
 
     def _needed(self) -> list[str]:
-        """What needs each edge whole; nothing if all that take it may take it cut."""
+        """The reason why each edge has to be whole; empty if all that read it may take it cut."""
         graph = self.graph
         found = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
@@ -259,8 +259,8 @@ class _Search:
         return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
-        """What counts: seconds where they are known; with sequence parallelism, or of images, an
-        output that is whole, too."""
+        """The cost of a choice: seconds where they are known; with sequence parallelism, or of
+        images, also the size of an output that is whole."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
@@ -269,7 +269,7 @@ class _Search:
         return choice.cost.plus(PlanCost(whole=whole))
 
     def why(self, k: int, found: list[Transition], taken: Transition) -> str:
-        """What is sent in all, and what it would be if node k went the next best way."""
+        """The reason for node k's choice, such as what is sent in all, and by the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is OF_BRANCH:
             return f"rank {self.branches.nodes[k]} along tp has the branch"

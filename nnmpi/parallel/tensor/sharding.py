@@ -67,12 +67,12 @@ class ShardedLayer(NamedTuple):
 
     @property
     def messages(self) -> str:
-        """What ranks send for it."""
+        """The messages that ranks send for the layer, in words."""
         return ", ".join(sent.row.words for sent in self.sends if sent.row.words)
 
 
 class Sharding(NamedTuple):
-    """What of a graph is divided, and how.
+    """The division of a graph: the layers, edges and variables that are cut, and how.
 
     layers     in the order in which they run
     edges      where edges are cut, by number; others are whole on every rank
@@ -112,7 +112,7 @@ def is_told(graph: Graph, node: Node, choice: NodeChoice) -> bool:
 
 
 def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
-    """What is said of a layer by a choice for its node."""
+    """The description of a layer that is divided by a choice for its node."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape

@@ -79,7 +79,7 @@ def of_row(graph: Graph, node: Node) -> int:
 
 
 class Message(NamedTuple):
-    """What ranks send in some passes for a layer that is cut in some way.
+    """A collective or message of ranks, in some passes, for a layer that is cut in some way.
 
     by       the collective, or a message
     carries  how many numbers of a sample, of all ranks together; of a halo those of one row
@@ -110,7 +110,7 @@ class LayerMessage(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """What a way is called, and what ranks send for it.
+    """The name of a kind of way, and the messages that ranks send for it.
 
     how      its name
     sends    the messages, in the order in which they are told
@@ -148,7 +148,7 @@ HALO_GRADIENT = Message(Collective.MESSAGE, of_row, I, 0, "the same of their gra
 
 
 class Marker(Enum):
-    """What a way may have in place of an axis."""
+    """A marker that a way may have in place of an axis."""
 
     POSITIONS = 0
     SAMPLES = 1
@@ -269,7 +269,7 @@ class Way(NamedTuple):
 
     @property
     def pattern(self) -> Pattern:
-        """What it is called, and what ranks send for it."""
+        """The pattern of this way: its name, and the messages that ranks send for it."""
         if self.named is not None:
             return self.named
         i = ... if isinstance(self.input, int) else self.input
