@@ -118,6 +118,15 @@ def test_simulations_are_understood(command, capsys):
     assert words[command.split()[0]] in capsys.readouterr().out
 
 
+def test_commands_of_more_ranks_than_two_run_on_two_cores():
+    """Open MPI refuses more ranks than cores, with a page of text, unless it is asked for them."""
+    sources = [path for name in ("examples", "benchmarks") for path in (ROOT / name).glob("*.py")]
+    text = "\n".join([PAGE_TEXT, *(path.read_text(encoding="utf-8") for path in sources)])
+    jobs = re.findall(r"^(.*mpirun (.*?)-n (\d+) python.*)$", text, re.M)
+    assert len(jobs) > 20
+    assert [job for job, how, n in jobs if int(n) > 2 and "--oversubscribe" not in how] == []
+
+
 @pytest.mark.parametrize(("command", "shown"), OUTPUTS)
 def test_what_a_page_shows_is_what_is_printed(command, shown, tmp_path, monkeypatch, capsys):
     """Between lines of dots, every line."""
