@@ -59,7 +59,8 @@ def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Ste
     """Units of the rank that computes longest; those of one kind together."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
     counts = Counter((op.stage, op.kind) for op in step.programs[step.busiest] if op.micro >= 0)
-    of_units = costs.model.of(a.sharding, a.config, max(step.micro))
+    rows = costs.model.of(a.sharding, a.config, max(step.micro)).tolist()
+    of_units = (UnitTimes(*row) for row in rows)
     found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for unit, times in zip(costs.model.units, of_units, strict=True):
         for s in a.model_on(rank).stages:

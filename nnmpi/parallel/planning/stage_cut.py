@@ -56,7 +56,7 @@ def _costs(times: ModelTimes, config: Config, samples: int, link: Link) -> CutCo
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in units)
     kept = [sum(graph.edges[e].numbers for e in edges) for edges in made]
     return CutCosts(
-        [unit.seconds for unit in times.whole(samples)],
+        times.whole(samples).sum(axis=1).tolist(),
         [unit.is_trained for unit in units],
         [n * itemsize * copies(config) for n in fixed],
         [n * itemsize * samples for n in kept],
