@@ -84,10 +84,14 @@ def filled(shape: Iterable[Any], size: int) -> Shape:
 # ---- indices
 
 
+_BASIC = (slice, int, type(None))
+
+
 def is_basic(entry: Any) -> bool:
     """Whether an entry of an index makes a view."""
-    is_number = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
-    return entry is None or entry is ... or isinstance(entry, slice) or is_number
+    if type(entry) in _BASIC:  # most are
+        return True
+    return entry is ... or (isinstance(entry, int | np.integer) and type(entry) is not bool)
 
 
 def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
