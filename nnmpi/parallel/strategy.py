@@ -293,7 +293,6 @@ def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: Tra
         counted(spec.arrangement, layout.all.rank),
         [p for p, _ in spec.part.tied],
         spec.task.scaler,
-        spec.recorder,
     )
 
 
@@ -322,7 +321,7 @@ def executor_of(
 ) -> Executor:
     """The executor of the arrangement's programs on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    end = part.stages, layout.axis["pp"], spec.recorder, spec.task.on
+    end = part.stages, layout.axis["pp"], spec.task.on
     return Executor(
         Ports.of(spec.task, part, channels or Channels(part.boundaries, *end)),
         sync,
