@@ -47,6 +47,7 @@ class StoreSpec(NamedTuple):
 class LocalStore(FlatStore):
     """A whole copy on this rank.
 
+    scaler    the loss scale, where parameters have masters
     masters   what the optimizer updates instead of values, if anything
     pages     how what an update reads and changes comes to memory
     """
@@ -54,7 +55,7 @@ class LocalStore(FlatStore):
     pages: InMemory = IN_MEMORY
 
     def __init__(self, spec: StoreSpec) -> None:
-        self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
+        self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
         # apart they are on the host, but for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))
@@ -69,10 +70,10 @@ class LocalStore(FlatStore):
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
         n = self.shards[-1].packed.stop if self.shards else 0
-        scaler, zeros = self._scaler, self.on.xp.zeros
+        scaler, zeros = self.scaler, self.on.xp.zeros
         self.masters = NoMasters() if scaler is None else Masters(zeros(n, MASTER), scaler)
         self.updated_dtype = types_of(self.dtype).masters
-        self._readable = shards_of([(0, self.length)]) if self._scaler is None else self.shards
+        self._readable = shards_of([(0, self.length)]) if self.scaler is None else self.shards
 
     # ---- values
 
