@@ -293,7 +293,6 @@ def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: Tra
         layout,
         counted(spec.arrangement, layout.all.rank),
         [p for p, _ in spec.part.tied],
-        spec.recorder,
     )
 
 
@@ -322,7 +321,7 @@ def executor_of(
 ) -> Executor:
     """The executor of the arrangement's programs on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    end = part.stages, layout.axis["pp"], spec.recorder, spec.task.on
+    end = part.stages, layout.axis["pp"], spec.task.on
     channels = channels or Channels(part.boundaries, *end)
     ports = Ports.of(spec.task, part, channels, batch_stats)
     checked_steps = math.inf if a.config.verify else CHECKED_STEPS

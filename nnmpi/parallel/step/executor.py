@@ -187,7 +187,7 @@ class Executor:
         self._recorder.begin(state.step)
         self.start(load, self._plan_of(len(load.micro)))
         self._sync.begin(state.step)
-        self._carry_out(self._plan.calls, self._progress, self._recorder)
+        self._carry_out(self._plan.calls, self._progress)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def start(self, load: Load, plan: StepPlan) -> None:
@@ -214,7 +214,7 @@ class Executor:
                 if op.kind is Kind.UPDATE:
                     return
 
-        self._carry_out(calls(), self._progress, self._recorder)
+        self._carry_out(calls(), self._progress)
         return self._outcome
 
     @no_grad()
@@ -226,13 +226,11 @@ class Executor:
             for load in loads:
                 self.begin(load)
                 calls = self._evaluation_of(len(load.micro))
-                self._carry_out(calls, self._channels.poll, NO_RECORDER)
+                self._carry_out(calls, self._channels.poll)
                 self._channels.sends.finish()  # else a fast stage computes ahead of a slow one
 
-    def _carry_out(
-        self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None], recorder: Recorder
-    ) -> None:
-        tokens = progress_hook.set(poll), current_recorder.set(recorder)
+    def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
+        tokens = progress_hook.set(poll), current_recorder.set(self._recorder)
         try:
             for do, op in calls:
                 do(op)
