@@ -25,6 +25,7 @@ from nnmpi.comm import Comm
 from nnmpi.data.inputs import parts
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
+from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.model.parts import Boundary, ModelPart
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step.ports import (
@@ -295,18 +296,20 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The stages of a rank, between samples, channels and the loss."""
+    """The stages of a rank, between samples, channels and the loss; statistics of batches are
+    `stats` of all ranks that have samples of the same batch."""
 
     stages: dict[int, Stage]
     channels: Channels
     loss: LossSink
+    stats: BatchStats
 
     @classmethod
-    def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
+    def of(cls, task: Task, part: ModelPart, channels: Channels, stats: BatchStats) -> Self:
         samples, scaler, objective = Samples(task.on), task.scaler, task.objective
         loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()
         }
-        return cls(stages, channels, loss)
+        return cls(stages, channels, loss, stats)

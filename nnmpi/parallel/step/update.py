@@ -30,7 +30,6 @@ from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
@@ -76,9 +75,8 @@ class Update:
         layout: Layout,
         counts: Sequence[bool],
         tied: Sequence[Parameter] = (),
-        scaler: Scaler | None = None,
     ) -> None:
-        self._store, self._optimizer, self._scaler = store, optimizer, scaler
+        self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr_factor = clip_norm, lr_factor
         self._counted = list(_counted(store, counts))
         self._model, self._counts_loss = layout.model, layout.counts_loss
@@ -105,8 +103,8 @@ class Update:
             if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._optimizer.step(self._lr_factor(self.summed - 1))
-        if self._scaler is not None:
-            self._scaler.now = self._scaler.now.after(outcome.updated)
+        if (scaler := self._store.scaler) is not None:
+            scaler.now = scaler.now.after(outcome.updated)
         self.version = self.summed
         return outcome
 
