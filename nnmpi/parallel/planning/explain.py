@@ -1,16 +1,21 @@
 """The parts of the time of a step; the parts of a term add up to it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
-from nnmpi.parallel.planning.machine import UnitTimes
-from nnmpi.parallel.planning.step_time import CostModel, RankTimes, StepModel, step_model
-from nnmpi.schedules.op import Kind
+from nnmpi.parallel.planning.step_time import (
+    CostModel,
+    RankTimes,
+    StepModel,
+    stage_passes,
+    step_model,
+)
 from nnmpi.sim.drawing.tables import amount, plural
+from nnmpi.sim.drawing.timeline import BETWEEN, Span
 
 
 class StepPart(NamedTuple):
@@ -55,45 +60,41 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
 
 
+def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
+    """Parts of a term, each as (what, times, seconds); those with one text together."""
+    found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
+    for what, times, seconds in rows:
+        count, before = found[what]
+        found[what] = count + times, before + seconds
+    for what, (count, seconds) in found.items():
+        yield StepPart(term, what, count, seconds)
+
+
 def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     """Units of the rank that computes longest; those of one kind together."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
     counts = Counter((op.stage, op.kind) for op in step.programs[step.busiest] if op.micro >= 0)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
-    found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
+    rows = list[tuple[str, int, float]]()
     for unit, times in zip(costs.model.units, of_units, strict=True):
         for s in a.model_on(rank).stages:
             if unit.nodes.start in a.stages[s]:
-                count, seconds = found[str(unit)]
-                found[str(unit)] = count + 1, seconds + _of_unit(times, s, counts)
-    for what, (count, seconds) in found.items():
-        yield StepPart("compute", f"{plural(count, 'unit')} {what}", count, seconds)
-
-
-def _of_unit(t: UnitTimes, stage: int, counts: Mapping[tuple[int, Kind], int]) -> float:
-    """Seconds of all its passes in a step; the first stage has all of a backward pass in W."""
-    of = {
-        (Kind.F, Kind.RECOMPUTE): t.forward,
-        (Kind.B,): t.input_gradient + t.weight_gradient,
-        (Kind.I,): t.input_gradient if stage else 0.0,
-        (Kind.W,): t.weight_gradient + (0.0 if stage else t.input_gradient),
-    }
-    return sum(counts.get((stage, k), 0) * seconds for kinds, seconds in of.items() for k in kinds)
+                passes = stage_passes([times], is_first=s == 0)
+                rows.append((str(unit), 1, sum(counts[s, k] * t for k, t in passes.items())))
+    for part in _together("compute", rows):
+        yield part._replace(what=f"{plural(part.times, 'unit')} {part.what}")
 
 
 def _of_exchanges(term: str, those: Iterable[Exchange], times: ExchangeTimes) -> Iterator[StepPart]:
     """Exchanges; those of one kind and length together."""
-    found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
+    rows = list[tuple[str, int, float]]()
     for one in those:
         if len(one.group) > 1 and one.times:
             how = f" by {one.algorithm}" if one.algorithm else ""
             name = one.operation.name.lower().replace("_", "-")
             of = f"of {amount(one.nbytes)} over {plural(len(one.group), 'rank')}"
-            what = f"{one.what}: {name}{how} {of}"
-            count, seconds = found[what]
-            found[what] = count + one.times, seconds + times.seconds(one)
-    for what, (count, seconds) in found.items():
-        yield StepPart(term, what, count, seconds)
+            rows.append((f"{one.what}: {name}{how} {of}", one.times, times.seconds(one)))
+    return _together(term, rows)
 
 
 def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[StepPart]:
@@ -112,25 +113,35 @@ def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
 
 # ---- beside a trace
 
-WAITING, UPDATE, OTHER = "exchanges and waiting", "update", "other"
-PASSES = {"F": "forward", "RECOMPUTE": "forward"} | dict.fromkeys(("B", "I", "W"), "backward")
-"""What kinds of operations, and of spans of a trace, count as."""
+LABELS = {
+    **dict.fromkeys(("F", "RECOMPUTE"), "forward of stage {}"),
+    **dict.fromkeys(("B", "I", "W"), "backward of stage {}"),
+    **dict.fromkeys(BETWEEN, "exchanges and waiting"),
+    "UPDATE": "update",
+}
+"""The part of a step that a span belongs to, by its kind."""
 
 
-def as_traced(costs: CostModel, step: StepModel) -> dict[str, float]:
-    """Seconds of the rank that computes longest, by what a trace tells apart."""
-    found = defaultdict[str, float](float)
-    for op in step.programs[step.busiest]:
-        if op.micro >= 0 and op.kind.value in PASSES:
-            seconds = step.ranks[step.busiest].compute[op.stage].get(op.kind, 0.0)
-            found[pass_name(op.kind.value, op.stage)] += seconds
+def spans_of_step(costs: CostModel, step: StepModel) -> Iterator[Span]:
+    """The step of the rank that computes longest, as a trace has it; all its waits are one span."""
+    rank = step.ranks[step.busiest]
     updated = max(step.ranks, key=lambda one: one.update)
     around = costs.exchanges.total(updated.around)
-    waiting = step.time.tensor + step.time.bubble + step.time.sums + around
-    ends = {WAITING: waiting, UPDATE: updated.update - around, OTHER: step.time.other}
-    return {**found, **ends}
+    yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
+    for op in step.programs[step.busiest]:
+        if op.micro >= 0 and op.kind.value in LABELS:
+            yield _span(op.kind.value, rank.compute[op.stage].get(op.kind, 0.0), op.stage, op.micro)
+    yield _span("UPDATE", updated.update - around)
 
 
-def pass_name(kind: str, stage: int) -> str:
-    """The name of a pass, both in predictions and in traces."""
-    return f"{PASSES[kind]} of stage {stage}"
+def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
+    return Span(0, kind, micro, stage, 0.0, seconds)
+
+
+def by_part(spans: Iterable[Span], whole: float) -> dict[str, float]:
+    """The time of each part of a step, predicted or measured, and the rest of the whole."""
+    found = defaultdict[str, float](float)
+    for span in spans:
+        if span.kind in LABELS:
+            found[LABELS[span.kind].format(span.stage)] += span.end - span.start
+    return {**found, "other": whole - sum(found.values())}

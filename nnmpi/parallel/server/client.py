@@ -61,7 +61,7 @@ def worker_parts(
     over all workers if these make each step together."""
     dp = layout.axis["dp"]
     together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
-    return LocalGradient(store), Synced(dp, spec.recorder) if together else LOCAL
+    return LocalGradient(store), Synced(dp) if together else LOCAL
 
 
 class ServerClient(ServerStrategy):

@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,7 @@ from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.planning.exchange_time import with_fastest_sum
-from nnmpi.parallel.planning.explain import (
-    OTHER,
-    PASSES,
-    UPDATE,
-    WAITING,
-    StepPart,
-    as_traced,
-    parts_of_step,
-    pass_name,
-)
+from nnmpi.parallel.planning.explain import StepPart, by_part, parts_of_step, spans_of_step
 from nnmpi.parallel.planning.step_time import CostModel, StepTime
 from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event
@@ -69,7 +59,8 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     traced = list[tuple[str, float, float]]()
     if trace is not None:
         rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
-        found, said = measured(trace, rank, a.ranks), as_traced(costs, step)
+        found = measured(trace, rank, a.ranks)
+        said = by_part(spans_of_step(costs, step), step.time.seconds)
         names = dict.fromkeys((*said, *found))
         traced = [(name, said.get(name, 0.0), found.get(name, 0.0)) for name in names]
         traced.sort(key=lambda row: -abs(row[2] - row[1]))
@@ -95,14 +86,9 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
             f"{path} has {trace.ranks} ranks, and the layout has {ranks}: give --ranks "
             f"{trace.ranks}, or the trace of a run of this layout"
         )
-    timeline, found = trace.timeline(trace.median_step()), defaultdict[str, float](float)
-    others = {"UPDATE": UPDATE, "communicate": WAITING, "wait": WAITING}
-    for span in timeline.spans:
-        if span.rank == rank and (span.kind in PASSES or span.kind in others):
-            of_pass = span.kind in PASSES
-            name = pass_name(span.kind, span.stage) if of_pass else others[span.kind]
-            found[name] += (span.end - span.start) / 1e3
-    return {**found, OTHER: timeline.end / 1e3 - sum(found.values())}
+    timeline = trace.timeline(trace.median_step())
+    found = by_part((span for span in timeline.spans if span.rank == rank), timeline.end)
+    return {name: milliseconds / 1e3 for name, milliseconds in found.items()}
 
 
 def as_text(e: Event) -> str:

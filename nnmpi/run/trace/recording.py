@@ -1,36 +1,40 @@
-"""Recording: the Recorder of --trace, in memory that does not grow with the steps of a run."""
+"""Recording: the Recorder of --trace, in memory that does not grow with the steps of a run.
+
+Operations, waits within them and works of the Comms are entries of one kind, with the times at
+which they began and ended: what a rank does in the order of ends, works in the order of starts.
+"""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.comm import Comm, Work
+from nnmpi.comm.call_log import CallSignature
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.schedules.op import Kind, Op
 
-CAPACITY = 200_000  # events, and works, of a rank: about 7 MB, and 5 MB
+CAPACITY = 400_000  # entries of a rank: about 15 MB
 
 EVALUATION = -1
 """The step of what is done between steps."""
 
 NO_LIMIT = np.iinfo(np.int32).max
 
-EVENT = np.dtype(
+ENTRY = np.dtype(
     [
-        ("kind", "u1"),  # of KINDS
+        ("kind", "i4"),  # of KINDS; behind these, of the operations of works
         ("stage", "i2"),
         ("micro", "i4"),
         ("step", "i4"),
         ("began", "f8"),
-        ("ended", "f8"),
+        ("ended", "f8"),  # of a work under way: NaN
         ("memory", "i8"),  # bytes of the process, at the end of what computes; 0: not known
     ]
 )
-
-WORK = np.dtype([("operation", "i4"), ("step", "i4"), ("began", "f8"), ("ended", "f8")])
 
 WAITS = {
     "wait F": "receive F",
@@ -83,71 +87,90 @@ def resident_bytes() -> Iterator[Callable[[], int]]:
         os.close(file)
 
 
-class Works(list[Work]):
-    """The works under way on a rank; it notes when those of steps begin and end, up to a capacity.
+class Entries(NamedTuple):
+    """The entries of the first steps of a rank, all of which are complete.
 
-    A helper thread may end them, so they are not among the events of a Recording.
+    events      what the rank did, in the order of ends; no wait without its operation
+    works       that went on in the background, in the order of starts
+    operations  name, algorithm and bytes of each kind of works
     """
 
-    def __init__(self, now: Callable[[], float], capacity: int) -> None:
-        self._now, self.step = now, EVALUATION
-        self.operations: dict[Any, int] = {}
-        self._rows, self._at = np.empty(capacity, WORK), dict[Work, int]()
-        self._used = 0
+    events: np.ndarray
+    works: np.ndarray
+    operations: list[tuple[str, str, int]]
+
+    @classmethod
+    def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "Entries":
+        """The rows of a rank, parted."""
+        is_work = rows["kind"] >= len(KINDS)
+        events = rows[~is_work]
+        ends = np.flatnonzero(~which(events, *WAITS))
+        return cls(events[: 1 + ends.max(initial=-1)], rows[is_work], operations)
+
+
+class Works(list[Work]):
+    """The works under way on a rank, of which a Recording hears. A helper thread may end them."""
+
+    def __init__(self, recording: "Recording") -> None:
+        self._recording, self._rows = recording, dict[Work, int]()
 
     def append(self, work: Work) -> None:
         super().append(work)
-        if self.step != EVALUATION and self._used < len(self._rows):
-            code = self.operations.setdefault(work.signature, len(self.operations))
-            self._rows[self._used] = code, self.step, self._now(), np.nan
-            self._at[work] = self._used
-            self._used += 1
+        row = self._recording.started(work.signature)
+        if row is not None:
+            self._rows[work] = row
 
     def remove(self, work: Work) -> None:
         super().remove(work)
-        at = self._at.pop(work, None)
-        if at is not None:
-            self._rows["ended"][at] = self._now()
-
-    @property
-    def limit(self) -> int:
-        """The steps below are complete."""
-        is_full = self._used == len(self._rows)
-        return int(self._rows["step"][-1]) if is_full else NO_LIMIT
-
-    def ended(self, limit: int) -> np.ndarray:
-        """The works of steps below that have ended, in the order of their starts."""
-        rows = self._rows[: self._used]
-        found: np.ndarray = rows[(rows["step"] < limit) & ~np.isnan(rows["ended"])]
-        return found
+        row = self._rows.pop(work, None)
+        if row is not None:
+            self._recording.ended(row)
 
 
 class Recording(Recorder):
-    """Keeps the first events of a run, up to its capacity."""
+    """Keeps the first entries of a run, as many as there is room for."""
 
-    def __init__(self, now: Callable[[], float], capacity: int = CAPACITY) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now = now
-        self._events, self._used = np.empty(capacity, EVENT), 0
+        self._rows, self._used = np.empty(CAPACITY, ENTRY), 0
         self._step, self._memory = EVALUATION, unknown
-        self.works = Works(now, capacity)
+        self._operations: dict[CallSignature, int] = {}
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
         """Within it works are recorded too, and memory."""
-        with resident_bytes() as self._memory, comm.works_in(self.works):
+        with resident_bytes() as self._memory, comm.works_in(Works(self)):
             try:
                 yield
             finally:
-                self._memory, self.works.step = unknown, EVALUATION
+                self._memory, self._step = unknown, EVALUATION
 
     def begin(self, step: int) -> None:
-        self._step = self.works.step = step
+        self._step = step
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        if self._used < len(self._events):
-            what = CODES[name], stage, micro, self._step, began, self.now()
-            self._events[self._used] = *what, self._memory() if name in COMPUTE else 0
-            self._used += 1
+        memory = self._memory() if name in COMPUTE else 0
+        self._append(CODES[name], stage, micro, began, self.now(), memory)
+
+    def started(self, work: CallSignature) -> int | None:
+        """Notes that a work of a step has started; returns its row."""
+        if self._step == EVALUATION:
+            return None
+        kind = len(KINDS) + self._operations.setdefault(work, len(self._operations))
+        return self._append(kind, -1, -1, self.now(), np.nan, 0)
+
+    def ended(self, row: int) -> None:
+        """Notes that a work has ended."""
+        self._rows["ended"][row] = self.now()
+
+    def _append(self, kind: int, stage: int, micro: int, *rest: float) -> int | None:
+        """Adds an entry; returns its row, if there was room."""
+        row = self._used
+        if row == len(self._rows):
+            return None
+        self._rows[row] = kind, stage, micro, self._step, *rest
+        self._used += 1
+        return row
 
     def recorded(self, name: str, do: Do) -> Do:
         def recorded(op: Op) -> None:
@@ -159,23 +182,25 @@ class Recording(Recorder):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        self._step = self.works.step = EVALUATION
+        self._step = EVALUATION
         began = self.now()
         yield
         self.add("evaluate", began)
 
     @property
+    def operations(self) -> list[tuple[str, str, int]]:
+        """Name, algorithm and bytes of each kind of works."""
+        return [(work.operation, work.algorithm, work.bytes) for work in self._operations]
+
+    @property
     def limit(self) -> int:
         """The steps below are complete: those up to the last one that ended with an UPDATE."""
-        events = self._events[: self._used]
-        updates = events["step"][which(events, "UPDATE")]
-        is_full = self._used == len(self._events)  # and events may be missing
-        own = 1 + int(updates.max(initial=-1)) if is_full else NO_LIMIT
-        return min(own, self.works.limit)
+        if self._used < len(self._rows):
+            return NO_LIMIT
+        return 1 + int(self._rows["step"][which(self._rows, "UPDATE")].max(initial=-1))
 
-    def events(self, limit: int) -> np.ndarray:
-        """The events of steps below, in the order of their ends; no wait without its operation."""
-        events = self._events[: self._used]
-        events = events[events["step"] < limit]
-        operations = np.flatnonzero(~which(events, *WAITS))
-        return events[: 1 + operations.max(initial=-1)]
+    def rows(self, limit: int) -> np.ndarray:
+        """The entries of steps below, but works that have not ended."""
+        rows = self._rows[: self._used]
+        found: np.ndarray = rows[(rows["step"] < limit) & ~np.isnan(rows["ended"])]
+        return found

@@ -25,7 +25,7 @@ import numpy as np
 
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
-from nnmpi.run.trace.recording import COMPUTE, EVALUATION, EVENT, KINDS, PASSES, WAITS, which
+from nnmpi.run.trace.recording import COMPUTE, ENTRY, EVALUATION, KINDS, PASSES, WAITS, which
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
@@ -49,7 +49,7 @@ MEET = tuple(wait for wait in WAITS if wait != "gather")
 
 TRACED = np.dtype(
     [
-        *((name, EVENT[name]) for name in EVENT.names or ()),
+        *((name, ENTRY[name]) for name in ENTRY.names or ()),
         ("rank", "i4"),
         ("net", "f8"),  # seconds, without the waits within an operation
         ("arrived", "f8"),  # of a wait: when the other side was there
@@ -62,7 +62,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
     """The table, rank by rank; `gathered` are the events of each rank, on one clock."""
     events = np.concatenate(gathered)
     table = np.empty(len(events), TRACED)
-    for name in EVENT.names or ():
+    for name in ENTRY.names or ():
         table[name] = events[name]
     table["rank"] = np.repeat(np.arange(len(gathered)), [len(own) for own in gathered])
     table["net"] = _net(events)
