@@ -80,7 +80,7 @@ class ConflictError(Exception):
 
 
 class GraphRecorder:
-    """Records the layers and ops of one pass.
+    """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
     `whole` are the modules to take whole, by path, with the reasons. `grown` is called with the
     bytes that the pass holds so far, whenever a node has been added.

@@ -16,6 +16,7 @@ from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.arrays.meta import is_meta
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
@@ -100,10 +101,11 @@ class LocalStore(FlatStore):
             updated = self.masters.updated(shard, self.shard_values(shard))
             updated[...] = self.masters.of(shard, own)
 
-    def readable(self, i: int) -> list[Stretch]:
-        start, size = self.spans[i][0], self.parameters[i].size
-        here = within(self._readable, start, start + size)
-        return [(shard.start - start, shard.stop - start) for shard in here] or [(0, 0)]
+    def readable(self, i: int) -> list[Range]:
+        start, place = self.spans[i][0], self.parameters[i].place
+        here = within(self._readable, start, start + place.size)
+        ranges = [place.range(shard.start - start, shard.stop - start) for shard in here]
+        return ranges or [place.range(0, 0)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         return self.masters.of(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))

@@ -21,7 +21,7 @@ import numpy as np
 
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
-from nnmpi.run.trace.recording import KINDS, WAITS, Entries, which
+from nnmpi.run.trace.recording import KINDS, WAITS, RankEntries, which
 from nnmpi.run.trace.summary import SENDS
 
 CATEGORY = "background"
@@ -37,7 +37,7 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
     return found
 
 
-def slices(entries: Entries, rank: int, start: float) -> Iterator[dict[str, Any]]:
+def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """Complete events of what is in the background, on as many lanes as are needed."""
     rows = entries.works[~within_waits(entries.works, entries.events)]
     ends = list[int]()  # of the last work of each lane
@@ -55,7 +55,7 @@ def slices(entries: Entries, rank: int, start: float) -> Iterator[dict[str, Any]
         yield {"ph": "X", **known, "cat": CATEGORY, "name": name, "args": args, **when}
 
 
-def counters(entries: Entries, rank: int, start: float) -> Iterator[dict[str, Any]]:
+def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """The bytes of all works under way, after each change, and the memory of the process."""
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[works["kind"] - len(KINDS)]
@@ -82,7 +82,7 @@ def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
 
 
 def write(
-    path: str, table: np.ndarray, ranks: Sequence[Entries], mesh: Mesh, facts: Mapping[str, Any]
+    path: str, table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
     """Writes the events of all ranks, or leaves an old file; raises OSError."""
     with replaced(Path(path), "x") as file:
@@ -96,7 +96,9 @@ def write(
         file.write("\n]}\n")
 
 
-def _events(table: np.ndarray, ranks: Sequence[Entries], mesh: Mesh) -> Iterator[dict[str, Any]]:
+def _events(
+    table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh
+) -> Iterator[dict[str, Any]]:
     """Names, operations, arrows, what is in the background and counters, rank by rank."""
     start = min(rows["began"].min(initial=np.inf) for rows in (table, *(r.works for r in ranks)))
     began, arrived, ended = (

@@ -87,7 +87,7 @@ def resident_bytes() -> Iterator[Callable[[], int]]:
         os.close(file)
 
 
-class Entries(NamedTuple):
+class RankEntries(NamedTuple):
     """The entries of the first steps of a rank, all of which are complete.
 
     events      what the rank did, in the order of ends; no wait without its operation
@@ -100,7 +100,7 @@ class Entries(NamedTuple):
     operations: list[tuple[str, str, int]]
 
     @classmethod
-    def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "Entries":
+    def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
         """The rows of a rank, parted."""
         is_work = rows["kind"] >= len(KINDS)
         events = rows[~is_work]

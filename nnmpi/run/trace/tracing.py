@@ -19,7 +19,7 @@ from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import Entries, Recording
+from nnmpi.run.trace.recording import RankEntries, Recording
 from nnmpi.run.trace.summary import bubble, facts, traced
 
 ROUNDS = 20
@@ -51,7 +51,7 @@ class Tracer:
         except OtherRankError as error:
             raise AgreedError(str(error)) from None
 
-    def _written(self, gathered: Sequence[Entries], mesh: Mesh) -> dict[str, Any]:
+    def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
         """On the first rank, which alone has entries; the others know nothing."""
         path = self._config.trace
         if not gathered or path is None:
@@ -96,7 +96,7 @@ def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, flo
     return ended - began, theirs[0] - (began + ended) / 2
 
 
-def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[Entries]:
+def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
     """On rank 0, the entries of each rank in the steps that all ranks have recorded, on its clock.
 
     Every rank calls it.
@@ -118,4 +118,4 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[Entrie
         rows["began"] -= offset
         rows["ended"] -= offset
     pairs = zip(gathered, told, strict=True)
-    return [Entries.of(rows, operations) for rows, (_, operations) in pairs]
+    return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]

@@ -10,7 +10,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.recording import Entries, Recording
+from nnmpi.run.trace.recording import RankEntries, Recording
 from nnmpi.run.trace.summary import Seconds, bubble, seconds, traced
 from nnmpi.run.trace.tracing import offsets
 from nnmpi.sim.commands.trace import TraceFile
@@ -42,8 +42,8 @@ class Rank:
         return self
 
     @property
-    def entries(self) -> Entries:
-        return Entries.of(self.recording.rows(self.recording.limit), [])
+    def entries(self) -> RankEntries:
+        return RankEntries.of(self.recording.rows(self.recording.limit), [])
 
     @property
     def events(self) -> np.ndarray:

@@ -4,9 +4,14 @@ import pytest
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.options.config import Config
-from nnmpi.parallel.planning.explain import HIDDEN, by_part, parts_of_step, spans_of_step
 from nnmpi.parallel.planning.step_time import step_time
-from nnmpi.run.planning.explained import as_text
+from nnmpi.run.planning.explained import (
+    HIDDEN,
+    as_text,
+    by_part,
+    parts_of_step,
+    spans_of_step,
+)
 
 CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800", batch_size=32)
 GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
