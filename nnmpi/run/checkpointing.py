@@ -100,8 +100,13 @@ class Checkpoints:
     began       when the run did, by time.monotonic
     facts       returns what is compared when the run is resumed, besides options
     callbacks   which may have states
+    newest      the step of the last one that was written and told, unless the run went back before
+                it; -1: none
     """
 
+    newest = -1
+    _count = 0  # of those that this run has told of
+    _silent = -1  # checkpoints up to this step were told before a rank was lost
     _writer: Writer | None = None  # while `fit` runs
 
     def __init__(
@@ -128,7 +133,7 @@ class Checkpoints:
             raise UnusableDirectoryError(str(error)) from None
         if config.keep_best:
             self._best = gather_objects(comm, all_or_none(comm, self._best_so_far))[0]
-        self._at, self._count = self._run.state.step, 0
+        self._at, self._silent = self._run.state.step, self.newest
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
@@ -222,9 +227,17 @@ class Checkpoints:
             self._best = None  # what was to be the best one is not there
             self._run.report.event({**about, "problem": result.problem})
             return
-        self._count += 1
+        if result.step <= self._silent:
+            return
+        self.newest, self._count = result.step, self._count + 1
         took = {"seconds": round(result.seconds, 4), "waited": round(self._writer.waited, 4)}
         self._run.report.event({**about, "bytes": result.size, **took})
+
+    def go_back(self, step: int) -> None:
+        """The run has gone back to a step: checkpoints of later ones are those of another run."""
+        self.newest, self._silent = min(self.newest, step), min(self._silent, step)
+        if step < 0:
+            self._count = 0
 
     # ---- the end of a run
 

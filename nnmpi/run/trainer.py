@@ -33,6 +33,7 @@ from nnmpi.run.setup.setup import NO_METRICS, Given, Setup
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
+from nnmpi.run.told import runs_in
 from nnmpi.run.trace import Tracer
 from nnmpi.run.training import NO_SESSION, SPARE, Training, drop
 
@@ -139,9 +140,12 @@ class Trainer:
         """The run from where it is: its begin, or what is left of it after a loss."""
         if self._recovery.stage != RunStage.RUNNING:
             ends.check_ready(self.run, self.session, epochs)
+            before = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self.session.wake()
             self.run.begin(epochs)
+            self.run.told.runs = before
+            self.checkpoints.go_back(-1)  # this run has told of none
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self, self._recovery.news, outputs, report)
         self.checkpoints.begin(self.comm)
@@ -271,12 +275,14 @@ class Trainer:
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         known = snapshot.known(config, ranks)
         consistency.check_snapshot(self.comm, config, snapshot.state, known)
-        self.session.end()
         self._recovery.keep(self.run, snapshot)
+        self.session.end()
         drop(self)
-        self._recovery.arrange(self, config, self.comm, snapshot)
+        self._recovery.arrange(self, config, snapshot)
         self.asked = config
         self.run.go_on_from(snapshot)
+        self.checkpoints.go_back(snapshot.state.step)
+        self._recovery.arranged(self.comm)
 
     def rearrange(self, **changes: Any) -> None:
         """Go on from here with these options; every rank calls it, after the same step or epoch.
@@ -288,7 +294,8 @@ class Trainer:
             self.restore(snapshot, **changes)
         except (ValueError, OtherRankError):
             if self.session.is_closed:
-                self._recovery.arrange(self, self.config, self.comm, snapshot)
+                self._recovery.arrange(self, self.config, snapshot)
+                self._recovery.arranged(self.comm)
             raise
 
     def close(self) -> None:

@@ -51,9 +51,9 @@ def progress(one: Holding) -> tuple[int, bool, bool]:
     return -counters.runs, is_followed, counters.sums.samples == 0
 
 
-def newest(holdings: Iterable[Holding]) -> Holding:
-    """The one with the least progress of the newest that have everything together; raises
-    ValueError if there are none."""
+def newest(holdings: Iterable[Holding]) -> tuple[Holding | None, str]:
+    """The one with the least progress of the newest that have everything together, or what those
+    of the newest version lack."""
     found, lacks = [*holdings], ""
     for key in sorted({one.key for one in found}, reverse=True):
         there = [one for one in found if one.key == key]
@@ -62,8 +62,8 @@ def newest(holdings: Iterable[Holding]) -> Holding:
         except ValueError as error:
             lacks = lacks or str(error)
         else:
-            return min(there, key=progress)
-    raise ValueError(lacks)
+            return min(there, key=progress), ""
+    return None, lacks
 
 
 def _check(holdings: Sequence[Holding]) -> None:

@@ -96,15 +96,18 @@ class Recovery:
             self._recover(t)  # after the block, as the traceback has the old session
 
     def keep(self, run: RunState, snapshot: Snapshot) -> None:
-        """The session that this is of is about to end, and another one is made of it."""
+        """The session is about to end, and the next one is made of this."""
         facts = VersionFacts(snapshot._replace(owned=()), run.counters_of(snapshot))
         version = snapshot.state.step
-        self._kept[version, self._number] = HeldVersion(version, snapshot.owned, facts)
-        self._number += 1
+        self._kept[version, self._number + 1] = HeldVersion(version, snapshot.owned, facts)
 
-    def arrange(self, t: Training, config: Config, comm: Comm, snapshot: Snapshot) -> None:
-        """A session; when all ranks have it, none needs what it was made of."""
-        arrange(t, config, comm, snapshot)
+    def arrange(self, t: Training, config: Config, snapshot: Snapshot) -> None:
+        """Opens the next session."""
+        self._number += 1
+        arrange(t, config, t.comm, snapshot)
+
+    def arranged(self, comm: Comm) -> None:
+        """When all ranks have the session, none needs what it was made of."""
         if comm.fault_tolerant:
             comm.barrier()
         self._kept.clear()
@@ -260,6 +263,7 @@ class Recovery:
             tuple(holds),
             last.may_make if last else None,
             (last.decision if last else None) or self._decision,
+            t.checkpoints.newest,
             tuple(states_of(t.callbacks)) if self._had_spare else (),
         )
 

@@ -8,7 +8,6 @@ It is a pure function of what all ranks have told, so all find the same.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import IntEnum
 from itertools import chain
 from operator import itemgetter
@@ -41,6 +40,7 @@ class Standing(NamedTuple):
     may_make   the step whose sums it knows, but not what was decided: the first of `holds` may be
                its version
     decision   the last one that it knows
+    checkpoint the newest one that it knows to be written, of steps that are made; -1: none
     callbacks  their names and states, where ranks are spare
     """
 
@@ -51,6 +51,7 @@ class Standing(NamedTuple):
     holds: tuple[Holding, ...] = ()
     may_make: int | None = None
     decision: Decision | None = None
+    checkpoint: int = -1
     callbacks: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -102,15 +103,14 @@ def agreed(standings: Sequence[Standing]) -> Course:
     if not workers:
         return Course(max(stages), lacks="no rank that is left has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
-    source, made, lacks = None, None, ""
-    with suppress(ValueError):
-        source = newest(chain.from_iterable(w.holds for w in workers))
-    try:
-        made = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
-    except ValueError as error:
-        lacks = str(error) if any(one.step for one in workers) else ""
+    source, _ = newest(chain.from_iterable(w.holds for w in workers))
+    made, lacks = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     makes = made is not None and (source is None or made.version > source.version)
     source = made if makes else source  # a version that a rank has is not given up without need
+    if source and source.version < max(one.checkpoint for one in workers):
+        lacks, source, makes = f"memory has that of step {source.version}", None, False
+    elif not any(one.step for one in workers):  # it begins again
+        lacks = ""
     first = min(workers, key=_progress)
     known = [one.counters for one in workers if one.counters]
     counters = source.facts.counters if source else first.counters
