@@ -33,8 +33,8 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
     shown = shown[np.argsort(shown["began"], kind="stable")]
     last = np.searchsorted(shown["began"], works["began"], "right") - 1
     ends = np.append(shown["ended"], -np.inf)  # the last one is that of no event
-    found: np.ndarray = works["ended"] <= ends[last]
-    return found
+    shows: np.ndarray = works["ended"] <= ends[last]
+    return shows
 
 
 def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
@@ -109,11 +109,11 @@ def _events(
         known = {"ph": "M", "pid": rank, "tid": 0}
         yield {**known, "name": "process_name", "args": {"name": _name(rank, mesh)}}
         yield {**known, "name": "process_sort_index", "args": {"sort_index": rank}}
-        own = slice(first, end)
-        times = (x[own].tolist() for x in (began, arrived, ended))
-        for row, *when in zip(table[own], *times, strict=True):
+        rows = slice(first, end)
+        times = (x[rows].tolist() for x in (began, arrived, ended))
+        for row, *when in zip(table[rows], *times, strict=True):
             yield from _operation(row, *when)
-        for i in (first + np.flatnonzero(table["sent"][own] >= 0)).tolist():
+        for i in (first + np.flatnonzero(table["sent"][rows] >= 0)).tolist():
             j = int(table["sent"][i])
             arrow = {"name": "message", "cat": "message", "id": rank << 32 | i - first, "tid": 0}
             sender = int(table["rank"][j])

@@ -56,7 +56,7 @@ class Tracer:
         path = self._config.trace
         if not gathered or path is None:
             return {}
-        table = traced([own.events for own in gathered], mesh)
+        table = traced([entries.events for entries in gathered], mesh)
         of_pipelines, simulated = bubble(table, mesh, self._config)
         known = {"file": path, **facts(table), **of_pipelines}
         try:
@@ -75,16 +75,16 @@ def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
     Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
     which is not corrected.
     """
-    found, message = np.zeros(comm.size), np.zeros(1)
+    ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
-            found[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
-        return found
+            ahead[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
+        return ahead
     for _ in range(ROUNDS):
         comm.irecv(message, 0).wait()
         message[0] = now()
         comm.isend(message, 0).wait()
-    return found
+    return ahead
 
 
 def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, float]:
