@@ -49,13 +49,13 @@ current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO
 threads."""
 
 
-class waiting:  # noqa: N801
-    """A context in which a rank waits for others, for the recorder of the step under way."""
+class Wait:
+    """A context in which a rank waits for others, for a recorder."""
 
     __slots__ = ("_began", "_name", "_recorder", "_where")
 
-    def __init__(self, name: str, micro: int = -1, stage: int = -1) -> None:
-        self._name, self._where, self._recorder = name, (micro, stage), current_recorder.get()
+    def __init__(self, recorder: Recorder, name: str, *where: int) -> None:
+        self._recorder, self._name, self._where = recorder, name, where
 
     def __enter__(self) -> None:
         self._began = self._recorder.now()
@@ -63,3 +63,12 @@ class waiting:  # noqa: N801
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self._recorder.add(self._name, self._began, *self._where)
+
+
+UNRECORDED = nullcontext()
+
+
+def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
+    """A context in which a rank waits for others, for the recorder of the step under way."""
+    recorder = current_recorder.get()
+    return UNRECORDED if recorder is NO_RECORDER else Wait(recorder, name, micro, stage)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from nnmpi.comm.call_log import CallSignature
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.schedules.op import Kind, Op
 
-CAPACITY = 400_000  # entries of a rank: about 15 MB
+CAPACITY = 400_000  # entries of a rank: 15 MB
 
 EVALUATION = -1
 """The step of what is done between steps."""
@@ -31,10 +32,11 @@ ENTRY = np.dtype(
         ("micro", "i4"),
         ("step", "i4"),
         ("began", "f8"),
-        ("ended", "f8"),  # of a work under way: NaN
+        ("ended", "f8"),
         ("memory", "i8"),  # bytes of the process, at the end of what computes; 0: not known
     ]
 )
+PACKED = Struct("=ihiiddq")  # an entry
 
 WAITS = {
     "wait F": "receive F",
@@ -103,37 +105,38 @@ class RankEntries(NamedTuple):
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
         """The rows of a rank, parted."""
         is_work = rows["kind"] >= len(KINDS)
-        events = rows[~is_work]
+        events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))
-        return cls(events[: 1 + ends.max(initial=-1)], rows[is_work], operations)
+        in_order = works[np.argsort(works["began"], kind="stable")]
+        return cls(events[: 1 + ends.max(initial=-1)], in_order, operations)
 
 
 class Works(list[Work]):
-    """The works under way on a rank, of which a Recording hears. A helper thread may end them."""
+    """The works under way on a rank, and which of them have started in a step, and when."""
 
     def __init__(self, recording: "Recording") -> None:
-        self._recording, self._rows = recording, dict[Work, int]()
+        self._recording, self._began = recording, dict[Work, tuple[int, float]]()
 
     def append(self, work: Work) -> None:
         super().append(work)
-        row = self._recording.started(work.signature)
-        if row is not None:
-            self._rows[work] = row
+        if self._recording.step != EVALUATION:
+            self._began[work] = self._recording.step, self._recording.now()
 
     def remove(self, work: Work) -> None:
         super().remove(work)
-        row = self._rows.pop(work, None)
-        if row is not None:
-            self._recording.ended(row)
+        if began := self._began.pop(work, None):
+            self._recording.add_work(work.signature, *began)
 
 
 class Recording(Recorder):
-    """Keeps the first entries of a run, as many as there is room for."""
+    """Keeps the first entries of a run, as many as there is room for.
+
+    Works are added under the lock of the Progress, by whatever thread ends them.
+    """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.now = now
-        self._rows, self._used = np.empty(CAPACITY, ENTRY), 0
-        self._step, self._memory = EVALUATION, unknown
+        self.now, self.step = now, EVALUATION
+        self._memory, self._rows = unknown, bytearray()
         self._operations: dict[CallSignature, int] = {}
 
     @contextmanager
@@ -143,34 +146,25 @@ class Recording(Recorder):
             try:
                 yield
             finally:
-                self._memory, self._step = unknown, EVALUATION
+                self._memory, self.step = unknown, EVALUATION
 
     def begin(self, step: int) -> None:
-        self._step = step
+        self.step = step
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         memory = self._memory() if name in COMPUTE else 0
-        self._append(CODES[name], stage, micro, began, self.now(), memory)
+        self._append(CODES[name], stage, micro, self.step, began, memory)
 
-    def started(self, work: CallSignature) -> int | None:
-        """Notes that a work of a step has started; returns its row."""
-        if self._step == EVALUATION:
-            return None
-        kind = len(KINDS) + self._operations.setdefault(work, len(self._operations))
-        return self._append(kind, -1, -1, self.now(), np.nan, 0)
+    def add_work(self, work: CallSignature, step: int, began: float) -> None:
+        """A work that ends now, and the step in which it started."""
+        number = self._operations.setdefault(work, len(self._operations))
+        self._append(len(KINDS) + number, -1, -1, step, began, 0)
 
-    def ended(self, row: int) -> None:
-        """Notes that a work has ended."""
-        self._rows["ended"][row] = self.now()
-
-    def _append(self, kind: int, stage: int, micro: int, *rest: float) -> int | None:
-        """Adds an entry; returns its row, if there was room."""
-        row = self._used
-        if row == len(self._rows):
-            return None
-        self._rows[row] = kind, stage, micro, self._step, *rest
-        self._used += 1
-        return row
+    def _append(
+        self, kind: int, stage: int, micro: int, step: int, began: float, memory: int
+    ) -> None:
+        if not self._is_full:
+            self._rows.extend(PACKED.pack(kind, stage, micro, step, began, self.now(), memory))
 
     def recorded(self, name: str, do: Do) -> Do:
         def recorded(op: Op) -> None:
@@ -182,7 +176,7 @@ class Recording(Recorder):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        self._step = EVALUATION
+        self.step = EVALUATION
         began = self.now()
         yield
         self.add("evaluate", began)
@@ -195,12 +189,16 @@ class Recording(Recorder):
     @property
     def limit(self) -> int:
         """The steps below are complete: those up to the last one that ended with an UPDATE."""
-        if self._used < len(self._rows):
+        if not self._is_full:
             return NO_LIMIT
-        return 1 + int(self._rows["step"][which(self._rows, "UPDATE")].max(initial=-1))
+        rows = self.rows(NO_LIMIT)
+        return 1 + int(rows["step"][which(rows, "UPDATE")].max(initial=-1))
 
     def rows(self, limit: int) -> np.ndarray:
-        """The entries of steps below, but works that have not ended."""
-        rows = self._rows[: self._used]
-        found: np.ndarray = rows[(rows["step"] < limit) & ~np.isnan(rows["ended"])]
-        return found
+        """The entries of steps below."""
+        rows = np.frombuffer(self._rows, ENTRY)
+        return rows[rows["step"] < limit]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._rows) >= CAPACITY * ENTRY.itemsize
