@@ -17,8 +17,10 @@ from nnmpi.comm import Comm
 from nnmpi.nn.graph import Graph
 from nnmpi.options import terms
 from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.checkpoints.read import Found, use_newest
@@ -151,9 +153,12 @@ def arrange(t: Training, config: Config, comm: Comm, snapshot: Snapshot | None) 
     _open(t, config, comm, snapshot)
 
 
-def go_back(t: Training, config: Config, comm: Comm, were_spare: bool) -> bool:
-    """Opens a session on the newest checkpoint of this run; returns whether there is one. Where all
-    ranks were spare, their callbacks get the states of then."""
+def go_back(t: Training, config: Config, comm: Comm, lacks: str, were_spare: bool) -> None:
+    """Opens a session on the newest checkpoint of this run. Where all ranks were spare, their
+    callbacks get the states of then.
+
+    Raises ValueError, with what memory `lacks`, where there is no checkpoint.
+    """
 
     def use(one: Found) -> None:
         resumed = _open_on(t, config, comm, one)
@@ -162,7 +167,15 @@ def go_back(t: Training, config: Config, comm: Comm, were_spare: bool) -> bool:
             all_or_none(comm, lambda: load_states(t.callbacks, resumed.callbacks))
 
     directory = config.checkpoint_dir
-    return directory is not None and use_newest(directory, comm, use) is not None
+    if directory is None or use_newest(directory, comm, use) is None:
+        where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
+        no_backup = t.asked.backup is not None or why_not("backup", t.asked, comm.size)
+        remedy = "" if no_backup else "--backup or "
+        shorter = "a shorter " if t.asked.save_every else ""
+        raise ValueError(
+            f"nothing is left to go on from: {where} ({lacks}); "
+            f"{remedy}{shorter}--save-every keeps it"
+        )
 
 
 def load_callbacks(t: Training, comm: Comm, spare: int) -> None:

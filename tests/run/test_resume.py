@@ -16,7 +16,7 @@ from helpers.training.pipelined import digits
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.checkpointing import SaveTimes
+from nnmpi.run.checkpoints.times import SaveTimes
 from nnmpi.run.files.outputs import LogMark, opened_log
 from nnmpi.run.report import Event, NullReport
 

@@ -20,7 +20,6 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
-from nnmpi.parallel.refusals import why_not
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
@@ -52,7 +51,11 @@ class NothingLeftError(AgreedError):
     checkpoint   from which a job with other ranks may go on, if there is one
     """
 
-    checkpoint: str | None = None
+    def __init__(self, why: Exception, directory: str | None) -> None:
+        self.checkpoint = newest_path(directory)
+        at = self.checkpoint
+        rest = f"--resume goes on from {shown(at)}" if at else "start again"
+        super().__init__(f"a rank was lost, and the others cannot go on: {why}; {rest}")
 
 
 class Recovery:
@@ -124,7 +127,7 @@ class Recovery:
             except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
                 if self.stage == RunStage.SETTING_UP:
                     raise
-                raise _stuck(error, t.asked.checkpoint_dir) from error
+                raise NothingLeftError(error, t.asked.checkpoint_dir) from error
 
     def _go_on(self, t: Training, began: float) -> None:
         """Agrees with all ranks that are left on the course, and arranges them."""
@@ -138,9 +141,19 @@ class Recovery:
         wait(t, self.survivors.all)
         fewer = self._fewer(t)
         self._arrange_all(t, course, fewer, standings)
-        made = max(one.step for one in standings)
+        made, step = max(one.step for one in standings), t.run.state.step
+        event = {
+            "event": "recovered",
+            "step": step,
+            "lost": [*self.survivors.all.lost],
+            "ranks": fewer.ranks,
+            "spare": fewer.spare,
+            "layout": fewer.why,
+            "seconds": round(time.perf_counter() - began, 4),
+            "steps_again": max(made - step, 0),
+        }
         if self.survivors.work is not None:  # spare ranks tell nothing
-            self.news.append(self._event(t.run, made, fewer, time.perf_counter() - began))
+            self.news.append(event)
 
     def _leave(self, session: Session, course: Course) -> None:
         """Keeps what a session has, with the last step if that belongs to the version from which
@@ -185,7 +198,7 @@ class Recovery:
         """A session of the ranks that work."""
         t.tracer = Tracer(config, work)
         if course.lacks:
-            _go_back(t, config, work, course)
+            go_back(t, config, work, course.lacks, were_spare=course.counters is None)
             return
         arrange(t, config, work, snapshot)
         if snapshot is None and self._number:  # after a loss
@@ -267,45 +280,9 @@ class Recovery:
             tuple(states_of(t.callbacks)) if self._had_spare else (),
         )
 
-    def _event(self, run: RunState, made: int, fewer: Fewer, seconds: float) -> Event:
-        step = run.state.step
-        return {
-            "event": "recovered",
-            "step": step,
-            "lost": [*self.survivors.all.lost],
-            "ranks": fewer.ranks,
-            "spare": fewer.spare,
-            "layout": fewer.why,
-            "seconds": round(seconds, 4),
-            "steps_again": max(made - step, 0),
-        }
-
     def _holding(self, own: HeldVersion, session: int) -> Holding:
         ranges = tuple(one.range for one in own.ranges)
         return Holding(own.version, session, self._tensors, ranges, own.about)
-
-
-def _stuck(error: Exception, directory: str | None) -> NothingLeftError:
-    """The error to raise where the ranks that are left cannot be arranged."""
-    checkpoint = newest_path(directory)
-    rest = f"--resume goes on from {shown(checkpoint)}" if checkpoint else "start again"
-    stuck = NothingLeftError(f"a rank was lost, and the others cannot go on: {error}; {rest}")
-    stuck.checkpoint = checkpoint
-    return stuck
-
-
-def _go_back(t: Training, config: Config, comm: Comm, course: Course) -> None:
-    """Goes back to the newest checkpoint; raises ValueError where there is none."""
-    if not go_back(t, config, comm, were_spare=course.counters is None):
-        directory = config.checkpoint_dir
-        where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-        no_backup = t.asked.backup is not None or why_not("backup", t.asked, comm.size)
-        remedy = "" if no_backup else "--backup or "
-        shorter = "a shorter " if t.asked.save_every else ""
-        raise ValueError(
-            f"nothing is left to go on from: {where} ({course.lacks}); "
-            f"{remedy}{shorter}--save-every keeps it"
-        )
 
 
 def _result(loader: Loader, state: StepState, decision: Sequence[float]) -> StepResult:
